@@ -1,0 +1,37 @@
+"""What can go wrong, in as few kinds as a caller can act on.
+
+In: nothing. Out: Kafka's error codes and four exceptions. It never formats a message for a client and never
+logs.
+
+The wire codes are kio's table, generated from Kafka's own (`org.apache.kafka.common.protocol.Errors`).
+Bugs are assertions, left on.
+"""
+
+from kio.schema.errors import ErrorCode
+
+__all__ = ["Corrupt", "ErrorCode", "Fenced", "Rejected", "Unavailable", "UserError"]
+
+
+class Rejected(Exception):
+    """The client asked for something that cannot be had: answer it with `code`, change nothing."""
+
+    def __init__(self, code: ErrorCode, message: str = "") -> None:
+        super().__init__(message or code.name)
+        self.code = code
+        self.message = message
+
+
+class Unavailable(Exception):
+    """Something outside did not answer or refused for now (disk, object store, broker): retry later."""
+
+
+class Fenced(Exception):
+    """A newer epoch holds the role: give the role up, delete nothing, write nothing."""
+
+
+class Corrupt(Exception):
+    """Bytes are not what was written: stop using them, name them, never serve them."""
+
+
+class UserError(Exception):
+    """A person's input is wrong: print the message as one line and exit with 2. Raised by cli and config only."""

@@ -1,0 +1,160 @@
+"""What the log wants done to its directory, as values.
+
+In: nothing. Out: effects, which the directory's executor (`broker/directory.py`) performs in order through
+`ports.Disk`. The log itself never touches a disk.
+
+A *program* is a generator that yields effects and is sent each one's result: recovery and other work that must
+read before it can decide. `perform` and `run` are the only interpreters.
+"""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from stratalog.ports import Buffer, Disk, FileInfo
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Write buffers at a position of a file, creating it; page cache only."""
+
+    path: str
+    position: int
+    buffers: Sequence[Buffer]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteFile:
+    """Replace a whole small file, atomically and durably."""
+
+    path: str
+    data: Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Result: up to `size` bytes at `position`."""
+
+    path: str
+    position: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListDirectory:
+    """Result: list[FileInfo], empty where the directory is missing."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """Make a file's bytes durable."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class SyncDirectory:
+    """Make a directory's entries durable."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """Cut a file to `size` bytes."""
+
+    path: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    """Rename a file or directory."""
+
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unlink:
+    """Remove a file, if it is there."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class MakeDirectory:
+    """Create a directory, if it is not there."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveTree:
+    """Remove a directory and all below it."""
+
+    path: str
+
+
+Effect = (
+    Append
+    | WriteFile
+    | Read
+    | ListDirectory
+    | Sync
+    | SyncDirectory
+    | Truncate
+    | Rename
+    | Unlink
+    | MakeDirectory
+    | RemoveTree
+)
+Result = bytes | list[FileInfo] | None
+Program = Generator[Effect, Result, T]
+
+
+def perform(disk: Disk, effect: Effect) -> Result:
+    """Carry out one effect. Raises OSError as `ports.Disk` does."""
+    match effect:
+        case Append(path, position, buffers):
+            return disk.append(path, position, buffers)
+        case Read(path, position, size):
+            return disk.read(path, position, size)
+        case WriteFile(path, data):
+            return disk.write_file(path, data)
+        case ListDirectory(path):
+            return disk.list(path)
+        case Sync(path):
+            return disk.sync(path)
+        case SyncDirectory(path):
+            return disk.sync_directory(path)
+        case Truncate(path, size):
+            return disk.truncate(path, size)
+        case Rename(source, target):
+            return disk.rename(source, target)
+        case Unlink(path):
+            return disk.unlink(path)
+        case MakeDirectory(path):
+            return disk.make_directory(path)
+        case RemoveTree(path):
+            return disk.remove_tree(path)
+
+
+def run(disk: Disk, program: Program[T]) -> T:
+    """Drive a program to its end against a disk. A FileNotFoundError is thrown into the program at its yield."""
+    result: Result = None
+    failure: FileNotFoundError | None = None
+    while True:
+        try:
+            effect = program.send(result) if failure is None else program.throw(failure)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        result, failure = None, None
+        try:
+            result = perform(disk, effect)
+        except FileNotFoundError as missing:
+            failure = missing

@@ -1,0 +1,184 @@
+"""What is outside the process, as the rest of the code sees it.
+
+In: nothing. Out: the protocols that `adapters` implement for real and `tests/sim` in virtual time. Nothing here
+does anything.
+
+Disk and ObjectStore are blocking: they are called on a `Worker`, never on the event loop. The exceptions are
+`Disk.append` and `Disk.try_read`, which a log directory may also call inline while the drive has been quick
+(see `broker/directory.py`).
+"""
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """One entry of a directory listing: `name` has no slash, `size` is bytes (0 for a directory)."""
+
+    name: str
+    size: int
+    is_directory: bool
+
+
+class Disk(Protocol):
+    """One log directory. Paths are relative to it, with forward slashes; "" is the directory itself.
+
+    Raises `OSError` on any failure (the directory is then failed); `FileNotFoundError` where a file is missing.
+    """
+
+    def append(self, path: str, position: int, buffers: Sequence[Buffer]) -> None:
+        """Write all of `buffers` at byte `position`, creating the file. Page cache only: durable after `sync`."""
+
+    def read(self, path: str, position: int, size: int) -> bytes:
+        """Up to `size` bytes from `position`; fewer only at the end of the file. May wait for the drive."""
+
+    def try_read(self, path: str, position: int, size: int) -> bytes | None:
+        """As `read` but never waits: None where the bytes are not in the page cache (or the system cannot tell)."""
+
+    def write_file(self, path: str, data: Buffer) -> None:
+        """Replace the whole file atomically and durably (temporary file, sync, rename, sync of the parent)."""
+
+    def sync(self, path: str) -> None: ...
+
+    def sync_directory(self, path: str) -> None: ...
+
+    def truncate(self, path: str, size: int) -> None: ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename a file or directory."""
+
+    def unlink(self, path: str) -> None:
+        """Remove a file; a missing one is not an error."""
+
+    def make_directory(self, path: str) -> None:
+        """Create a directory; one that exists is not an error."""
+
+    def remove_tree(self, path: str) -> None: ...
+
+    def list(self, path: str) -> list[FileInfo]:
+        """Entries sorted by name; a missing directory is an empty list."""
+
+    def size(self, path: str) -> int:
+        """Bytes of the file; raises FileNotFoundError."""
+
+    def free_bytes(self) -> int: ...
+
+    def lock(self) -> bool:
+        """Take the directory's `.lock` for this process; False where another process holds it."""
+
+    def close(self) -> None:
+        """Release the lock and every open file."""
+
+
+class AlreadyExists(Exception):
+    """A put-if-absent found the object there."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """One listed object: its path below the store's root, its bytes, and when it was last modified (epoch ms)."""
+
+    path: str
+    size: int
+    modified_ms: int
+
+
+class ObjectStore(Protocol):
+    """A bucket (or a prefix of one). Blocking.
+
+    Raises `errors.Unavailable` for whatever may pass (time-out, 503, connection), `FileNotFoundError` for a missing
+    object. A put that raised `Unavailable` may have happened all the same.
+    """
+
+    url: str
+
+    def put(self, path: str, chunks: Iterable[Buffer]) -> None:
+        """Create or replace an object from its pieces, streaming (multipart where it pays); durable on return."""
+
+    def put_if_absent(self, path: str, data: Buffer) -> None:
+        """Create an object, durably; raises AlreadyExists. Exactly one of several racers returns."""
+
+    def get(self, path: str) -> bytes: ...
+
+    def get_range(self, path: str, start: int, size: int) -> bytes:
+        """`size` bytes from `start`; fewer only past the end of the object."""
+
+    def size(self, path: str) -> int: ...
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Every object whose path starts with `prefix`, in no promised order."""
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """Remove objects; missing ones are not an error."""
+
+
+class Worker(Protocol):
+    """Runs blocking calls off the event loop: one thread (in order) or a pool of them. Inline in the simulator."""
+
+    def submit(self, call: Callable[[], T]) -> "asyncio.Future[T]":
+        """Queue `call`; the future resolves on the event loop with its result or exception."""
+
+    async def close(self) -> None:
+        """Run what is queued, then end the threads."""
+
+
+class Workers(Protocol):
+    """The one place threads come from."""
+
+    def start(self, name: str, threads: int = 1) -> Worker: ...
+
+
+class Clock(Protocol):
+    """Wall time. Durations come from the event loop's own `time()`."""
+
+    def now_ms(self) -> int: ...
+
+
+class Entropy(Protocol):
+    """Chance, so that one seed is one run."""
+
+    def uuid(self) -> uuid.UUID: ...
+
+    def uniform(self, low: float, high: float) -> float: ...
+
+
+class Listener(Protocol):
+    """A bound port that accepts connections until closed."""
+
+    host: str
+    port: int
+
+    async def close(self) -> None: ...
+
+
+class Network(Protocol):
+    """Stream connections. Raises OSError where the address is taken or refuses."""
+
+    def listen(
+        self, host: str, port: int, protocol: Callable[[], asyncio.BaseProtocol]
+    ) -> Awaitable[Listener]: ...
+
+    def connect(
+        self, host: str, port: int, protocol: Callable[[], asyncio.BaseProtocol]
+    ) -> Awaitable[tuple[asyncio.BaseTransport, asyncio.BaseProtocol]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """Everything outside the process that a node is given, in one value."""
+
+    clock: Clock
+    entropy: Entropy
+    workers: Workers
+    network: Network
+    disk: Callable[[str], Disk]
+    """Opens the log directory at a path, creating it."""
+    object_store: Callable[[str], ObjectStore]
+    """Opens a store by URL; raises errors.UserError for one it does not understand."""
