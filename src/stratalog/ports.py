@@ -73,6 +73,9 @@ class Disk(Protocol):
     def lock(self) -> bool:
         """Take the directory's `.lock` for this process; False where another process holds it."""
 
+    def close_idle(self) -> None:
+        """Close files not used since the last call: an idle partition holds none open."""
+
     def close(self) -> None:
         """Release the lock and every open file."""
 

@@ -1,0 +1,206 @@
+"""A log directory on a local file system.
+
+In: calls of `ports.Disk`. Out: system calls, OSError as the system gives it. It never decides what to write, and
+never syncs unless told to.
+
+Thread-safe: a file descriptor is shared by whoever uses the path and closed when the last user lets go, so the
+writer thread may drop a file that a reader thread is still reading.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+from stratalog.ports import Buffer, FileInfo
+
+_OPEN_FILES_MAX: Final = 512
+_VECTORS_MAX: Final = 1024  # IOV_MAX on Linux and macOS
+_NO_WAIT: Final = getattr(os, "RWF_NOWAIT", None)  # Linux only: elsewhere nothing is known to be cached
+
+
+class _File:
+    """An open descriptor that closes itself when nobody refers to it any more."""
+
+    __slots__ = ("fd", "used")
+
+    def __init__(self, path: str, flags: int) -> None:
+        self.fd = -1
+        self.fd = os.open(path, flags, 0o644)
+        self.used = True
+
+    def __del__(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+
+
+class LocalDisk:
+    """`ports.Disk` over one directory, created where it is missing."""
+
+    def __init__(self, root: str) -> None:
+        self.root = os.path.abspath(root)
+        os.makedirs(self.root, exist_ok=True)
+        self._files: dict[str, _File] = {}
+        self._guard = threading.Lock()
+        self._lock_fd = -1
+
+    def append(self, path: str, position: int, buffers: Sequence[Buffer]) -> None:
+        fd = self._file(path, create=True)
+        vectors = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
+        while vectors:
+            written = os.pwritev(fd.fd, vectors[:_VECTORS_MAX], position)
+            position += written
+            while vectors and written >= len(vectors[0]):
+                written -= len(vectors.pop(0))
+            if written:
+                vectors[0] = vectors[0][written:]
+
+    def read(self, path: str, position: int, size: int) -> bytes:
+        file = self._file(path)
+        pieces = []
+        while size > 0:
+            piece = os.pread(file.fd, size, position)
+            if not piece:
+                break
+            pieces.append(piece)
+            position += len(piece)
+            size -= len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def try_read(self, path: str, position: int, size: int) -> bytes | None:
+        if _NO_WAIT is None:
+            return None
+        with self._guard:
+            file = self._files.get(path)
+        if file is None:
+            return None  # opening may wait for the drive
+        file.used = True
+        target = bytearray(size)
+        try:
+            count = os.preadv(file.fd, [target], position, _NO_WAIT)
+        except OSError:
+            return None  # cold, or a file system that cannot tell: the reader thread finds out
+        return bytes(target) if count == size else None
+
+    def write_file(self, path: str, data: Buffer) -> None:
+        full = self._full(path)
+        temporary = full + ".tmp"
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        try:
+            view = memoryview(data).cast("B")
+            while view:
+                view = view[os.write(fd, view) :]
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        self._drop(path)
+        os.replace(temporary, full)
+        self._sync_full(os.path.dirname(full))
+
+    def sync(self, path: str) -> None:
+        file = self._file(path)
+        (os.fdatasync if hasattr(os, "fdatasync") else os.fsync)(file.fd)
+
+    def sync_directory(self, path: str) -> None:
+        self._sync_full(self._full(path))
+
+    def truncate(self, path: str, size: int) -> None:
+        os.ftruncate(self._file(path, create=True).fd, size)
+
+    def rename(self, source: str, target: str) -> None:
+        self._drop(source)
+        self._drop(target)
+        os.replace(self._full(source), self._full(target))
+
+    def unlink(self, path: str) -> None:
+        self._drop(path)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._full(path))
+
+    def make_directory(self, path: str) -> None:
+        os.makedirs(self._full(path), exist_ok=True)
+
+    def remove_tree(self, path: str) -> None:
+        self._drop(path)
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(self._full(path))
+
+    def list(self, path: str) -> list[FileInfo]:
+        try:
+            with os.scandir(self._full(path)) as entries:
+                found = [_info(entry) for entry in entries]
+        except FileNotFoundError:
+            return []
+        return sorted((info for info in found if info is not None), key=lambda info: info.name)
+
+    def size(self, path: str) -> int:
+        return os.stat(self._full(path)).st_size
+
+    def free_bytes(self) -> int:
+        stat = os.statvfs(self.root)
+        return stat.f_bavail * stat.f_frsize
+
+    def lock(self) -> bool:
+        fd = os.open(self._full(".lock"), os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return False
+        self._lock_fd = fd
+        return True
+
+    def close_idle(self) -> None:
+        with self._guard:
+            for path in [path for path, file in self._files.items() if not file.used]:
+                del self._files[path]
+            for file in self._files.values():
+                file.used = False
+
+    def close(self) -> None:
+        with self._guard:
+            self._files.clear()
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    def _full(self, path: str) -> str:
+        return os.path.join(self.root, path) if path else self.root
+
+    def _file(self, path: str, *, create: bool = False) -> _File:
+        with self._guard:
+            file = self._files.get(path)
+        if file is None:
+            file = _File(self._full(path), os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0))
+            with self._guard:
+                file = self._files.setdefault(path, file)
+                if len(self._files) > _OPEN_FILES_MAX:
+                    del self._files[next(iter(self._files))]
+        file.used = True
+        return file
+
+    def _drop(self, path: str) -> None:
+        below = path + "/"
+        with self._guard:
+            for name in [n for n in self._files if n == path or n.startswith(below)]:
+                del self._files[name]
+
+    @staticmethod
+    def _sync_full(full: str) -> None:
+        fd = os.open(full, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def _info(entry: "os.DirEntry[str]") -> FileInfo | None:
+    """A listing's entry, or None for one that vanished meanwhile (a temporary file of another thread)."""
+    try:
+        is_directory = entry.is_dir()
+        return FileInfo(entry.name, 0 if is_directory else entry.stat().st_size, is_directory)
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,42 @@
+"""TCP through the running event loop (asyncio's own, or uvloop).
+
+In: protocols to serve. Out: bound listeners and connected transports; OSError as the system gives it. It never
+reads or writes a byte itself.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_BACKLOG = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class TcpListener:
+    """A bound, accepting socket; `port` is the real one where 0 was asked for."""
+
+    host: str
+    port: int
+    server: asyncio.AbstractServer
+
+    async def close(self) -> None:
+        """Stop accepting. Connections already made are the protocol's to close."""
+        self.server.close()
+
+
+class TcpNetwork:
+    """`ports.Network` for real."""
+
+    async def listen(
+        self, host: str, port: int, protocol: Callable[[], asyncio.BaseProtocol]
+    ) -> TcpListener:
+        server = await asyncio.get_running_loop().create_server(
+            protocol, host or None, port, backlog=_BACKLOG
+        )
+        bound = server.sockets[0].getsockname()
+        return TcpListener(host, bound[1], server)
+
+    async def connect(
+        self, host: str, port: int, protocol: Callable[[], asyncio.BaseProtocol]
+    ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
+        return await asyncio.get_running_loop().create_connection(protocol, host, port)

@@ -1,0 +1,93 @@
+"""Threads, and the only place they come from.
+
+In: blocking calls from the event loop. Out: futures that resolve on the loop. It never runs anything on the
+loop's own thread.
+
+One wakeup of the loop carries every call that finished since the last: a busy drive costs the loop one callback
+per burst, not per write.
+"""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+_Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
+
+
+class ThreadWorker:
+    """`ports.Worker` over one thread (calls in order) or several (any order). Must be made on the event loop."""
+
+    def __init__(self, name: str, threads: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._done: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
+        self._notified = False
+        self._threads = [
+            threading.Thread(target=self._work, name=f"{name}-{number}", daemon=True)
+            for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, call: Callable[[], T]) -> "asyncio.Future[T]":
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._jobs.put((call, future))
+        return future
+
+    async def close(self) -> None:
+        """End the threads once what is queued has run."""
+        if not self._threads:
+            return
+        threads, self._threads = self._threads, []
+        for _ in threads:
+            self._jobs.put(None)
+        ended = self._loop.create_future()
+
+        def join() -> None:
+            for thread in threads:
+                thread.join()
+            self._loop.call_soon_threadsafe(ended.set_result, None)
+
+        threading.Thread(target=join, daemon=True).start()
+        await ended
+        self._deliver()
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            call, future = job
+            result: Any = None
+            failure: BaseException | None = None
+            try:
+                result = call()
+            except BaseException as error:  # noqa: BLE001 - carried to the caller, who awaits it
+                failure = error
+            self._done.append((future, result, failure))
+            del job, call, future, result, failure  # keep nothing alive while waiting for the next
+            if not self._notified:
+                self._notified = True
+                try:
+                    self._loop.call_soon_threadsafe(self._deliver)
+                except RuntimeError:  # the loop is closed: nobody waits any more
+                    return
+
+    def _deliver(self) -> None:
+        self._notified = False  # before looking: a call that ends now asks for another wakeup
+        while self._done:
+            future, result, failure = self._done.popleft()
+            if future.cancelled():
+                continue
+            if failure is None:
+                future.set_result(result)
+            else:
+                future.set_exception(failure)
+
+
+class Threads:
+    """`ports.Workers` for real."""
+
+    def start(self, name: str, threads: int = 1) -> ThreadWorker:
+        return ThreadWorker(name, threads)
