@@ -1,0 +1,245 @@
+"""Record batches (Kafka's format v2) read as views.
+
+In: bytes that hold batches one after the other. Out: headers as values; patches in place. It never opens records
+and never copies a batch.
+
+Layout (big-endian): base offset i64, length i32 (of what follows it), partition leader epoch i32, magic i8 = 2, CRC32C
+u32 (of everything after it), attributes i16, last offset delta i32, base and max timestamp i64, producer id i64, producer
+epoch i16, base sequence i32, record count i32, records. Offset, length and epoch lie outside the CRC, so that a broker
+assigns them without touching the rest. Kafka: `DefaultRecordBatch`; what is demanded of a produced batch: `LogValidator`.
+"""
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from stratalog.errors import Corrupt, ErrorCode, Rejected
+from stratalog.ports import Buffer
+
+__all__ = [
+    "HEADER_SIZE",
+    "BatchHeader",
+    "assign",
+    "check_produced",
+    "crc_holds",
+    "last_whole",
+    "parse_header",
+    "scan",
+    "set_log_append_time",
+]
+
+HEADER_SIZE: Final = 61
+PREFIX_SIZE: Final = 12
+CRC_START: Final = 21
+NO_TIMESTAMP: Final = -1
+
+CODEC_MASK: Final = 0x07
+LOG_APPEND_TIME: Final = 0x08
+TRANSACTIONAL: Final = 0x10
+CONTROL: Final = 0x20
+
+HEADER: Final = Struct(">qiibIhiqqqhii")
+_OFFSET: Final = Struct(">q")
+_EPOCH: Final = Struct(">i")
+_CRC: Final = Struct(">I")
+_ATTRIBUTES: Final = Struct(">h")
+_MAGIC_AT: Final = 16
+
+
+class BatchHeader(NamedTuple):
+    """One batch's header. `size` is the whole batch in bytes, the first twelve included."""
+
+    base_offset: int
+    size: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def codec(self) -> int:
+        """0..4 are known (`compression.CODEC_NAMES`); 5..7 can be read."""
+        return self.attributes & CODEC_MASK
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.attributes & TRANSACTIONAL != 0
+
+    @property
+    def is_control(self) -> bool:
+        return self.attributes & CONTROL != 0
+
+    @property
+    def is_log_append_time(self) -> bool:
+        return self.attributes & LOG_APPEND_TIME != 0
+
+    @property
+    def last_sequence(self) -> int:
+        """The last record's sequence number (it wraps from 2^31 - 1 to 0); -1 without a producer."""
+        if self.base_sequence < 0:
+            return -1
+        return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
+
+
+def parse_header(buf: Buffer, position: int = 0) -> BatchHeader:
+    """The header at `position`; raises Corrupt where 61 bytes are not there or they are no v2 header."""
+    if position < 0 or position + HEADER_SIZE > len(buf):
+        raise Corrupt(f"{max(len(buf) - position, 0)} bytes where a batch header needs {HEADER_SIZE}")
+    fields = HEADER.unpack_from(buf, position)
+    size = fields[1] + PREFIX_SIZE
+    if size < HEADER_SIZE:
+        raise Corrupt(f"a batch of {size} bytes at {position}")
+    if fields[3] != 2:
+        raise Corrupt(f"a batch of magic {fields[3]} at {position}")
+    return BatchHeader(fields[0], size, *fields[2:])
+
+
+def scan(
+    buf: Buffer, position: int = 0, end: int | None = None
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Every whole batch in `buf[position:end]` with its position.
+
+    Ends silently at a last batch of which the end is missing; raises Corrupt (from the iterator) where a header makes
+    no sense. CRCs are not looked at.
+    """
+    stop = len(buf) if end is None else end
+    while position + HEADER_SIZE <= stop:
+        header = parse_header(buf, position)
+        if position + header.size > stop:
+            return
+        yield position, header
+        position += header.size
+
+
+def crc_holds(buf: Buffer, position: int, header: BatchHeader) -> bool:
+    """Whether the whole batch at `position` is there and its CRC32C is the header's."""
+    end = position + header.size
+    if end > len(buf):
+        return False
+    with memoryview(buf) as view, view[position + CRC_START : end] as covered:
+        return crc32c(covered) == header.crc
+
+
+def check_produced(view: memoryview, *, max_batch_bytes: int) -> list[BatchHeader]:
+    """The headers of a produced records field, which must be one or more whole, sound batches.
+
+    Raises Rejected with the code that Kafka answers: CORRUPT_MESSAGE (cut short, nonsense, CRC), MESSAGE_TOO_LARGE,
+    UNSUPPORTED_FOR_MESSAGE_FORMAT (magic 0 or 1), UNSUPPORTED_COMPRESSION_TYPE, INVALID_RECORD (no batch, record count,
+    control batch, sequence), INVALID_TIMESTAMP. The base offset is ignored: the log assigns it. Records are not opened.
+    """
+    headers = []
+    position = 0
+    end = len(view)
+    if end == 0:
+        raise Rejected(ErrorCode.invalid_record, "a produce request without a record batch")
+    while position < end:
+        header = _produced_header(view, position, end, max_batch_bytes)
+        if crc32c(view[position + CRC_START : position + header.size]) != header.crc:
+            raise Rejected(ErrorCode.corrupt_message, "the batch's CRC does not hold")
+        _check_fields(header)
+        headers.append(header)
+        position += header.size
+    return headers
+
+
+def _produced_header(
+    view: memoryview, position: int, end: int, max_batch_bytes: int
+) -> BatchHeader:
+    left = end - position
+    if left > _MAGIC_AT and view[position + _MAGIC_AT] in (0, 1):
+        raise Rejected(
+            ErrorCode.unsupported_for_message_format, "message formats 0 and 1 are not served"
+        )
+    try:
+        header = parse_header(view, position)
+    except Corrupt as error:
+        raise Rejected(ErrorCode.corrupt_message, str(error)) from error
+    if header.size > left:
+        raise Rejected(
+            ErrorCode.corrupt_message, f"a batch of {header.size} bytes in a field with {left}"
+        )
+    if header.size > max_batch_bytes:
+        raise Rejected(
+            ErrorCode.message_too_large,
+            f"a batch of {header.size} bytes where {max_batch_bytes} are allowed",
+        )
+    return header
+
+
+def _check_fields(header: BatchHeader) -> None:
+    count = header.record_count
+    if count < 1 or header.last_offset_delta != count - 1:
+        raise Rejected(
+            ErrorCode.invalid_record,
+            f"{count} records with a last offset delta of {header.last_offset_delta}",
+        )
+    if header.is_control:
+        raise Rejected(ErrorCode.invalid_record, "clients do not write control batches")
+    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
+        raise Rejected(
+            ErrorCode.invalid_record, f"producer {header.producer_id} without epoch and sequence"
+        )
+    if header.codec > 4:
+        raise Rejected(ErrorCode.unsupported_compression_type, f"codec {header.codec}")
+    if header.is_log_append_time:
+        raise Rejected(ErrorCode.invalid_timestamp, "only a broker writes log append time")
+    if header.base_timestamp < NO_TIMESTAMP or header.max_timestamp < NO_TIMESTAMP:
+        raise Rejected(
+            ErrorCode.invalid_timestamp,
+            f"timestamps {header.base_timestamp} to {header.max_timestamp}",
+        )
+
+
+def assign(
+    view: memoryview | bytearray, position: int, base_offset: int, leader_epoch: int
+) -> None:
+    """Give the batch at `position` its offset and leader epoch, in place; its CRC does not cover them."""
+    _OFFSET.pack_into(view, position, base_offset)
+    _EPOCH.pack_into(view, position + 12, leader_epoch)
+
+
+def set_log_append_time(
+    view: memoryview | bytearray, position: int, header: BatchHeader, now_ms: int
+) -> BatchHeader:
+    """Stamp the batch at `position` with the broker's time, in place: attributes, max timestamp, CRC.
+
+    Returns the header as it now is (offset and epoch as in `header`). All records of the batch then have `now_ms`.
+    """
+    attributes = header.attributes | LOG_APPEND_TIME
+    _ATTRIBUTES.pack_into(view, position + CRC_START, attributes)
+    _OFFSET.pack_into(view, position + 35, now_ms)
+    with memoryview(view) as whole, whole[position + CRC_START : position + header.size] as covered:
+        crc = crc32c(covered)
+    _CRC.pack_into(view, position + 17, crc)
+    return header._replace(attributes=attributes, max_timestamp=now_ms, crc=crc)
+
+
+def last_whole(buf: Buffer) -> int:
+    """How many bytes of `buf` are whole batches whose CRC holds, counted from its start."""
+    position = 0
+    with memoryview(buf) as view:
+        try:
+            for start, header in scan(view):
+                if not crc_holds(view, start, header):
+                    break
+                position = start + header.size
+        except Corrupt:
+            pass  # What follows the last sound batch is torn: that is the answer, not an error.
+    return position

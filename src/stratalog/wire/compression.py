@@ -1,0 +1,138 @@
+"""The codecs of record batches.
+
+In: a codec's number in the batch attributes and bytes. Out: bytes compressed or restored. It never restores
+more than the caller allows, whatever the input claims.
+
+Kafka's formats: gzip; snappy in the framing of xerial's SnappyOutputStream (raw is read too); the lz4 frame with
+independent blocks of 64 KiB and no content size (`Lz4BlockInputStream` refuses linked blocks); the zstd frame.
+"""
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Any, Final
+
+from cramjam import DecompressionError, gzip, lz4, snappy, zstd
+
+from stratalog.errors import Corrupt
+from stratalog.ports import Buffer
+
+__all__ = [
+    "CODECS",
+    "CODEC_NAMES",
+    "GZIP",
+    "LZ4",
+    "NONE",
+    "SNAPPY",
+    "ZSTD",
+    "compress",
+    "decompress",
+]
+
+NONE: Final = 0
+GZIP: Final = 1
+SNAPPY: Final = 2
+LZ4: Final = 3
+ZSTD: Final = 4
+
+CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+"""By number."""
+CODECS: Final = {name: number for number, name in enumerate(CODEC_NAMES)}
+"""Number by name."""
+
+MAX_BYTES: Final = 256 << 20
+_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+_XERIAL_HEADER: Final = _XERIAL_MAGIC + (1).to_bytes(4, "big") * 2
+_XERIAL_BLOCK: Final = 32 << 10
+_LENGTH: Final = Struct(">i")
+_FIRST_GUESS: Final = 64 << 10
+
+
+def compress(codec: int, data: Buffer) -> bytes:
+    """`data` in the codec's Kafka format. An unknown codec is a bug of the caller."""
+    if codec == NONE:
+        return bytes(data)
+    if codec == GZIP:
+        return bytes(gzip.compress(data))
+    if codec == SNAPPY:
+        return _compress_xerial(memoryview(data))
+    if codec == LZ4:
+        compressor = lz4.Compressor(content_checksum=False, block_linked=False)
+        compressor.compress(data)
+        return bytes(compressor.finish())
+    assert codec == ZSTD, f"no codec {codec}"
+    return bytes(zstd.compress(data))
+
+
+def decompress(codec: int, data: Buffer, *, max_bytes: int = MAX_BYTES) -> bytes:
+    """What `data` was before `compress`; raises Corrupt for bytes that are not the codec's, an unknown codec, or
+    a result longer than `max_bytes`."""
+    if codec == NONE:
+        if len(data) > max_bytes:
+            raise Corrupt(f"records of more than {max_bytes} bytes")
+        return bytes(data)
+    if codec == GZIP:
+        return _bounded(gzip.decompress_into, data, max_bytes)
+    if codec == SNAPPY:
+        return _decompress_snappy(memoryview(data), max_bytes)
+    if codec == LZ4:
+        return _bounded(lz4.decompress_into, data, max_bytes)
+    if codec == ZSTD:
+        return _bounded(zstd.decompress_into, data, max_bytes)
+    raise Corrupt(f"unknown compression codec {codec}")
+
+
+def _bounded(into: Callable[[Any, Any], int], data: Buffer, max_bytes: int) -> bytes:
+    """Decompress into a buffer that cannot grow: first one of a likely size, then one of `max_bytes` (untouched
+    pages of which cost nothing)."""
+    size = min(max_bytes, max(_FIRST_GUESS, len(data) * 8))
+    while True:
+        target = bytearray(size)
+        try:
+            written = into(data, target)
+        except DecompressionError as error:
+            # The library reports a full buffer and bad input alike.
+            if size < max_bytes:
+                size = max_bytes
+                continue
+            raise Corrupt(f"cannot decompress into {max_bytes} bytes: {error}") from error
+        return bytes(memoryview(target)[:written])
+
+
+def _compress_xerial(data: memoryview) -> bytes:
+    pieces = [_XERIAL_HEADER]
+    for start in range(0, len(data), _XERIAL_BLOCK):
+        block = bytes(snappy.compress_raw(data[start : start + _XERIAL_BLOCK]))
+        pieces.append(_LENGTH.pack(len(block)))
+        pieces.append(block)
+    return b"".join(pieces)
+
+
+def _decompress_snappy(data: memoryview, max_bytes: int) -> bytes:
+    if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+        return _decompress_block(data, max_bytes)
+    pieces = []
+    total = 0
+    position = len(_XERIAL_HEADER)
+    end = len(data)
+    while position < end:
+        if position + 4 > end:
+            raise Corrupt("a snappy block's length is cut short")
+        (length,) = _LENGTH.unpack_from(data, position)
+        position += 4
+        if length < 0 or position + length > end:
+            raise Corrupt(f"a snappy block of {length} bytes in {end - position}")
+        piece = _decompress_block(data[position : position + length], max_bytes - total)
+        total += len(piece)
+        pieces.append(piece)
+        position += length
+    return b"".join(pieces)
+
+
+def _decompress_block(block: memoryview, max_bytes: int) -> bytes:
+    try:
+        size = snappy.decompress_raw_len(block)
+        if size > max_bytes:
+            raise Corrupt(f"a snappy block of {size} bytes where {max_bytes} are allowed")
+        return bytes(snappy.decompress_raw(block, output_len=size))
+    except DecompressionError as error:
+        raise Corrupt(f"not a snappy block: {error}") from error

@@ -1,0 +1,31 @@
+"""Topic ids as Kafka prints them.
+
+In: `uuid.UUID`. Out: 22 characters of url-safe base64 without padding, and back. It never makes an id.
+"""
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import Error as Base64Error
+from uuid import UUID
+
+__all__ = ["ZERO_ID", "topic_id_parse", "topic_id_text"]
+
+ZERO_ID = UUID(int=0)
+"""On the wire: no id."""
+
+
+def topic_id_text(topic_id: UUID) -> str:
+    """The id in 22 characters, as `org.apache.kafka.common.Uuid.toString` prints it."""
+    return urlsafe_b64encode(topic_id.bytes)[:22].decode("ascii")
+
+
+def topic_id_parse(text: str) -> UUID:
+    """The id printed as `text`; raises ValueError for anything that `topic_id_text` cannot have printed."""
+    try:
+        raw = urlsafe_b64decode(text + "==")
+    except (Base64Error, ValueError) as error:
+        raise ValueError(f"not a topic id: {text!r}") from error
+    # The last character carries four unused bits, and b64decode skips foreign characters: only an
+    # exact round trip is one spelling of one id.
+    if len(raw) != 16 or topic_id_text(UUID(bytes=raw)) != text:
+        raise ValueError(f"not a topic id: {text!r}")
+    return UUID(bytes=raw)

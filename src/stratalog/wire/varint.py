@@ -1,0 +1,65 @@
+"""Variable-length integers of Kafka's records and flexible messages.
+
+In: a buffer and a position, or an int. Out: the value and the next position, or bytes. It never reads past
+the end of the buffer: it raises Corrupt.
+
+Seven bits a byte, lowest first, the top bit says that another byte follows. Signed ones are zigzag (0, -1, 1, -2…).
+Kafka: `org.apache.kafka.common.utils.ByteUtils`.
+"""
+
+from stratalog.errors import Corrupt
+from stratalog.ports import Buffer
+
+__all__ = [
+    "encode_signed",
+    "encode_unsigned",
+    "read_signed",
+    "read_unsigned",
+]
+
+
+def read_unsigned(buffer: Buffer, position: int, bits: int = 32) -> tuple[int, int]:
+    """The unsigned varint at `position` and the position after it.
+
+    Raises Corrupt where the buffer ends inside it or the value does not fit `bits` (32 or 64).
+    """
+    value = shift = 0
+    end = len(buffer)
+    while True:
+        if position >= end:
+            raise Corrupt("a variable-length integer runs past the end")
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+        if shift >= 70:
+            raise Corrupt("a variable-length integer does not end")
+    if value >> bits:
+        raise Corrupt(f"a variable-length integer does not fit {bits} bits")
+    return value, position
+
+
+def read_signed(buffer: Buffer, position: int, bits: int = 32) -> tuple[int, int]:
+    """The zigzag varint at `position` and the position after it; raises Corrupt as `read_unsigned`."""
+    value, position = read_unsigned(buffer, position, bits)
+    return (value >> 1) ^ -(value & 1), position
+
+
+def encode_unsigned(value: int) -> bytes:
+    """`value` (0 or more) in as few bytes as it takes."""
+    assert value >= 0, "an unsigned varint is not negative"
+    if value < 0x80:
+        return bytes((value,))
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def encode_signed(value: int) -> bytes:
+    """`value` (any sign, 64 bits at most) as a zigzag varint."""
+    return encode_unsigned(value << 1 if value >= 0 else ((-value) << 1) - 1)
