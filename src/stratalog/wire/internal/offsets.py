@@ -1,0 +1,108 @@
+"""`__consumer_offsets`: keys and values of its records.
+
+In: bytes of a key or a value, or one of the four records. Out: the other. It never decides which record wins.
+
+A key opens with the record's number as int16, a value with its version (Kafka: GroupCoordinatorRecordSerde,
+CoordinatorRecordTypeSchema). Values are written at the version that Kafka 4.3 writes (GroupCoordinatorRecordHelpers):
+OffsetCommitValue 4, or 1 where the commit has an expiry of its own; GroupMetadataValue 3, which Kafka before 3.5 reads
+too. All versions are read.
+"""
+
+from struct import Struct
+from typing import Any
+
+from stratalog.errors import Corrupt
+from stratalog.ports import Buffer
+from stratalog.wire.internal.codec import Schema, decode_from, encode_into
+from stratalog.wire.internal.offsets_records import (
+    SCHEMAS,
+    GroupMetadataKey,
+    GroupMetadataValue,
+    MemberMetadata,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+
+__all__ = [
+    "GroupMetadataKey",
+    "GroupMetadataValue",
+    "MemberMetadata",
+    "OffsetCommitKey",
+    "OffsetCommitValue",
+    "decode_key",
+    "decode_value",
+    "encode_key",
+    "encode_value",
+]
+
+Key = OffsetCommitKey | GroupMetadataKey
+Value = OffsetCommitValue | GroupMetadataValue
+
+_INT16 = Struct(">h")
+_SCHEMA = {schema.type: schema for schema in SCHEMAS}
+_KEYS = {
+    # 0 is the oldest kind of commit (Kafka: LegacyOffsetCommitKey), with the same fields.
+    0: _SCHEMA[OffsetCommitKey],
+    1: _SCHEMA[OffsetCommitKey],
+    2: _SCHEMA[GroupMetadataKey],
+}
+_VALUE_OF = {
+    OffsetCommitKey: _SCHEMA[OffsetCommitValue],
+    GroupMetadataKey: _SCHEMA[GroupMetadataValue],
+}
+
+
+def encode_key(record: Key) -> bytes:
+    schema = _SCHEMA[type(record)]
+    out = bytearray(_INT16.pack(schema.api_key))
+    encode_into(out, schema, 0, record)
+    return bytes(out)
+
+
+def encode_value(record: Value, version: int | None = None) -> bytes:
+    """The value at the version that Kafka would choose, or at `version`."""
+    if version is None:
+        version = _version(record)
+    out = bytearray(_INT16.pack(version))
+    encode_into(out, _SCHEMA[type(record)], version, record)
+    return bytes(out)
+
+
+def decode_key(data: Buffer) -> Key | None:
+    """The key; None where it is of a kind we do not know (KIP-848 groups and later ones): skip that record.
+
+    Raises Corrupt for anything unreadable.
+    """
+    schema = _KEYS.get(_prefix(data))
+    if schema is None:
+        return None
+    key: Key = _decode(data, schema, 0)
+    return key
+
+
+def decode_value(key: Key, data: Buffer) -> Value:
+    """The value that belongs to `key`; raises Corrupt for unreadable bytes and unknown versions."""
+    value: Value = _decode(data, _VALUE_OF[type(key)], _prefix(data))
+    return value
+
+
+def _version(record: Value) -> int:
+    if isinstance(record, GroupMetadataValue):
+        return 3
+    return 4 if record.expire_timestamp < 0 else 1
+
+
+def _prefix(data: Buffer) -> int:
+    if len(data) < _INT16.size:
+        message = f"{len(data)} bytes where a record of __consumer_offsets opens with two"
+        raise Corrupt(message)
+    number: int = _INT16.unpack_from(data)[0]
+    return number
+
+
+def _decode(data: Buffer, schema: Schema, version: int) -> Any:
+    record, end = decode_from(data, _INT16.size, schema, version)
+    if end != len(data):
+        message = f"{schema.type.__name__}: {len(data) - end} bytes too many"
+        raise Corrupt(message)
+    return record
