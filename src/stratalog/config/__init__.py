@@ -1,0 +1,25 @@
+"""Settings: Kafka's names and types, parsed once at the edge.
+
+In: the text of properties, overrides and the environment; a topic's own settings. Out: typed, immutable values.
+Nothing here reads a file, an environment or a clock, and no text of a setting goes further.
+"""
+
+from stratalog.config.broker import BrokerConfig, parse_properties
+from stratalog.config.describe import ConfigEntry, ConfigSource, describe_broker, describe_topic
+from stratalog.config.kinds import Kind
+from stratalog.config.listeners import Listener
+from stratalog.config.log import LogConfig, check_topic_configs, log_config
+
+__all__ = [
+    "BrokerConfig",
+    "ConfigEntry",
+    "ConfigSource",
+    "Kind",
+    "Listener",
+    "LogConfig",
+    "check_topic_configs",
+    "describe_broker",
+    "describe_topic",
+    "log_config",
+    "parse_properties",
+]

@@ -1,0 +1,226 @@
+"""A broker's settings, parsed once at the edge.
+
+In: the text of a properties file, `--override` items and the environment, as values. Out: `BrokerConfig`, and
+warnings for a person. It never reads a file or the environment by itself, and nothing after it sees text.
+
+Precedence: override, then environment, then file, then default. In the environment `STRATA_LOG_RETENTION_MS` is
+`log.retention.ms`; `KAFKA_LOG_RETENTION_MS` is too, as in Kafka's images, and yields to the former.
+"""
+
+import builtins
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from types import MappingProxyType
+
+from stratalog.config.broker_settings import BROKER_SETTINGS
+from stratalog.config.kafka_only import KAFKA_ONLY, KAFKA_ONLY_PREFIXES
+from stratalog.config.kinds import BadValue, Value
+from stratalog.config.listeners import Listener, parse_listener
+from stratalog.errors import UserError
+
+# What Kafka's start scripts and images read from the environment themselves: never settings of a broker.
+NOT_SETTINGS = frozenset(
+    """
+    KAFKA_CLUSTER_ID KAFKA_DIR KAFKA_GC_LOG_OPTS KAFKA_HEAP_OPTS KAFKA_HOME KAFKA_JMX_HOSTNAME KAFKA_JMX_OPTS
+    KAFKA_JMX_PORT KAFKA_JVM_PERFORMANCE_OPTS KAFKA_LOG4J_LOGGERS KAFKA_LOG4J_OPTS KAFKA_LOG4J_ROOT_LOGLEVEL
+    KAFKA_MODE KAFKA_OPTS KAFKA_TOOLS_LOG4J_LOGLEVEL KAFKA_VERSION KAFKA_DEBUG
+    """.split()
+)
+PREFIXES = ("KAFKA_", "STRATA_")
+"""Weakest first."""
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """The pairs of a Java properties file: `name=value`, `name: value`, `#` and `!` comments, `\\` at a line's end.
+
+    Escapes other than line continuation are left as they are. A later line beats an earlier one.
+    """
+    pairs: dict[str, str] = {}
+    pending = ""
+    for raw in text.splitlines():
+        line = raw.strip() if not pending else pending + raw.strip()
+        pending = ""
+        if not line or line[0] in "#!":
+            continue
+        if line.endswith("\\"):
+            pending = line[:-1]
+            continue
+        separator = min((i for i in (line.find("="), line.find(":")) if i >= 0), default=len(line))
+        pairs[line[:separator].strip()] = line[separator + 1 :].strip()
+    return pairs
+
+
+def parse_overrides(items: Iterable[str]) -> dict[str, str]:
+    """`name=value` items as pairs; raises UserError for one without `=`."""
+    pairs = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not equals or not name.strip():
+            raise UserError(f"--override {item}: expected NAME=VALUE")
+        pairs[name.strip()] = value.strip()
+    return pairs
+
+
+def settings_of_environment(environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Setting name -> (variable, value) for every variable that names a setting.
+
+    As in Kafka's images, `___` stands for `-` and `__` for `_`.
+    """
+    found = {}
+    for prefix in PREFIXES:
+        for variable, value in sorted(environ.items()):
+            if variable.startswith(prefix) and variable not in NOT_SETTINGS:
+                found[_name_of(variable.removeprefix(prefix))] = (variable, value)
+    return found
+
+
+def _name_of(variable: str) -> str:
+    dashed = variable.lower().replace("___", "-").replace("__", "\0")
+    return dashed.replace("_", ".").replace("\0", "_")
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """Every setting's value, and for those that were set, by what (`override`, `environment NAME` or `file`)."""
+
+    values: Mapping[builtins.str, Value] = field(default_factory=dict)
+    sources: Mapping[builtins.str, builtins.str] = field(default_factory=dict)
+
+    @classmethod
+    def load(
+        cls,
+        properties: Mapping[builtins.str, builtins.str] | None = None,
+        overrides: Sequence[builtins.str] = (),
+        environ: Mapping[builtins.str, builtins.str] | None = None,
+    ) -> tuple["BrokerConfig", builtins.list[builtins.str]]:
+        """The configuration, and one line of warning for each name that has no effect.
+
+        Raises UserError, one line with name, value and what is accepted, for a value that is wrong.
+        """
+        chosen = {name: (text, "file") for name, text in (properties or {}).items()}
+        for name, (variable, text) in settings_of_environment(environ or {}).items():
+            chosen[name] = (text, f"environment {variable}")
+        for name, text in parse_overrides(overrides).items():
+            chosen[name] = (text, "override")
+        values: dict[builtins.str, Value] = {}
+        sources: dict[str, builtins.str] = {}
+        warnings = []
+        for name, (text, source) in chosen.items():
+            if name not in BROKER_SETTINGS:
+                warnings.append(_warning(name, source))
+                continue
+            try:
+                values[name] = BROKER_SETTINGS[name].parse(text)
+            except BadValue as bad:
+                raise UserError(f"{bad} (from the {source})") from None
+            sources[name] = source
+        config = cls(MappingProxyType(values), MappingProxyType(sources))
+        config.check()
+        return config, warnings
+
+    def get(self, name: builtins.str) -> Value:
+        """The value of a setting; None only where its default is None and it was not set."""
+        if name in self.values:
+            return self.values[name]
+        return BROKER_SETTINGS[name].default
+
+    def is_set(self, name: builtins.str) -> builtins.bool:
+        """Whether someone gave the setting a value."""
+        return name in self.values
+
+    def int(self, name: builtins.str) -> builtins.int:
+        """A whole number."""
+        value = self.get(name)
+        assert isinstance(value, int), name
+        assert not isinstance(value, bool), name
+        return value
+
+    def float(self, name: builtins.str) -> builtins.float:
+        """A number."""
+        value = self.get(name)
+        assert isinstance(value, float | int), name
+        return value
+
+    def bool(self, name: builtins.str) -> builtins.bool:
+        """True or false."""
+        value = self.get(name)
+        assert isinstance(value, bool), name
+        return value
+
+    def str(self, name: builtins.str) -> builtins.str:
+        """Text, "" where nothing was set."""
+        value = self.get(name)
+        assert isinstance(value, str), name
+        return value
+
+    def list(self, name: builtins.str) -> tuple[builtins.str, ...]:
+        """Items, in order."""
+        value = self.get(name)
+        assert isinstance(value, tuple), name
+        return value
+
+    @property
+    def log_dirs(self) -> tuple[builtins.str, ...]:
+        """The log directories: `log.dirs`, else `log.dir`."""
+        return self.list("log.dirs") or self.list("log.dir")
+
+    @property
+    def metadata_log_dir(self) -> builtins.str:
+        """Where `__cluster_metadata-0` lives."""
+        return self.str("metadata.log.dir") or self.log_dirs[0]
+
+    @property
+    def tier_url(self) -> builtins.str:
+        """The bucket, "" where the tier is off."""
+        return self.str("tier.url")
+
+    @property
+    def listeners(self) -> tuple[Listener, ...]:
+        """The listeners that serve clients."""
+        return self._serving("listeners")
+
+    @property
+    def advertised_listeners(self) -> tuple[Listener, ...]:
+        """What clients are told; those of `listeners` where nothing was set. A host may be empty, a port 0."""
+        return self._serving("advertised.listeners") or self.listeners
+
+    def _serving(self, setting: builtins.str) -> tuple[Listener, ...]:
+        controllers = {name.upper() for name in self.list("controller.listener.names")}
+        listeners = (parse_listener(text) for text in self.list(setting))
+        return tuple(listener for listener in listeners if listener.name not in controllers)
+
+    def check(self) -> None:
+        """Raises UserError where settings that are each right contradict one another."""
+        protocols = dict(item.split(":", 1) for item in self.list("listener.security.protocol.map"))
+        for listener in self.listeners:
+            protocol = protocols.get(listener.name, listener.name)
+            if protocol != "PLAINTEXT":
+                raise UserError(
+                    f"listeners: {listener} needs the security protocol {protocol}; accepted: "
+                    "PLAINTEXT, or a name that listener.security.protocol.map maps to it"
+                )
+        if not self.listeners and "broker" in self.list("process.roles"):
+            raise UserError(
+                "listeners: none is left for clients; accepted: one that is not in controller.listener.names"
+            )
+        known = {listener.name for listener in self.listeners}
+        for listener in self.advertised_listeners:
+            if listener.name not in known:
+                raise UserError(
+                    f"advertised.listeners: {listener} has a name that listeners lacks; "
+                    f"accepted: {', '.join(sorted(known))}"
+                )
+        if "broker" not in self.list("process.roles"):
+            raise UserError(
+                f"process.roles: {','.join(self.list('process.roles'))!r} is not accepted; accepted: "
+                "broker,controller (one process does both)"
+            )
+
+
+def _warning(name: str, source: str) -> str:
+    if name in KAFKA_ONLY or name.startswith(KAFKA_ONLY_PREFIXES):
+        return f"setting {name} (from the {source}) is Kafka's and has no effect here"
+    close = get_close_matches(name, BROKER_SETTINGS, n=1, cutoff=0.85)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    return f"unknown setting {name} (from the {source}) is ignored{hint}"

@@ -1,0 +1,414 @@
+"""The settings of a broker, by Kafka's names and, where Kafka has none, ours.
+
+In: nothing. Out: `BROKER_SETTINGS`. Data only: it decides nothing.
+
+Names, types and limits are those of Apache Kafka 4.3's `AbstractKafkaConfig`; the wording is ours. The log
+defaults that a topic may override are in `log_settings.py`.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from stratalog.config.kinds import LONG_MAX, Between, Kind, OneOf, Setting, Shaped
+from stratalog.config.listeners import (
+    check_directories,
+    check_listeners,
+    check_protocols,
+    check_url,
+)
+from stratalog.config.log_settings import LOG_SETTINGS
+
+KIB = 1024
+MIB = 1024 * KIB
+SECOND_MS = 1000
+MINUTE_MS = 60 * SECOND_MS
+HOUR_MS = 60 * MINUTE_MS
+
+LISTENERS = Shaped(
+    check_listeners,
+    "NAME://host:port, several separated by commas, each name and each port once",
+)
+
+NODE = (
+    Setting(
+        "process.roles",
+        Kind.LIST,
+        ("broker", "controller"),
+        "What this process is. Both by default: one process is a whole cluster.",
+        OneOf(("broker", "controller")),
+        kafka_default="none",
+    ),
+    Setting(
+        "node.id",
+        Kind.INT,
+        1,
+        "The node's number in the cluster. A directory remembers it and refuses another.",
+        Between(0),
+        kafka_default="none",
+    ),
+    Setting(
+        "broker.rack",
+        Kind.STRING,
+        "",
+        "Where the machine stands, for the placement of replicas.",
+        kafka_default="null",
+    ),
+    Setting(
+        "listeners",
+        Kind.LIST,
+        ("PLAINTEXT://:9092",),
+        "Addresses to listen on. An empty host is every address of the machine, port 0 a free port.",
+        LISTENERS,
+    ),
+    Setting(
+        "advertised.listeners",
+        Kind.LIST,
+        (),
+        "Addresses that clients are told to use; by default those of `listeners`.",
+        LISTENERS,
+        kafka_default="null",
+    ),
+    Setting(
+        "listener.security.protocol.map",
+        Kind.LIST,
+        ("PLAINTEXT:PLAINTEXT", "CONTROLLER:PLAINTEXT"),
+        "The security protocol of each listener name; only PLAINTEXT is served.",
+        Shaped(check_protocols, "NAME:PROTOCOL, several separated by commas"),
+        kafka_default="each protocol under its own name",
+    ),
+    Setting(
+        "controller.listener.names",
+        Kind.LIST,
+        (),
+        "Listeners that serve controllers instead of clients.",
+    ),
+    Setting(
+        "log.dirs",
+        Kind.LIST,
+        (),
+        "Directories that hold partitions; by default the one of `log.dir`.",
+        kafka_default="null",
+    ),
+    Setting(
+        "log.dir",
+        Kind.LIST,
+        ("strata-data",),
+        "Used where `log.dirs` is not set. Ours is below the working directory: data must not "
+        "vanish with a temporary one.",
+        Shaped(check_directories, "directories separated by commas, each once"),
+        kafka_default="a directory for temporary files",
+    ),
+    Setting(
+        "metadata.log.dir",
+        Kind.STRING,
+        "",
+        "The directory of the metadata log; by default the first of `log.dirs`.",
+        kafka_default="null",
+    ),
+    Setting(
+        "num.recovery.threads.per.data.dir",
+        Kind.INT,
+        2,
+        "Partitions of one directory recovered at a time when the broker starts.",
+        Between(1),
+    ),
+)
+
+TOPICS = (
+    Setting(
+        "num.partitions",
+        Kind.INT,
+        1,
+        "Partitions of a topic created without a number.",
+        Between(1),
+    ),
+    Setting(
+        "default.replication.factor",
+        Kind.INT,
+        1,
+        "Replicas of a topic created without a number.",
+        Between(1),
+    ),
+    Setting(
+        "auto.create.topics.enable",
+        Kind.BOOLEAN,
+        True,
+        "Whether naming a topic that does not exist creates it.",
+    ),
+    Setting(
+        "delete.topic.enable",
+        Kind.BOOLEAN,
+        True,
+        "Whether topics can be deleted at all.",
+    ),
+)
+
+CONNECTIONS = (
+    Setting(
+        "socket.request.max.bytes",
+        Kind.INT,
+        100 * MIB,
+        "Largest request; a longer one closes its connection.",
+        Between(1),
+    ),
+    Setting(
+        "socket.listen.backlog.size",
+        Kind.INT,
+        50,
+        "Connections that may wait to be accepted.",
+        Between(1),
+    ),
+    Setting(
+        "connections.max.idle.ms",
+        Kind.LONG,
+        10 * MINUTE_MS,
+        "A connection without a request for so long is closed.",
+    ),
+    Setting(
+        "max.connections",
+        Kind.INT,
+        2**31 - 1,
+        "Connections open at a time; more are closed at once.",
+        Between(0),
+    ),
+    Setting(
+        "queued.max.request.bytes",
+        Kind.LONG,
+        -1,
+        "Bytes of requests being handled; beyond it connections are not read from. -1: no limit.",
+    ),
+    Setting(
+        "fetch.max.bytes",
+        Kind.INT,
+        55 * MIB,
+        "Most bytes in one answer to a fetch.",
+        Between(1024),
+    ),
+    Setting(
+        "max.incremental.fetch.session.cache.slots",
+        Kind.INT,
+        1000,
+        "Fetch sessions remembered.",
+        Between(0),
+    ),
+)
+
+GROUPS = (
+    Setting(
+        "group.initial.rebalance.delay.ms",
+        Kind.INT,
+        3000,
+        "How long an empty group waits for more members before its first assignment.",
+    ),
+    Setting(
+        "group.min.session.timeout.ms",
+        Kind.INT,
+        6000,
+        "Shortest session time-out that a member may ask for.",
+    ),
+    Setting(
+        "group.max.session.timeout.ms",
+        Kind.INT,
+        30 * MINUTE_MS,
+        "Longest session time-out that a member may ask for.",
+    ),
+    Setting(
+        "group.max.size",
+        Kind.INT,
+        2**31 - 1,
+        "Members of one group.",
+        Between(1),
+    ),
+    Setting(
+        "offset.metadata.max.bytes",
+        Kind.INT,
+        4096,
+        "Most bytes of the text that may go with a committed offset.",
+    ),
+    Setting(
+        "offsets.commit.timeout.ms",
+        Kind.INT,
+        5000,
+        "How long a commit may wait for the replicas of `__consumer_offsets`.",
+        Between(1),
+    ),
+    Setting(
+        "offsets.retention.minutes",
+        Kind.INT,
+        10080,
+        "How long an empty group's offsets are kept.",
+        Between(1),
+    ),
+    Setting(
+        "offsets.retention.check.interval.ms",
+        Kind.LONG,
+        10 * MINUTE_MS,
+        "How often old offsets are looked for.",
+        Between(1),
+    ),
+    Setting(
+        "offsets.topic.num.partitions",
+        Kind.INT,
+        50,
+        "Partitions of `__consumer_offsets`, fixed when it is created.",
+        Between(1),
+    ),
+    Setting(
+        "offsets.topic.replication.factor",
+        Kind.SHORT,
+        1,
+        "Replicas of `__consumer_offsets`. 1, so that one broker is a whole cluster.",
+        Between(1),
+        kafka_default="3",
+    ),
+    Setting(
+        "offsets.topic.segment.bytes",
+        Kind.INT,
+        100 * MIB,
+        "Segment size of `__consumer_offsets`.",
+        Between(1),
+    ),
+)
+
+METADATA = (
+    Setting(
+        "metadata.log.max.record.bytes.between.snapshots",
+        Kind.LONG,
+        20 * MIB,
+        "Bytes of metadata records after which a snapshot is written.",
+        Between(1),
+    ),
+    Setting(
+        "metadata.log.max.snapshot.interval.ms",
+        Kind.LONG,
+        HOUR_MS,
+        "Time after which a snapshot is written if there is anything new; 0: by bytes only.",
+        Between(0),
+    ),
+    Setting(
+        "metadata.log.segment.bytes",
+        Kind.INT,
+        1024 * MIB,
+        "Segment size of the metadata log.",
+        Between(8 * MIB),
+    ),
+)
+
+TIER = (
+    Setting(
+        "tier.url",
+        Kind.STRING,
+        "",
+        "The bucket, or a prefix of one, that closed segments go to; empty: no tier. A directory "
+        "(`file:///data/bucket`) is a bucket too.",
+        Shaped(
+            check_url, "file:///…, s3://bucket/prefix, gs://…, az://…, memory://name or nothing"
+        ),
+        ours=True,
+    ),
+    Setting(
+        "tier.max.lag.ms",
+        Kind.LONG,
+        10 * MINUTE_MS,
+        "Default of the topics' `tier.max.lag.ms`.",
+        Between(-1),
+        ours=True,
+    ),
+    Setting(
+        "tier.cache.bytes",
+        Kind.LONG,
+        32 * MIB,
+        "Memory for pieces of segments read back from the bucket.",
+        Between(0),
+        ours=True,
+    ),
+    Setting(
+        "remote.delete.grace.ms",
+        Kind.LONG,
+        5 * MINUTE_MS,
+        "How long an object stays in the bucket after the manifest has dropped it, for readers "
+        "that hold an older manifest.",
+        Between(0),
+        ours=True,
+    ),
+    Setting(
+        "remote.log.manager.task.interval.ms",
+        Kind.LONG,
+        30 * SECOND_MS,
+        "How often each partition looks for segments to copy or to expire.",
+        Between(1),
+    ),
+    Setting(
+        "remote.log.manager.copier.thread.pool.size",
+        Kind.INT,
+        2,
+        "Segments copied to the bucket at a time. Each copy streams, and a core is soon full.",
+        Between(1),
+        kafka_default="10",
+    ),
+    Setting(
+        "remote.log.manager.expiration.thread.pool.size",
+        Kind.INT,
+        2,
+        "Partitions whose expired objects are deleted at a time.",
+        Between(1),
+        kafka_default="10",
+    ),
+    Setting(
+        "remote.log.reader.threads",
+        Kind.INT,
+        4,
+        "Reads from the bucket at a time.",
+        Between(1),
+        kafka_default="10",
+    ),
+    Setting(
+        "remote.log.reader.max.pending.tasks",
+        Kind.INT,
+        100,
+        "Reads from the bucket that may wait; further fetches are answered empty.",
+        Between(1),
+    ),
+    Setting(
+        "remote.fetch.max.wait.ms",
+        Kind.INT,
+        500,
+        "How long a fetch waits for the bucket before it is answered empty.",
+        Between(1),
+    ),
+    Setting(
+        "remote.list.offsets.request.timeout.ms",
+        Kind.LONG,
+        30 * SECOND_MS,
+        "How long a search by timestamp waits for the bucket.",
+        Between(1),
+    ),
+)
+
+MEMORY = (
+    Setting(
+        "log.tail.cache.bytes",
+        Kind.LONG,
+        MIB,
+        "Memory per partition for its newest batches, from which tail reads are answered.",
+        Between(0),
+        ours=True,
+    ),
+    Setting(
+        "log.dir.inflight.max.bytes",
+        Kind.LONG,
+        64 * MIB,
+        "Bytes on their way to one log directory; beyond it, produce requests to that directory wait.",
+        Between(MIB, LONG_MAX),
+        ours=True,
+    ),
+)
+
+
+def _table(*groups: tuple[Setting, ...]) -> Mapping[str, Setting]:
+    table = {setting.name: setting for group in groups for setting in group}
+    assert len(table) == sum(map(len, groups)), "a setting is given twice"
+    return MappingProxyType(table)
+
+
+BROKER_SETTINGS = _table(NODE, TOPICS, CONNECTIONS, LOG_SETTINGS, GROUPS, METADATA, TIER, MEMORY)

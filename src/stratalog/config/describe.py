@@ -1,0 +1,119 @@
+"""Settings as DescribeConfigs shows them.
+
+In: the broker's settings and a topic's own. Out: one `ConfigEntry` per setting. It knows no wire format and no
+topic.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from stratalog.config.broker import BrokerConfig
+from stratalog.config.broker_settings import BROKER_SETTINGS
+from stratalog.config.kinds import Dynamic, Kind, Setting, Value
+from stratalog.config.log import broker_default, synonym_value
+from stratalog.config.topic_settings import TOPIC_SETTINGS, TopicSetting
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from; the numbers are the wire's (KIP-226, `DescribeConfigsResponse.ConfigSource`)."""
+
+    TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    """One of the places a value could come from, strongest first."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One setting with its effective value. `value` is None where nothing is set or the value is secret."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    is_default: bool
+    type: Kind
+    doc: str
+    synonyms: tuple[Synonym, ...]
+    read_only: bool
+    sensitive: bool
+
+
+def describe_topic(broker: BrokerConfig, overrides: Mapping[str, str]) -> list[ConfigEntry]:
+    """Every topic setting, in order of name. `overrides` are the topic's own."""
+    return [
+        _topic_entry(broker, TOPIC_SETTINGS[name], overrides.get(name))
+        for name in sorted(TOPIC_SETTINGS)
+    ]
+
+
+def _topic_entry(broker: BrokerConfig, topic: TopicSetting, override: str | None) -> ConfigEntry:
+    setting = topic.setting
+    synonyms = []
+    if override is not None:
+        text = setting.text(setting.parse(override))
+        synonyms.append(Synonym(setting.name, text, ConfigSource.TOPIC_CONFIG))
+    for synonym in topic.synonyms:
+        if broker.is_set(synonym.name):
+            text = setting.text(synonym_value(broker, synonym))
+            synonyms.append(Synonym(synonym.name, text, ConfigSource.STATIC_BROKER_CONFIG))
+    if not synonyms:
+        name = topic.synonyms[0].name if topic.synonyms else setting.name
+        text = setting.text(broker_default(broker, setting.name))
+        synonyms.append(Synonym(name, text, ConfigSource.DEFAULT_CONFIG))
+    return _entry(setting, tuple(synonyms), is_default=override is None, read_only=False)
+
+
+def describe_broker(broker: BrokerConfig, dynamic: Mapping[str, str]) -> list[ConfigEntry]:
+    """Every broker setting, in order of name. `dynamic` are those set on the running broker (KIP-226)."""
+    entries = []
+    for name in sorted(BROKER_SETTINGS):
+        setting = BROKER_SETTINGS[name]
+        synonyms = []
+        if name in dynamic:
+            synonyms.append(
+                _synonym(setting, setting.parse(dynamic[name]), ConfigSource.DYNAMIC_BROKER_CONFIG)
+            )
+        if broker.is_set(name):
+            synonyms.append(_synonym(setting, broker.get(name), ConfigSource.STATIC_BROKER_CONFIG))
+        synonyms.append(_synonym(setting, setting.default, ConfigSource.DEFAULT_CONFIG))
+        entries.append(
+            _entry(
+                setting,
+                tuple(synonyms),
+                is_default=len(synonyms) == 1,
+                read_only=setting.dynamic is Dynamic.READ_ONLY,
+            )
+        )
+    return entries
+
+
+def _synonym(setting: Setting, value: Value, source: ConfigSource) -> Synonym:
+    secret = setting.kind is Kind.PASSWORD
+    return Synonym(setting.name, None if secret else setting.text(value), source)
+
+
+def _entry(
+    setting: Setting, synonyms: tuple[Synonym, ...], *, is_default: bool, read_only: bool
+) -> ConfigEntry:
+    return ConfigEntry(
+        name=setting.name,
+        value=synonyms[0].value,
+        source=synonyms[0].source,
+        is_default=is_default,
+        type=setting.kind,
+        doc=setting.doc,
+        synonyms=synonyms,
+        read_only=read_only,
+        sensitive=setting.kind is Kind.PASSWORD,
+    )

@@ -1,0 +1,197 @@
+"""What a setting is: its type, the values it accepts, and how its text becomes a value.
+
+In: the text of one setting. Out: a typed value, or `BadValue` with what would have been accepted. It never knows
+where the text came from and reads nothing.
+
+Types and their codes are Kafka's (`org.apache.kafka.common.config.ConfigDef.Type`, KIP-569 for the codes).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from types import MappingProxyType
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+Value = int | float | bool | str | tuple[str, ...] | None
+
+
+class BadValue(ValueError):
+    """The text is not a value of the setting; the message says what is accepted."""
+
+
+class Kind(IntEnum):
+    """A setting's type; the number is what DescribeConfigs answers (KIP-569)."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    PASSWORD = 9
+
+
+class Dynamic(Enum):
+    """Whether a running broker takes a new value (KIP-226)."""
+
+    READ_ONLY = "read-only"
+    PER_BROKER = "per-broker"
+    CLUSTER_WIDE = "cluster-wide"
+
+
+INTEGER_RANGES: Mapping[Kind, tuple[int, int]] = MappingProxyType(
+    {
+        Kind.SHORT: (-(2**15), 2**15 - 1),
+        Kind.INT: (-(2**31), INT_MAX),
+        Kind.LONG: (-(2**63), LONG_MAX),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """Numbers from `low` to `high`, both included; None is the type's own limit. `also` are single values more."""
+
+    low: float | None = None
+    high: float | None = None
+    also: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """One of these words (for a list: each item is one of them)."""
+
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shaped:
+    """Text that `fits`: raises BadValue where it does not. `accepted` says what does, for people."""
+
+    fits: Callable[[Sequence[str]], None]
+    accepted: str
+
+
+Check = Between | OneOf | Shaped | None
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting by Kafka's name (or ours), as the reference documentation shows it.
+
+    `default` is already a value. `kafka_default` is given only where ours differs on purpose, and `doc` then says
+    why. `ours` marks names that Apache Kafka does not have, `inert` those that are accepted, kept and described but
+    change nothing yet.
+    """
+
+    name: str
+    kind: Kind
+    default: Value
+    doc: str
+    check: Check = None
+    dynamic: Dynamic = Dynamic.READ_ONLY
+    ours: bool = False
+    inert: bool = False
+    kafka_default: str = ""
+
+    @property
+    def accepted(self) -> str:
+        """What the setting takes, for an error message and the documentation."""
+        match self.check:
+            case OneOf(words):
+                return ("items of " if self.kind is Kind.LIST else "one of ") + ", ".join(words)
+            case Shaped(_, accepted):
+                return accepted
+            case Between():
+                return self._accepted_numbers(self.check)
+            case None:
+                return {
+                    Kind.BOOLEAN: "true or false",
+                    Kind.STRING: "text",
+                    Kind.PASSWORD: "text",
+                    Kind.LIST: "items separated by commas",
+                }.get(self.kind) or self._accepted_numbers(Between())
+
+    def _accepted_numbers(self, check: Between) -> str:
+        what = "a number" if self.kind is Kind.DOUBLE else "a whole number"
+        low, high = INTEGER_RANGES.get(self.kind, (None, None))
+        bounds = (
+            low if check.low is None else check.low,
+            high if check.high is None else check.high,
+        )
+        match bounds:
+            case (None, None):
+                span = ""
+            case (None, top):
+                span = f" up to {top}"
+            case (bottom, None):
+                span = f" from {bottom}"
+            case (bottom, top):
+                span = f" from {bottom} to {top}"
+        return f"{what}{span}" + "".join(f" or {extra}" for extra in check.also)
+
+    def parse(self, text: str) -> Value:
+        """The value of `text`; raises BadValue naming the setting, the text and what is accepted."""
+        stripped = text.strip()
+        try:
+            return self._parse(stripped)
+        except ValueError:
+            message = f"{self.name}: {stripped!r} is not accepted; accepted: {self.accepted}"
+            raise BadValue(message) from None
+
+    def _parse(self, text: str) -> Value:
+        match self.kind:
+            case Kind.BOOLEAN:
+                if text.lower() not in {"true", "false"}:
+                    raise BadValue
+                return text.lower() == "true"
+            case Kind.INT | Kind.SHORT | Kind.LONG:
+                return self._within(_whole(text))
+            case Kind.DOUBLE:
+                return self._within(float(text))
+            case Kind.LIST:
+                items = tuple(item.strip() for item in text.split(",") if item.strip())
+                self._check_words(items)
+                return items
+            case Kind.STRING | Kind.PASSWORD:
+                self._check_words((text,))
+                return text
+
+    def _within(self, number: float) -> float:
+        check = self.check if isinstance(self.check, Between) else Between()
+        low, high = INTEGER_RANGES.get(self.kind, (float("-inf"), float("inf")))
+        low, high = (
+            low if check.low is None else check.low,
+            high if check.high is None else check.high,
+        )
+        if number not in check.also and not low <= number <= high:
+            raise BadValue
+        return number
+
+    def _check_words(self, words: tuple[str, ...]) -> None:
+        if isinstance(self.check, OneOf) and any(word not in self.check.words for word in words):
+            raise BadValue
+        if isinstance(self.check, Shaped):
+            self.check.fits(words)
+
+    def text(self, value: Value) -> str | None:
+        """A value as Kafka's tools print it: the inverse of `parse`; None stays None."""
+        match value:
+            case None:
+                return None
+            case bool():
+                return "true" if value else "false"
+            case tuple():
+                return ",".join(value)
+            case _:
+                return str(value)
+
+
+def _whole(text: str) -> int:
+    """As Java's parseLong: digits with an optional sign, no underscores or blanks."""
+    if not text.removeprefix("-").removeprefix("+").isdecimal():
+        raise BadValue
+    return int(text)

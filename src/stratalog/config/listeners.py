@@ -1,0 +1,75 @@
+"""The addresses a node listens on and tells others to use.
+
+In: the text of `listeners` and its relatives. Out: `Listener` values, or `BadValue`. It never resolves a name and
+never opens a port.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stratalog.config.kinds import BadValue
+
+PORT_MAX = 65535
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """`NAME://host:port`. An empty host means every address of the machine; port 0 means a free one."""
+
+    name: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.name}://{host}:{self.port}"
+
+
+def parse_listener(text: str) -> Listener:
+    """One listener; raises BadValue where it is not `NAME://host:port`."""
+    name, separator, address = text.partition("://")
+    host, colon, port = address.rpartition(":")
+    if not (separator and colon and name and port.isdecimal() and int(port) <= PORT_MAX):
+        raise BadValue
+    if not name.replace("_", "").replace("-", "").isalnum():
+        raise BadValue
+    bracketed = host.startswith("[") and host.endswith("]")
+    if ":" in host and not bracketed:
+        raise BadValue
+    return Listener(name.upper(), host[1:-1] if bracketed else host, int(port))
+
+
+def check_listeners(texts: Sequence[str]) -> None:
+    """Raises BadValue unless every item is a listener, and no name or fixed port comes twice."""
+    listeners = [parse_listener(text) for text in texts]
+    names = [listener.name for listener in listeners]
+    addresses = [(listener.host, listener.port) for listener in listeners if listener.port]
+    if len(set(names)) < len(names) or len(set(addresses)) < len(addresses):
+        raise BadValue
+
+
+def check_protocols(texts: Sequence[str]) -> None:
+    """Raises BadValue unless every item is `NAME:PROTOCOL` with one of Kafka's security protocols."""
+    for text in texts:
+        name, colon, protocol = text.partition(":")
+        if not (name and colon) or protocol not in {
+            "PLAINTEXT",
+            "SSL",
+            "SASL_PLAINTEXT",
+            "SASL_SSL",
+        }:
+            raise BadValue
+
+
+def check_url(texts: Sequence[str]) -> None:
+    """Raises BadValue unless the text is empty or a bucket's URL."""
+    (text,) = texts
+    scheme, separator, rest = text.partition("://")
+    if text and not (separator and rest and scheme in {"file", "memory", "s3", "gs", "az"}):
+        raise BadValue
+
+
+def check_directories(texts: Sequence[str]) -> None:
+    """Raises BadValue unless there is at least one directory and none comes twice."""
+    if not texts or len(set(texts)) < len(texts):
+        raise BadValue

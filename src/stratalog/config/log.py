@@ -1,0 +1,132 @@
+"""The settings of one topic's logs.
+
+In: a topic's own settings as text, and the broker's. Out: `LogConfig`, or a rejection that names the setting, its
+value and what is accepted. It never looks up a topic.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stratalog.config.broker import BrokerConfig
+from stratalog.config.broker_settings import BROKER_SETTINGS
+from stratalog.config.kinds import LONG_MAX, BadValue, Value
+from stratalog.config.topic_settings import TOPIC_SETTINGS, Synonym
+from stratalog.errors import ErrorCode, Rejected
+
+SAME_AS_TOTAL = -2
+UNLIMITED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """How one topic's partitions are kept. Names are Kafka's with underscores; units are in the names.
+
+    -1 is "no limit" where a limit is meant; `local_retention_*` = -2 is "as the total".
+    """
+
+    segment_bytes: int = 1024**3
+    segment_ms: int = 604_800_000
+    segment_index_bytes: int = 10 * 1024**2
+    index_interval_bytes: int = 4096
+    retention_ms: int = 604_800_000
+    retention_bytes: int = -1
+    local_retention_ms: int = SAME_AS_TOTAL
+    local_retention_bytes: int = SAME_AS_TOTAL
+    remote_storage_enable: bool = False
+    max_message_bytes: int = 1_048_588
+    flush_messages: int = LONG_MAX
+    flush_ms: int = LONG_MAX
+    message_timestamp_type: str = "CreateTime"
+    message_timestamp_before_max_ms: int = LONG_MAX
+    message_timestamp_after_max_ms: int = 3_600_000
+    compression_type: str = "producer"
+    cleanup_policy: tuple[str, ...] = ("delete",)
+    min_insync_replicas: int = 1
+    file_delete_delay_ms: int = 60_000
+    tier_max_lag_ms: int = 600_000
+    producer_id_expiration_ms: int = 86_400_000
+
+
+def log_config(broker: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:
+    """A topic's settings over the broker's defaults.
+
+    `overrides` were checked when the topic was made; a name or value that is not understood any more is an error of
+    the caller (AssertionError), since metadata holds only what `check_topic_configs` let pass.
+    """
+    chosen = topic_values(broker, overrides)
+    names = LogConfig.__dataclass_fields__
+    fields = {name.replace(".", "_"): value for name, value in chosen.items()}
+    fields["producer_id_expiration_ms"] = broker.int("producer.id.expiration.ms")
+    return LogConfig(**{name: value for name, value in fields.items() if name in names})  # type: ignore[arg-type]
+
+
+def topic_values(broker: BrokerConfig, overrides: Mapping[str, str]) -> dict[str, Value]:
+    """Every topic setting's effective value."""
+    unknown = overrides.keys() - TOPIC_SETTINGS.keys()
+    assert not unknown, f"unknown topic settings {sorted(unknown)}"
+    return {
+        name: topic.setting.parse(overrides[name])
+        if name in overrides
+        else broker_default(broker, name)
+        for name, topic in TOPIC_SETTINGS.items()
+    }
+
+
+def broker_default(broker: BrokerConfig, name: str) -> Value:
+    """What a topic setting is where the topic says nothing."""
+    topic = TOPIC_SETTINGS[name]
+    for synonym in topic.synonyms:
+        value = synonym_value(broker, synonym)
+        if value is not None:
+            return value
+    return topic.setting.default
+
+
+def synonym_value(broker: BrokerConfig, synonym: Synonym) -> Value:
+    """The broker's value behind a topic setting, in the topic setting's unit; None where it says nothing."""
+    if synonym.name not in BROKER_SETTINGS:
+        return None
+    value = broker.get(synonym.name)
+    if synonym.factor == 1 or not isinstance(value, int):
+        return value
+    return UNLIMITED if value < 0 else value * synonym.factor
+
+
+def check_topic_configs(configs: Mapping[str, str], broker: BrokerConfig | None = None) -> None:
+    """Raises Rejected(INVALID_CONFIG) naming the setting, its value and what is accepted.
+
+    With the broker's settings, what only holds together is checked too: retention against local retention, and a
+    tier that is there.
+    """
+    for name, text in configs.items():
+        if name not in TOPIC_SETTINGS:
+            raise Rejected(ErrorCode.invalid_config, f"unknown topic setting {name}")
+        try:
+            TOPIC_SETTINGS[name].setting.parse(text)
+        except BadValue as bad:
+            raise Rejected(ErrorCode.invalid_config, str(bad)) from None
+    if broker is not None:
+        _check_together(log_config(broker, configs), configs, broker)
+
+
+def _check_together(config: LogConfig, configs: Mapping[str, str], broker: BrokerConfig) -> None:
+    """The rules of Kafka's `LogConfig.validateRemoteStorage…` family (KIP-405)."""
+    if not config.remote_storage_enable:
+        return
+    if not broker.tier_url:
+        _reject("remote.storage.enable", configs, "false, for this broker has no tier.url")
+    if "compact" in config.cleanup_policy:
+        _reject("cleanup.policy", configs, "delete, for the topic is tiered")
+    limits = {
+        "local.retention.ms": (config.local_retention_ms, config.retention_ms),
+        "local.retention.bytes": (config.local_retention_bytes, config.retention_bytes),
+    }
+    for name, (local, total) in limits.items():
+        if total != UNLIMITED and local != SAME_AS_TOTAL and (local == UNLIMITED or local > total):
+            _reject(name, {name: str(local)}, f"up to {total}, which is all that is kept, or -2")
+
+
+def _reject(name: str, configs: Mapping[str, str], accepted: str) -> None:
+    value = configs.get(name, "the broker's default")
+    message = f"{name}: {value!r} is not accepted; accepted: {accepted}"
+    raise Rejected(ErrorCode.invalid_config, message)
