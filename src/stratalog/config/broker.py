@@ -32,7 +32,7 @@ PREFIXES = ("KAFKA_", "STRATA_")
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """The pairs of a Java properties file: `name=value`, `name: value`, `#` and `!` comments, `\\` at a line's end.
+    r"""The pairs of a Java properties file: `name=value`, `name: value`, `#` and `!` comments, `\` at a line's end.
 
     Escapes other than line continuation are left as they are. A later line beats an earlier one.
     """
