@@ -1,0 +1,293 @@
+"""The compiled part: walks record batches of format v2 and gathers their records into columns.
+
+In: bytes, and arrays to fill. Out: filled arrays and a state with a status. Never reads outside its input whatever
+the bytes are, never raises, never allocates; `decode.py` is its only caller.
+
+Everything numba compiles is in this one file, because numba's cache looks only at the file that declares a kernel
+to see whether it changed. Signatures are explicit: declaring a kernel loads it from the cache or compiles it, and
+no call ever does. Formats: Kafka's DefaultRecordBatch and DefaultRecord.
+
+Rows are found first (`find_rows`: where each key and value lies) and copied afterwards (`gather`), so that the
+output is allocated exactly, once.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from stratalog.kernels.cache import settle_cache_directory
+
+settle_cache_directory(Path(__file__).parent)
+
+from numba import njit, types  # type: ignore[import-untyped]  # noqa: E402 - after its cache is settled
+from numba.core import cgutils  # type: ignore[import-untyped]  # noqa: E402
+from numba.extending import intrinsic  # type: ignore[import-untyped]  # noqa: E402
+
+# Columns of the batch table that `scan` fills.
+POSITION, SIZE, BASE_OFFSET, LAST_DELTA, COUNT, BASE_TIMESTAMP, MAX_TIMESTAMP = range(7)
+ATTRIBUTES, PRODUCER_ID, CRC, START, END = range(7, 12)
+"""START and END bound the records inside the payload; `scan` sets them for uncompressed batches."""
+TABLE_COLUMNS = 12
+
+# Slots of the state of `find_rows`.
+BATCH, RECORD, CURSOR, PREVIOUS_DELTA, ROWS, BYTES, HEADERS, STATUS, WANTED = range(9)
+STATE_SLOTS = 9
+
+# Statuses.
+DONE, FULL, MORE_HEADERS = 0, 1, 2
+BAD_LENGTH, BAD_VARINT, BAD_KEY, BAD_VALUE, BAD_HEADERS, BAD_DELTA, TRAILING, BAD_BATCH = range(10, 18)
+
+HEADER_SIZE = 61
+_MAX_MS = (2**63 - 1) // 1000
+
+_bytes_in = types.Array(types.uint8, 1, "C", readonly=True)
+_bytes_out = types.Array(types.uint8, 1, "C")
+_i32 = types.Array(types.int32, 1, "C")
+_i64 = types.Array(types.int64, 1, "C")
+_table = types.Array(types.int64, 2, "C")
+_varint = types.UniTuple(types.int64, 2)
+
+
+@njit(types.int64(_bytes_in, types.int64, types.int64), cache=True)  # type: ignore[untyped-decorator]
+def _big_endian(data: Any, position: int, size: int) -> int:
+    """Signed big-endian integer of `size` bytes (1, 2, 4 or 8)."""
+    value = types.int64(0)
+    for index in range(size):
+        value = (value << 8) | types.int64(data[position + index])
+    shift = 64 - 8 * size
+    return (value << shift) >> shift
+
+
+@njit(_varint(_bytes_in, types.int64, types.int64), cache=True)  # type: ignore[untyped-decorator]
+def _read_varint(data: Any, position: int, end: int) -> tuple[int, int]:
+    """A zigzag varint at `position` and the position behind it; -1 for the latter where it does not end in time."""
+    raw = types.uint64(0)
+    shift = types.uint64(0)
+    while position < end:
+        byte = types.uint64(data[position])
+        position += 1
+        raw |= (byte & types.uint64(0x7F)) << shift
+        if byte < types.uint64(0x80):
+            return types.int64(raw >> types.uint64(1)) ^ -types.int64(raw & types.uint64(1)), position
+        shift += types.uint64(7)
+        if shift > types.uint64(63):
+            return types.int64(0), types.int64(-1)
+    return types.int64(0), types.int64(-1)
+
+
+@njit(types.UniTuple(types.int64, 3)(_bytes_in, types.int64, _table), cache=True)  # type: ignore[untyped-decorator]
+def scan(data: Any, position: int, table: Any) -> tuple[int, int, int]:
+    """Fill `table` with the whole batches from `position` on.
+
+    Returns (batches, position behind the last whole one, status). DONE: the input ended, perhaps inside a batch;
+    FULL: the table did; BAD_BATCH: what lies at the position is no batch of format v2.
+    """
+    found = 0
+    length = data.shape[0]
+    while length - position >= 17:
+        size = _big_endian(data, position + 8, 4) + 12
+        if size < HEADER_SIZE or data[position + 16] != 2:
+            return found, position, BAD_BATCH
+        if size > length - position:
+            break
+        if found == table.shape[0]:
+            return found, position, FULL
+        row = table[found]
+        row[POSITION] = position
+        row[SIZE] = size
+        row[BASE_OFFSET] = _big_endian(data, position, 8)
+        row[CRC] = _big_endian(data, position + 17, 4) & 0xFFFFFFFF
+        row[ATTRIBUTES] = _big_endian(data, position + 21, 2)
+        row[LAST_DELTA] = _big_endian(data, position + 23, 4)
+        row[BASE_TIMESTAMP] = _big_endian(data, position + 27, 8)
+        row[MAX_TIMESTAMP] = _big_endian(data, position + 35, 8)
+        row[PRODUCER_ID] = _big_endian(data, position + 43, 8)
+        row[COUNT] = _big_endian(data, position + 57, 4)
+        row[START] = position + HEADER_SIZE
+        row[END] = position + size
+        if row[BASE_OFFSET] < 0 or row[LAST_DELTA] < 0 or row[COUNT] < 0:
+            return found, position, BAD_BATCH
+        found += 1
+        position += size
+    return found, position, DONE
+
+
+@njit(  # type: ignore[untyped-decorator]
+    types.UniTuple(types.int64, 3)(_bytes_in, types.int64, types.int64, _table, types.int64, types.int64),
+    cache=True,
+)
+def _find_headers(
+    data: Any, position: int, end: int, spans: Any, found: int, count: int
+) -> tuple[int, int, int]:
+    """Note the spans of the `count` headers that end a record; returns (spans found, position behind, status)."""
+    for _ in range(count):
+        size, position = _read_varint(data, position, end)
+        if position < 0 or size < 0 or size > end - position:
+            return found, position, BAD_HEADERS
+        row = spans[found]
+        row[0] = position
+        row[1] = size
+        position += size
+        size, position = _read_varint(data, position, end)
+        if position < 0 or size < -1 or size > end - position:
+            return found, position, BAD_HEADERS
+        row[2] = position
+        row[3] = size
+        if size > 0:
+            position += size
+        found += 1
+    return found, position, types.int64(DONE if position == end else TRAILING)
+
+
+@njit(types.UniTuple(types.int64, 10)(_bytes_in, types.int64, types.int64), cache=True)  # type: ignore[untyped-decorator]
+def _find_fields(data: Any, position: int, end: int) -> tuple[int, ...]:
+    """One record: (status, stop, timestamp delta, offset delta, key start, key size, value start, value size,
+    header count, headers' position). Every span lies inside [position, stop) and stop <= end.
+    """
+    nothing = types.int64(0)
+    length, position = _read_varint(data, position, end)
+    if position < 0 or length < 0 or length > end - position:
+        return BAD_LENGTH, nothing, nothing, nothing, nothing, nothing, nothing, nothing, nothing, nothing
+    stop = position + length
+    timestamp_delta, position = _read_varint(data, position + 1, stop)  # behind the unused attributes
+    if position < 0:
+        return BAD_VARINT, stop, nothing, nothing, nothing, nothing, nothing, nothing, nothing, nothing
+    delta, position = _read_varint(data, position, stop)
+    if position < 0:
+        return BAD_VARINT, stop, nothing, nothing, nothing, nothing, nothing, nothing, nothing, nothing
+    key_size, key = _read_varint(data, position, stop)
+    if key < 0 or key_size < -1 or key_size > stop - key:
+        return BAD_KEY, stop, timestamp_delta, delta, nothing, nothing, nothing, nothing, nothing, nothing
+    value_size, value = _read_varint(data, key + max(key_size, 0), stop)
+    if value < 0 or value_size < -1 or value_size > stop - value:
+        return BAD_VALUE, stop, timestamp_delta, delta, key, key_size, nothing, nothing, nothing, nothing
+    headers, position = _read_varint(data, value + max(value_size, 0), stop)
+    status = types.int64(DONE)
+    if position < 0 or headers < 0 or headers > (stop - position) // 2:
+        status = types.int64(BAD_HEADERS)
+    elif headers == 0 and position != stop:
+        status = types.int64(TRAILING)
+    return status, stop, timestamp_delta, delta, key, key_size, value, value_size, headers, position
+
+
+@njit(  # type: ignore[untyped-decorator]
+    types.void(
+        _bytes_in, _table, _i64, _i64, types.boolean, _i64, _i64, _i32, _i32, _i32, _i32, _i32, _i32, _table
+    ),
+    cache=True,
+)  # fmt: skip
+def find_rows(
+    data: Any,
+    table: Any,
+    state: Any,
+    limits: Any,
+    with_headers: bool,
+    offsets: Any,
+    timestamps: Any,
+    timestamp_types: Any,
+    key_starts: Any,
+    key_sizes: Any,
+    value_starts: Any,
+    value_sizes: Any,
+    header_counts: Any,
+    header_spans: Any,
+) -> None:
+    """Note where the records of `table`'s batches lie, from where `state` stopped, until done, full or wrong.
+
+    `limits` is (first offset, end offset, rows, bytes): only records with first <= offset < end become rows; every
+    record is checked. Sizes of -1 are nulls; timestamps become microseconds, held inside what an int64 can carry.
+    """
+    first, end_offset, max_rows, max_bytes = limits[0], limits[1], limits[2], limits[3]
+    batch, record, position = state[BATCH], state[RECORD], state[CURSOR]
+    previous, rows, taken, headers = state[PREVIOUS_DELTA], state[ROWS], state[BYTES], state[HEADERS]
+    status = types.int64(DONE)
+    while batch < table.shape[0]:
+        end = table[batch, END]
+        if record == 0:
+            position, previous = table[batch, START], types.int64(-1)
+        while record < table[batch, COUNT]:
+            (status, stop, timestamp_delta, delta, key_start, key_size, value_start, value_size,
+             header_count, header_position) = _find_fields(data, position, end)  # fmt: skip
+            if status != DONE:
+                break
+            if delta <= previous or delta > table[batch, LAST_DELTA]:
+                status = BAD_DELTA
+                break
+            offset = table[batch, BASE_OFFSET] + delta
+            if first <= offset < end_offset:
+                length = stop - position  # bounds key, value and headers together
+                if rows > 0 and (rows >= max_rows or taken + length > max_bytes):
+                    status = FULL
+                    break
+                if with_headers:
+                    if headers + header_count > header_spans.shape[0]:
+                        status = FULL if rows > 0 else MORE_HEADERS
+                        state[WANTED] = header_count
+                        break
+                    headers, header_position, status = _find_headers(
+                        data, header_position, stop, header_spans, headers, header_count
+                    )
+                    if status != DONE:
+                        break
+                    header_counts[rows] = header_count
+                timestamp = table[batch, BASE_TIMESTAMP] + timestamp_delta
+                timestamp_types[rows] = (table[batch, ATTRIBUTES] >> 3) & 1
+                if timestamp_types[rows] == 1:
+                    timestamp = table[batch, MAX_TIMESTAMP]
+                timestamps[rows] = min(max(timestamp, -_MAX_MS), _MAX_MS) * 1000
+                offsets[rows] = offset
+                key_starts[rows], key_sizes[rows] = key_start, key_size
+                value_starts[rows], value_sizes[rows] = value_start, value_size
+                rows, taken = rows + 1, taken + length
+            position, previous, record = stop, delta, record + 1
+        if status == DONE and position != end:
+            status = TRAILING
+        if status != DONE:
+            break
+        batch, record = batch + 1, types.int64(0)
+    state[BATCH], state[RECORD], state[CURSOR], state[PREVIOUS_DELTA] = batch, record, position, previous
+    state[ROWS], state[BYTES], state[HEADERS], state[STATUS] = rows, taken, headers, status
+
+
+@njit(types.int64(_i32, types.int64, _i32, _bytes_out), cache=True)  # type: ignore[untyped-decorator]
+def lay_out(sizes: Any, rows: int, offsets: Any, validity: Any) -> int:
+    """Arrow offsets (rows + 1) and validity bits (zeroed on entry) from sizes; returns the number of nulls."""
+    nulls = 0
+    total = 0
+    offsets[0] = 0
+    for row in range(rows):
+        if sizes[row] < 0:
+            nulls += 1
+        else:
+            total += sizes[row]
+            validity[row >> 3] |= types.uint8(1 << (row & 7))
+        offsets[row + 1] = total
+    return nulls
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _copy(typing: Any, out: Any, target: Any, data: Any, source: Any, size: Any) -> Any:
+    """memcpy between two byte arrays: a loop over bytes runs at 0.7 GB/s, for its checks keep it from vectors."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        out_array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        data_array = context.make_array(signature.args[2])(context, builder, arguments[2])
+        to = cgutils.pointer_add(builder, out_array.data, arguments[1])
+        what = cgutils.pointer_add(builder, data_array.data, arguments[3])
+        cgutils.raw_memcpy(builder, to, what, arguments[4], 1)
+        return context.get_dummy_value()
+
+    return types.void(out, types.int64, data, types.int64, types.int64), generate
+
+
+@njit(  # type: ignore[untyped-decorator]
+    types.void(_bytes_in, _i32, types.int64, types.int64, _i32, _bytes_out), cache=True
+)
+def gather(data: Any, starts: Any, first_row: int, last_row: int, offsets: Any, out: Any) -> None:
+    """Copy the bytes of rows [first_row, last_row) from one payload to where `offsets` says.
+
+    Spans come from `find_rows` and `lay_out`, which checked them.
+    """
+    for row in range(first_row, last_row):
+        size = types.int64(offsets[row + 1]) - offsets[row]
+        if size > 0:
+            _copy(out, types.int64(offsets[row]), data, types.int64(starts[row]), size)

@@ -1,0 +1,203 @@
+"""Rows found in payloads, until they become one Arrow record batch.
+
+In: payloads (uncompressed records) with the table of their batches. Out: Arrow record batches, each full or asked for.
+It never decides which batches count: `decode.py` has done so.
+
+A payload is kept only as long as rows of it wait. Scratch arrays are made once and used for every batch; what goes
+to Arrow is allocated at its exact size.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+import pyarrow as pa
+
+from stratalog.errors import Corrupt
+from stratalog.kernels import compiled
+
+MAX_ROWS = 32768
+MAX_BYTES = 4 << 20
+
+_FIRST_HEADERS = 1024
+
+_WRONG = {
+    compiled.BAD_LENGTH: "a record's length does not fit in its batch",
+    compiled.BAD_VARINT: "a varint does not end inside its record",
+    compiled.BAD_KEY: "a key does not fit in its record",
+    compiled.BAD_VALUE: "a value does not fit in its record",
+    compiled.BAD_HEADERS: "headers do not fit in their record",
+    compiled.BAD_DELTA: "offsets do not rise inside the batch",
+    compiled.TRAILING: "bytes are left over behind a record",
+}
+
+_HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
+_HEADERS = pa.list_(pa.field("element", _HEADER))
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What is the same for all rows: constant columns, optional columns, bounds of one Arrow batch.
+
+    A record larger than `max_bytes` makes an Arrow batch of its own.
+    """
+
+    topic: str
+    partition: int
+    origin: str | None = None
+    """Where the rows come from; None leaves the column out."""
+    headers: bool = False
+    max_rows: int = MAX_ROWS
+    max_bytes: int = MAX_BYTES
+
+
+def arrow_schema(*, headers: bool, origin: bool) -> pa.Schema:
+    """The columns of Spark's Kafka source, with `headers` and `origin` behind them where asked for."""
+    fields = [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+        pa.field("timestampType", pa.int32()),
+    ]
+    if headers:
+        fields.append(pa.field("headers", _HEADERS))
+    if origin:
+        fields.append(pa.field("origin", pa.string()))
+    return pa.schema(fields)
+
+
+class Rows:
+    """Rows that wait for their Arrow batch."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        rows = layout.max_rows
+        self._schema = arrow_schema(headers=layout.headers, origin=layout.origin is not None)
+        self._state = numpy.zeros(compiled.STATE_SLOTS, dtype=numpy.int64)
+        self._offsets = numpy.empty(rows, dtype=numpy.int64)
+        self._timestamps = numpy.empty(rows, dtype=numpy.int64)
+        self._types, self._key_starts, self._key_sizes, self._value_starts, self._value_sizes, self._counts = (
+            numpy.empty(rows, dtype=numpy.int32) for _ in range(6)
+        )
+        self._spans = numpy.empty((_FIRST_HEADERS if layout.headers else 0, 4), dtype=numpy.int64)
+        self._pieces: list[tuple[Any, int, int, int, int]] = []  # payload, its rows, its headers
+        self._topic = pa.array([layout.topic] * rows, pa.string())
+        self._partition = pa.array(numpy.full(rows, layout.partition, dtype=numpy.int32))
+        self._origin = pa.array([layout.origin] * rows, pa.string()) if layout.origin is not None else None
+
+    def add(self, payload: Any, table: Any, first: int, end: int, name: str) -> Iterator[pa.RecordBatch]:
+        """Take the records of `table`'s batches with first <= offset < end; yields what got full meanwhile.
+
+        Raises Corrupt, naming `name` and the offset.
+        """
+        state, layout = self._state, self._layout
+        limits = numpy.array([first, end, layout.max_rows, layout.max_bytes], dtype=numpy.int64)
+        state[compiled.BATCH] = state[compiled.RECORD] = 0
+        while True:
+            rows, headers = int(state[compiled.ROWS]), int(state[compiled.HEADERS])
+            compiled.find_rows(
+                payload,
+                table,
+                state,
+                limits,
+                layout.headers,
+                self._offsets,
+                self._timestamps,
+                self._types,
+                self._key_starts,
+                self._key_sizes,
+                self._value_starts,
+                self._value_sizes,
+                self._counts,
+                self._spans,
+            )
+            if state[compiled.ROWS] > rows:
+                self._pieces.append(
+                    (payload, rows, int(state[compiled.ROWS]), headers, int(state[compiled.HEADERS]))
+                )
+            status = int(state[compiled.STATUS])
+            if status == compiled.DONE:
+                return
+            if status == compiled.FULL:
+                yield from self.flush()
+            elif status == compiled.MORE_HEADERS:
+                self._spans = numpy.empty((int(state[compiled.WANTED]) * 2, 4), dtype=numpy.int64)
+            else:
+                batch = table[state[compiled.BATCH]]
+                base, count = int(batch[compiled.BASE_OFFSET]), int(batch[compiled.COUNT])
+                raise Corrupt(
+                    f"{name}: batch at offset {base}, record {int(state[compiled.RECORD])} of {count}: "
+                    f"{_WRONG[status]}"
+                )
+
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        """What waits, as at most one Arrow batch."""
+        rows = int(self._state[compiled.ROWS])
+        if not rows:
+            return
+        keys = self._column(self._key_starts, self._key_sizes, rows)
+        values = self._column(self._value_starts, self._value_sizes, rows)
+        timestamps = pa.array(self._timestamps[:rows].copy()).view(pa.timestamp("us", tz="UTC"))
+        columns = [
+            keys,
+            values,
+            self._topic[:rows],
+            self._partition[:rows],
+            pa.array(self._offsets[:rows].copy()),
+            timestamps,
+            pa.array(self._types[:rows].copy()),
+        ]
+        if self._layout.headers:
+            columns.append(self._headers(rows))
+        if self._origin is not None:
+            columns.append(self._origin[:rows])
+        self._pieces.clear()
+        self._state[compiled.ROWS] = self._state[compiled.BYTES] = self._state[compiled.HEADERS] = 0
+        yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _column(self, starts: Any, sizes: Any, rows: int) -> pa.Array:
+        spans = [(payload, first, last) for payload, first, last, _, _ in self._pieces]
+        return _binary(spans, starts, sizes, rows, pa.binary())
+
+    def _headers(self, rows: int) -> pa.Array:
+        """list<struct<key, value>>; null where a record has none, as in Spark's Kafka source."""
+        counts = self._counts[:rows]
+        offsets = numpy.zeros(rows + 1, dtype=numpy.int32)
+        numpy.cumsum(counts, out=offsets[1:])
+        total = int(offsets[rows])
+        spans = [(payload, first, last) for payload, _, _, first, last in self._pieces if last > first]
+        found = numpy.ascontiguousarray(self._spans[:total].T.astype(numpy.int32))
+        keys = _as_text(_binary(spans, found[0], found[1], total, pa.binary()))
+        values = _binary(spans, found[2], found[3], total, pa.binary())
+        pairs = pa.StructArray.from_arrays([keys, values], fields=list(_HEADER))
+        validity = pa.py_buffer(numpy.packbits(counts > 0, bitorder="little"))
+        return pa.Array.from_buffers(
+            _HEADERS, rows, [validity, pa.py_buffer(offsets)], children=[pairs]
+        )
+
+
+def _binary(
+    spans: list[tuple[Any, int, int]], starts: Any, sizes: Any, rows: int, kind: pa.DataType
+) -> pa.Array:
+    """One binary column: offsets and validity from `sizes`, bytes gathered from each payload."""
+    offsets = numpy.empty(rows + 1, dtype=numpy.int32)
+    validity = numpy.zeros((rows + 7) // 8, dtype=numpy.uint8)
+    nulls = compiled.lay_out(sizes, rows, offsets, validity)
+    data = numpy.empty(int(offsets[rows]), dtype=numpy.uint8)
+    if len(data):
+        for payload, first, last in spans:
+            compiled.gather(payload, starts, first, last, offsets, data)
+    buffers = [pa.py_buffer(validity) if nulls else None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, rows, buffers, null_count=nulls)
+
+
+def _as_text(column: pa.Array) -> pa.Array:
+    """Header keys as strings. Kafka says UTF-8 but checks nothing: other bytes become U+FFFD, as in Java."""
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([key.decode("utf-8", "replace") for key in column.to_pylist()], pa.string())
