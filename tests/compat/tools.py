@@ -1,0 +1,176 @@
+"""Other people's tools, fetched once and kept outside the repository.
+
+In: Maven coordinates. Out: Apache Kafka's jars, its command line tools as function calls. What cannot be had skips
+the test with the reason, which the summary repeats; with CI=true it is a failure. It never writes into the
+checkout.
+"""
+
+import fcntl
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import NoReturn
+from xml.sax.saxutils import escape
+
+import pytest
+
+KAFKA_VERSION = "4.3.1"
+LOG4J_VERSION = "2.25.1"
+KAFKA_ARTIFACTS = (
+    f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}",
+    f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}",
+    f"org.apache.logging.log4j:log4j-slf4j-impl:{LOG4J_VERSION}",
+    f"org.apache.logging.log4j:log4j-core:{LOG4J_VERSION}",
+    f"org.apache.logging.log4j:log4j-1.2-api:{LOG4J_VERSION}",
+)
+FETCH_TIMEOUT_S = 300
+
+
+def cannot_be_had(what: str, why: str) -> NoReturn:
+    """Skips the test that needs `what`; with CI=true fails it."""
+    reason = f"cannot be had: {what}: {why}"
+    if os.environ.get("CI", "").lower() in {"true", "1"}:
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+def cache_directory() -> Path:
+    """Where fetched things stay: $STRATALOG_CACHE, else below the user's cache directory."""
+    chosen = os.environ.get("STRATALOG_CACHE")
+    return Path(chosen) if chosen else Path.home() / ".cache" / "stratalog"
+
+
+@contextmanager
+def fetching(name: str) -> Iterator[Path]:
+    """The place of a fetched thing in the cache, held against other processes; make it where it is missing."""
+    directory = cache_directory()
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield directory / name
+
+
+def fetch_jars(artifacts: tuple[str, ...], target: Path) -> str:
+    """Copies Maven artifacts and what they need at run time to `target`, all or nothing. Returns why not, or ""."""
+    maven = shutil.which("mvn")
+    if maven is None:
+        return "Maven (mvn) is not installed"
+    dependencies = ""
+    for artifact in artifacts:
+        group, name, version = map(escape, artifact.split(":"))
+        dependencies += (
+            f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId>"
+            f"<version>{version}</version></dependency>\n"
+        )
+    with tempfile.TemporaryDirectory(prefix="stratalog-maven-", dir=target.parent) as scratch:
+        (Path(scratch) / "pom.xml").write_text(
+            '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+            "<groupId>stratalog</groupId><artifactId>fetched</artifactId><version>1</version>"
+            f"<dependencies>\n{dependencies}</dependencies></project>\n"
+        )
+        copy = ["dependency:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory=lib"]
+        try:
+            done = subprocess.run(
+                [maven, "-q", "-B", *copy],
+                cwd=scratch,
+                capture_output=True,
+                text=True,
+                timeout=FETCH_TIMEOUT_S,
+                stdin=subprocess.DEVNULL,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return f"Maven did not finish within {FETCH_TIMEOUT_S} s"
+        if done.returncode != 0:
+            errors = [line for line in done.stdout.splitlines() if line.startswith("[ERROR]")]
+            return f"Maven failed: {errors[0] if errors else done.stderr[-200:]}"
+        (Path(scratch) / "lib").rename(target)
+    return ""
+
+
+@cache
+def _kafka_lib() -> tuple[Path | None, str]:
+    chosen = os.environ.get("STRATALOG_KAFKA_LIB")
+    if chosen:
+        found = any(Path(chosen).glob("kafka-tools-*.jar"))
+        return (Path(chosen), "") if found else (None, f"STRATALOG_KAFKA_LIB={chosen} has none")
+    with fetching(f"kafka-{KAFKA_VERSION}") as lib:
+        failure = "" if lib.is_dir() else fetch_jars(KAFKA_ARTIFACTS, lib)
+    return (None, failure) if failure else (lib, "")
+
+
+def kafka_lib() -> Path:
+    """The directory of Apache Kafka's jars ($STRATALOG_KAFKA_LIB, else fetched once); skips where it cannot be had."""
+    java()
+    lib, failure = _kafka_lib()
+    if lib is None:
+        cannot_be_had(f"Apache Kafka {KAFKA_VERSION}", failure)
+    return lib
+
+
+@cache
+def _java() -> str | None:
+    home = os.environ.get("JAVA_HOME")
+    candidates = [str(Path(home) / "bin" / "java")] if home else []
+    candidates += [found for found in [shutil.which("java")] if found]
+    for candidate in candidates:
+        try:
+            done = subprocess.run(
+                [candidate, "-version"], capture_output=True, timeout=30, check=False
+            )
+        except OSError:
+            continue
+        if done.returncode == 0:
+            return candidate
+    return None
+
+
+def java() -> str:
+    """Path of a java that runs; skips where there is none."""
+    found = _java()
+    if found is None:
+        cannot_be_had("Java", "no java that runs in JAVA_HOME or PATH")
+    return found
+
+
+def java_command(main_class: str, *args: str, heap: str = "256m") -> list[str]:
+    """The command line of one of Kafka's classes, for tests that talk to it while it runs."""
+    return [
+        java(),
+        f"-Xmx{heap}",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        "-cp",
+        f"{kafka_lib()}{os.sep}*",
+        main_class,
+        *args,
+    ]
+
+
+def java_environment() -> dict[str, str]:
+    """The environment for a Java child: ours, less what would change its class path."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in {"CLASSPATH", "JAVA_TOOL_OPTIONS"}
+    }
+
+
+def java_tool(
+    main_class: str, *args: str, input_text: str | None = None, timeout_s: float = 60
+) -> subprocess.CompletedProcess[str]:
+    """Runs one of Kafka's classes to its end, e.g. `org.apache.kafka.tools.DumpLogSegments`. Never raises on its exit code."""
+    return subprocess.run(
+        java_command(main_class, *args),
+        capture_output=True,
+        text=True,
+        input=input_text,
+        timeout=timeout_s,
+        check=False,
+        env=java_environment(),
+    )

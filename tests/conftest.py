@@ -1,0 +1,36 @@
+"""What every test gets: a settled environment, and a summary that says what could not be had."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+# Tests start children of their own; none of them may take a setting from the caller's environment.
+for variable in [name for name in os.environ if name.startswith(("STRATA_", "KAFKA_"))]:
+    del os.environ[variable]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests marked `serial` share one worker, and so never run beside one another."""
+    for item in items:
+        if item.get_closest_marker("serial"):
+            item.add_marker(pytest.mark.xdist_group("serial"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line for each thing that tests needed and the machine could not give."""
+    reasons: dict[str, int] = {}
+    for report in terminalreporter.stats.get("skipped", []):
+        if isinstance(report.longrepr, tuple):
+            reason = str(report.longrepr[2]).removeprefix("Skipped: ")
+            reasons[reason] = reasons.get(reason, 0) + 1
+    if reasons:
+        terminalreporter.section("not tested")
+        for reason, count in sorted(reasons.items()):
+            terminalreporter.line(f"{count} skipped: {reason}")
+
+
+@pytest.fixture
+def repository() -> Path:
+    """The top of the checkout."""
+    return Path(__file__).parent.parent
