@@ -1,0 +1,1 @@
+"""Groups, offsets, transactions: state machines on internal topics. Pure."""

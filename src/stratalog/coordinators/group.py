@@ -1,0 +1,275 @@
+"""One classic consumer group: its members, its generation and what they have in common.
+
+In: members that join, change and go. Out: who leads, which protocol is chosen, who is still awaited. It never answers
+anyone, sets a timer or writes a record: `rebalance.py`, `join.py` and `members.py` do, through a `Turn`.
+
+Invariants:
+
+- a member that waits for its JoinGroup answer holds the request's token in `join_token`, for SyncGroup in
+  `sync_token`; `awaiting_join` counts the former;
+- `leader_id` is None exactly while there are no members; every instance id maps to one member;
+- some protocol is supported by all members (a join that would end that is refused);
+- `pending` holds ids handed out with MEMBER_ID_REQUIRED that have not come back; they are not members.
+
+Kafka: `ClassicGroup`, `ClassicGroupMember`.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from stratalog.coordinators.messages import (
+    NO_TIMESTAMP,
+    DescribedMember,
+    GroupDescription,
+    JoinedMember,
+    Protocol,
+)
+from stratalog.coordinators.states import TRANSITIONS, GroupState
+from stratalog.errors import ErrorCode
+
+
+@dataclass(slots=True)
+class Member:
+    """One member. A token of None means that it waits for nothing."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocols: dict[str, bytes]
+    """In order of preference."""
+    assignment: bytes = b""
+    is_new: bool = False
+    """Has never been answered with a generation: it does not know its id, and cannot send heartbeats."""
+    join_token: Any = None
+    skip_assignment_known: bool = False
+    sync_token: Any = None
+
+    def prefers(self, protocols: Iterable[Protocol]) -> bool:
+        """Whether these are the protocols it has already given, in that order."""
+        return list(self.protocols.items()) == [(one.name, one.metadata) for one in protocols]
+
+    def vote(self, candidates: set[str]) -> str:
+        """Its first choice among protocols that all members support."""
+        return next(name for name in self.protocols if name in candidates)
+
+    def is_excused(self) -> bool:
+        """Whether a missed heartbeat counts for nothing: it is we who keep it waiting."""
+        return not self.is_new and (self.join_token is not None or self.sync_token is not None)
+
+
+@dataclass(slots=True)
+class Group:
+    """A group as the coordinator knows it. Only `become` changes its state."""
+
+    group_id: str
+    state: GroupState = GroupState.EMPTY
+    previous_state: GroupState = GroupState.EMPTY
+    state_timestamp_ms: int = NO_TIMESTAMP
+    generation_id: int = 0
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader_id: str | None = None
+    members: dict[str, Member] = field(default_factory=dict)
+    """In order of arrival: whoever came first leads."""
+    instances: dict[str, str] = field(default_factory=dict)
+    """Static members (KIP-345): instance id to member id."""
+    pending: set[str] = field(default_factory=set)
+    unsynced: set[str] = field(default_factory=set)
+    """Members of this generation that have not asked for their assignment."""
+    awaiting_join: int = 0
+    joined_meanwhile: bool = False
+    """A member came during the initial delay, which is then extended."""
+    initial_delay_ms: int = 0
+    initial_remaining_ms: int = 0
+    persisted: bool = False
+    """The log holds a record of it."""
+    support: Counter[str] = field(default_factory=Counter)
+    """Protocol to how many members support it."""
+
+    def become(self, state: GroupState, now_ms: int) -> None:
+        """Change state; a transition that the table lacks is a bug."""
+        assert state in TRANSITIONS[self.state], f"{self.group_id}: {self.state} -> {state}"
+        self.previous_state = self.state
+        self.state = state
+        self.state_timestamp_ms = now_ms
+
+    def add(self, member: Member, protocol_type: str) -> None:
+        """Take in a member whose protocols the group has found supported."""
+        assert member.member_id not in self.members, member.member_id
+        if not self.members:
+            self.protocol_type = protocol_type
+        assert self.supports(protocol_type, member.protocols), f"{self.group_id}: {member}"
+        if member.group_instance_id is not None:
+            assert member.group_instance_id not in self.instances, member.group_instance_id
+            self.instances[member.group_instance_id] = member.member_id
+        if self.leader_id is None:
+            self.leader_id = member.member_id
+        self.members[member.member_id] = member
+        self.support.update(member.protocols.keys())
+        self.awaiting_join += member.join_token is not None
+        self.pending.discard(member.member_id)
+
+    def remove(self, member_id: str) -> None:
+        """Take out a member or a pending id; the next in order of arrival leads where it led."""
+        self.pending.discard(member_id)
+        self.unsynced.discard(member_id)
+        member = self.members.pop(member_id, None)
+        if member is None:
+            return
+        self.support.subtract(member.protocols.keys())
+        self.awaiting_join -= member.join_token is not None
+        if member.group_instance_id is not None:
+            del self.instances[member.group_instance_id]
+        if self.leader_id == member_id:
+            self.leader_id = next(iter(self.members), None)
+
+    def update(
+        self,
+        member: Member,
+        protocols: Iterable[Protocol],
+        *,
+        rebalance_timeout_ms: int,
+        session_timeout_ms: int,
+    ) -> None:
+        """Note what a member says of itself as it joins again."""
+        self.support.subtract(member.protocols.keys())
+        member.protocols = {one.name: one.metadata for one in protocols}
+        self.support.update(member.protocols.keys())
+        member.rebalance_timeout_ms = rebalance_timeout_ms
+        member.session_timeout_ms = session_timeout_ms
+
+    def await_join(self, member: Member, token: object, *, skip_assignment_known: bool) -> None:
+        """Park a member's JoinGroup. Its earlier one, if any, must have been answered or given up."""
+        self.awaiting_join += member.join_token is None
+        member.join_token = token
+        member.skip_assignment_known = skip_assignment_known
+
+    def end_join(self, member: Member) -> Any:
+        """Take back the token of a parked JoinGroup, or None."""
+        token, member.join_token = member.join_token, None
+        self.awaiting_join -= token is not None
+        return token
+
+    def replace_static(self, instance_id: str, member_id: str) -> Member:
+        """Give the static member `instance_id` a new member id; whoever held the old one is a stranger now."""
+        old_id = self.instances[instance_id]
+        member = self.members.pop(old_id)
+        assert member.join_token is None, "the parked requests of the old one are answered first"
+        assert member.sync_token is None, "the parked requests of the old one are answered first"
+        member.member_id = member_id
+        member.is_new = False
+        self.members[member_id] = member
+        self.instances[instance_id] = member_id
+        if self.leader_id == old_id:
+            self.leader_id = member_id
+        if old_id in self.unsynced:
+            self.unsynced.remove(old_id)
+            self.unsynced.add(member_id)
+        return member
+
+    def start_generation(self, now_ms: int) -> None:
+        """Number the next generation of those who are members now, and choose their protocol."""
+        self.generation_id = self.generation_id + 1 if self.generation_id < 2**31 - 1 else 1
+        self.unsynced.clear()
+        if self.members:
+            self.protocol_name = self.elect_protocol()
+            self.become(GroupState.COMPLETING_REBALANCE, now_ms)
+        else:
+            self.protocol_name = None
+            self.become(GroupState.EMPTY, now_ms)
+
+    def elect_protocol(self) -> str:
+        """The protocol with most votes among those that all support; the earliest voted for, where several are even."""
+        candidates = {name for name, count in self.support.items() if count == len(self.members)}
+        assert candidates, f"{self.group_id}: nothing in common"
+        votes = Counter(member.vote(candidates) for member in self.members.values())
+        return max(votes, key=lambda name: votes[name])
+
+    def elect_leader(self) -> bool:
+        """Keep the leader if it waits to join, else take the first member that does. False where nobody does."""
+        if self.leader_id is None:
+            return False
+        if self.members[self.leader_id].join_token is None:
+            joined = (one.member_id for one in self.members.values() if one.join_token is not None)
+            first = next(joined, None)
+            if first is None:
+                return False
+            self.leader_id = first
+        return True
+
+    def supports(self, protocol_type: str, protocols: Iterable[str]) -> bool:
+        """Whether one who speaks these could be a member: any in an empty group, else one that all members share."""
+        if self.state is GroupState.EMPTY:
+            return bool(protocol_type) and any(True for _ in protocols)
+        return self.protocol_type == protocol_type and any(
+            self.support[name] == len(self.members) for name in protocols
+        )
+
+    def everyone_joined(self) -> bool:
+        """Whether nobody is awaited any more, pending ids included."""
+        return len(self.members) == self.awaiting_join and not self.pending
+
+    def accepts(self, member_id: str, size_max: int) -> bool:
+        """Whether there is room.
+
+        While members join only those who have are counted, so that a group over a lowered limit shrinks.
+        """
+        match self.state:
+            case GroupState.EMPTY | GroupState.DEAD:
+                return True
+            case GroupState.PREPARING_REBALANCE:
+                member = self.members.get(member_id)
+                waits = member is not None and member.join_token is not None
+                return waits or self.awaiting_join < size_max
+            case GroupState.COMPLETING_REBALANCE | GroupState.STABLE:
+                return member_id in self.members or len(self.members) < size_max
+
+    def rebalance_timeout_ms(self) -> int:
+        """The longest that any member asks for."""
+        return max((one.rebalance_timeout_ms for one in self.members.values()), default=0)
+
+    def check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        """FENCED_INSTANCE_ID for one whose instance id is another's now, UNKNOWN_MEMBER_ID for a stranger, or none."""
+        if instance_id is not None and self.instances.get(instance_id, member_id) != member_id:
+            return ErrorCode.fenced_instance_id
+        if member_id not in self.members or (
+            instance_id is not None and instance_id not in self.instances
+        ):
+            return ErrorCode.unknown_member_id
+        return ErrorCode.none
+
+    def joined_members(self) -> tuple[JoinedMember, ...]:
+        """The generation as its leader is told."""
+        assert self.protocol_name is not None, self.group_id
+        return tuple(
+            JoinedMember(one.member_id, one.group_instance_id, one.protocols[self.protocol_name])
+            for one in self.members.values()
+        )
+
+    def describe(self) -> GroupDescription:
+        """As DescribeGroups shows it; what is still being negotiated is left out."""
+        settled = self.state is GroupState.STABLE
+        name = self.protocol_name or ""
+        return GroupDescription(
+            self.group_id,
+            ErrorCode.none,
+            self.state.value,
+            self.protocol_type or "",
+            name if settled else "",
+            tuple(
+                DescribedMember(
+                    one.member_id,
+                    one.group_instance_id,
+                    one.client_id,
+                    one.client_host,
+                    one.protocols[name] if settled else b"",
+                    one.assignment if settled else b"",
+                )
+                for one in self.members.values()
+            ),
+        )

@@ -1,0 +1,373 @@
+"""The coordinator of all groups of one `__consumer_offsets` partition.
+
+In: requests with a token for whoever asked, the time, and the partition's committed records. Out: `Step`s: records to
+append and answers to give, sometimes to earlier requests. It never waits: the shell keeps one timer, for
+`next_deadline_ms`, and calls `tick`.
+
+The caller's duty: one step at a time (append its records as one batch, commit, `replay` each in order, give its
+answers; or `not_committed`), as `statemachine` says. `now_ms` is epoch time that never jumps: sessions are measured
+with it. Tokens are never None.
+
+What is soft and what is not: members that are joining, timers and the generation being formed live here only and are
+lost with the process, as in Kafka: members join again. Committed offsets, and the assignments that make a group
+Stable, change in `replay` only.
+
+Kafka: `GroupCoordinatorShard`, `GroupMetadataManager` (classic protocol).
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from itertools import islice
+from typing import Any, TypeVar
+from uuid import UUID
+
+from stratalog.coordinators.group import Group
+from stratalog.coordinators.join import join
+from stratalog.coordinators.members import heartbeat, leave, sync
+from stratalog.coordinators.messages import (
+    NO_MEMBER_ID,
+    OK,
+    Answer,
+    GroupDescription,
+    Heartbeat,
+    HeartbeatAnswer,
+    JoinGroup,
+    JoinGroupAnswer,
+    LeaveGroup,
+    LeaveGroupAnswer,
+    LeftMember,
+    ListedGroup,
+    OffsetCommit,
+    OffsetFetch,
+    OffsetFetchAnswer,
+    Step,
+    SyncGroup,
+    SyncGroupAnswer,
+)
+from stratalog.coordinators.offsets import Offsets, refused
+from stratalog.coordinators.rebalance import (
+    answer_join,
+    answer_sync,
+    on_join_deadline,
+    on_session_deadline,
+    on_sync_deadline,
+    prepare,
+)
+from stratalog.coordinators.records import group_of, kept_offset
+from stratalog.coordinators.states import GroupState
+from stratalog.coordinators.timers import Timers
+from stratalog.coordinators.turn import GroupSettings, TimerKey, TimerKind, Turn
+from stratalog.errors import ErrorCode
+from stratalog.ports import Entropy
+from stratalog.wire.internal.offsets import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    decode_key,
+    decode_value,
+)
+
+DEADLINES_PER_TICK_MAX = 100
+"""So that one step's records stay one batch of moderate size; `next_deadline_ms` then says: at once."""
+
+Request = TypeVar("Request", JoinGroup, SyncGroup, Heartbeat, LeaveGroup)
+
+
+class GroupShard:
+    """Created loading: `replay` the whole log, then `load_complete`; only then may it be asked."""
+
+    def __init__(self, settings: GroupSettings, entropy: Entropy) -> None:
+        self._settings = settings
+        self._entropy = entropy
+        self._timers: Timers[TimerKey] = Timers()
+        self._groups: dict[str, Group] = {}
+        self._offsets = Offsets(settings.offset_metadata_bytes_max)
+        self._loading: dict[bytes, bytes] | None = {}
+
+    def join(self, request: JoinGroup, token: Any, now_ms: int) -> Step:
+        """Answered when the join phase ends, or at once with an error or MEMBER_ID_REQUIRED."""
+        turn = self._turn(now_ms)
+        error = self._check_join(request)
+        if error is not OK:
+            turn.answer(token, JoinGroupAnswer(error, request.member_id))
+            return turn.step()
+        group = self._groups.setdefault(request.group_id, Group(request.group_id))
+        join(turn, group, request, token)
+        self._drop_if_nothing(turn, group)
+        return turn.step()
+
+    def sync(self, request: SyncGroup, token: Any, now_ms: int) -> Step:
+        """Answered when the leader's assignment is committed."""
+        return self._ask(sync, request, token, now_ms, SyncGroupAnswer)
+
+    def heartbeat(self, request: Heartbeat, token: Any, now_ms: int) -> Step:
+        """Answered at once."""
+        return self._ask(heartbeat, request, token, now_ms, HeartbeatAnswer)
+
+    def leave(self, request: LeaveGroup, token: Any, now_ms: int) -> Step:
+        """Answered at once; those that the leaving leaves behind may be answered too."""
+
+        def unknown(error: ErrorCode) -> LeaveGroupAnswer:
+            if error is ErrorCode.invalid_group_id:
+                return LeaveGroupAnswer(error)
+            return LeaveGroupAnswer(
+                OK,
+                tuple(
+                    LeftMember(one.member_id, one.group_instance_id, error)
+                    for one in request.members
+                ),
+            )
+
+        return self._ask(leave, request, token, now_ms, unknown)
+
+    def commit(self, request: OffsetCommit, token: Any, now_ms: int) -> Step:
+        """Answered once the offsets are in the log. Keeps a member's session, as heartbeats do."""
+        turn = self._turn(now_ms)
+        group = self._groups.get(request.group_id)
+        error = self._check_commit(request, group)
+        if error is not OK:
+            turn.answer(token, refused(request.topics, error))
+            return turn.step()
+        if group is not None and (member := group.members.get(request.member_id)) is not None:
+            turn.keep_alive(group, member)
+        records, answer = self._offsets.commit(request, now_ms)
+        turn.records.extend(records)
+        turn.answer(token, answer)
+        return turn.step()
+
+    def fetch_offsets(self, request: OffsetFetch) -> OffsetFetchAnswer:
+        """Committed offsets, at once; an unknown group has none. There are no undecided transactions yet."""
+        self._check_loaded()
+        topics = self._offsets.fetch(request.group_id, request.topics)
+        return OffsetFetchAnswer(request.group_id, OK, topics)
+
+    def forget_topics(self, deleted: Mapping[str, UUID], now_ms: int) -> Step:
+        """End the offsets of deleted topics (name -> id) in all groups."""
+        turn = self._turn(now_ms)
+        turn.records.extend(self._offsets.forget_topics(deleted))
+        return turn.step()
+
+    def describe(self, group_id: str) -> GroupDescription:
+        """One group as it is now."""
+        self._check_loaded()
+        group = self._groups.get(group_id)
+        if group is not None:
+            return group.describe()
+        if group_id in self._offsets:
+            return Group(group_id).describe()
+        dead = GroupState.DEAD.value
+        return GroupDescription(group_id, ErrorCode.group_id_not_found, dead)
+
+    def list_groups(self, states: Collection[str] = ()) -> list[ListedGroup]:
+        """All groups, or those in one of `states` (names in any case)."""
+        self._check_loaded()
+        ids = dict.fromkeys((*self._groups, *self._offsets.group_ids()))
+        groups = [self._groups.get(group_id) or Group(group_id) for group_id in ids]
+        wanted = {name.lower() for name in states}
+        return [
+            ListedGroup(one.group_id, one.protocol_type or "", one.state.value)
+            for one in groups
+            if not wanted or one.state.value.lower() in wanted
+        ]
+
+    def next_deadline_ms(self) -> int | None:
+        """When to call `tick`: no later than the next deadline, maybe before it. None: never."""
+        return self._timers.next_ms()
+
+    def tick(self, now_ms: int) -> Step:
+        """Let deadlines pass; some may be left where there are many: ask `next_deadline_ms` again."""
+        turn = self._turn(now_ms)
+        for key in islice(self._timers.due(now_ms), DEADLINES_PER_TICK_MAX):
+            group = self._groups[key.group_id]
+            match key.kind:
+                case TimerKind.JOIN:
+                    on_join_deadline(turn, group)
+                case TimerKind.SYNC:
+                    on_sync_deadline(turn, group)
+                case TimerKind.SESSION:
+                    on_session_deadline(turn, group, key.member_id)
+            self._drop_if_nothing(turn, group)
+        return turn.step()
+
+    def replay(self, offset: int, key: bytes, value: bytes | None) -> None:  # noqa: ARG002
+        """Apply one committed record. While loading only the last of each key is kept, undecoded."""
+        if self._loading is None:
+            self._apply(key, value)
+        elif value is None:
+            self._loading.pop(bytes(key), None)
+        else:
+            self._loading[bytes(key)] = bytes(value)
+
+    def load_complete(self, now_ms: int) -> None:
+        """The log is replayed: decode it, and give every member it names a fresh session.
+
+        Raises Corrupt for a record that cannot be read.
+        """
+        assert self._loading is not None, "loaded already"
+        loading, self._loading = self._loading, None
+        for key, value in loading.items():
+            self._apply(key, value)
+        turn = self._turn(now_ms)
+        for group in self._groups.values():
+            for member in group.members.values():
+                turn.keep_alive(group, member)
+            if len(group.members) > self._settings.size_max:
+                # The limit was lowered: who joins first stays.
+                prepare(turn, group)
+        assert turn.step() == Step(), "nobody waits yet"
+
+    def unload(self, error: ErrorCode = ErrorCode.not_coordinator) -> Step:
+        """Give the role up: everyone who waits is answered with `error`; nothing may be asked any more."""
+        turn = self._turn(0)
+        for group in self._groups.values():
+            for member in group.members.values():
+                answer_join(turn, group, member, JoinGroupAnswer(error, member.member_id))
+                answer_sync(turn, member, SyncGroupAnswer(error))
+        self.__init__(self._settings, self._entropy)  # type: ignore[misc]
+        return turn.step()
+
+    def not_committed(self, step: Step, error: ErrorCode, now_ms: int) -> Step:
+        """The log refused a step's records with `error`: what its answers become, and what follows for its groups.
+
+        A generation whose assignment is lost is formed again.
+        """
+        turn = self._turn(now_ms)
+        for token, answer in step.answers:
+            turn.answer(token, answer.failed(_to_member(error)))
+        for key, _ in step.records:
+            record = decode_key(key)
+            group = self._groups.get(record.group) if record is not None else None
+            settled = (GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
+            if isinstance(record, GroupMetadataKey) and group and group.state in settled:
+                prepare(turn, group)
+        return turn.step()
+
+    def _check_join(self, request: JoinGroup) -> ErrorCode:
+        settings = self._settings
+        if not request.group_id:
+            return ErrorCode.invalid_group_id
+        if not (
+            settings.session_timeout_ms_min
+            <= request.session_timeout_ms
+            <= settings.session_timeout_ms_max
+        ):
+            return ErrorCode.invalid_session_timeout
+        if request.member_id != NO_MEMBER_ID and request.group_id not in self._groups:
+            return ErrorCode.unknown_member_id
+        return OK
+
+    def _check_commit(self, request: OffsetCommit, group: Group | None) -> ErrorCode:
+        """Who may commit: members of this generation, and consumers without a group while it has no members."""
+        if group is None and request.group_id in self._offsets:
+            group = Group(request.group_id)
+        alone = request.generation_id < 0
+        if group is None:
+            if alone:
+                return OK
+            known = request.group_not_found_known
+            return ErrorCode.group_id_not_found if known else ErrorCode.illegal_generation
+        if alone and group.state is GroupState.EMPTY:
+            return OK
+        if alone and request.member_id == NO_MEMBER_ID and request.group_instance_id is None:
+            return ErrorCode.unknown_member_id
+        error = group.check_member(request.member_id, request.group_instance_id)
+        if error is not OK:
+            return error
+        if request.generation_id != group.generation_id:
+            return ErrorCode.illegal_generation
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            # It knows the new generation but not yet its part in it.
+            return ErrorCode.rebalance_in_progress
+        return OK
+
+    def _ask(
+        self,
+        handle: Callable[[Turn, Group, Request, Any], None],
+        request: Request,
+        token: Any,
+        now_ms: int,
+        failure: Callable[[ErrorCode], Answer],
+    ) -> Step:
+        turn = self._turn(now_ms)
+        group = self._groups.get(request.group_id)
+        if not request.group_id:
+            turn.answer(token, failure(ErrorCode.invalid_group_id))
+        elif group is None:
+            turn.answer(token, failure(ErrorCode.unknown_member_id))
+        else:
+            handle(turn, group, request, token)
+            self._drop_if_nothing(turn, group)
+        return turn.step()
+
+    def _turn(self, now_ms: int) -> Turn:
+        self._check_loaded()
+        return Turn(self._settings, self._timers, self._entropy, now_ms)
+
+    def _check_loaded(self) -> None:
+        assert self._loading is None, "asked while loading"
+
+    def _drop_if_nothing(self, turn: Turn, group: Group) -> None:
+        """Forget a group of which nothing came: no members, no ids handed out, nothing in the log."""
+        if (
+            group.state is GroupState.EMPTY
+            and not group.pending
+            and not group.persisted
+            and not turn.records
+        ):
+            group.become(GroupState.DEAD, turn.now_ms)
+            del self._groups[group.group_id]
+
+    def _apply(self, key: bytes, value: bytes | None) -> None:
+        record = decode_key(key)
+        decoded = None if record is None or value is None else decode_value(record, value)
+        if isinstance(record, OffsetCommitKey):
+            assert decoded is None or isinstance(decoded, OffsetCommitValue)
+            kept = None if decoded is None else kept_offset(decoded)
+            self._offsets.replay(record.group, record.topic, record.partition, kept)
+        elif isinstance(record, GroupMetadataKey):
+            assert decoded is None or isinstance(decoded, GroupMetadataValue)
+            self._apply_group(record.group, decoded)
+
+    def _apply_group(self, group_id: str, value: GroupMetadataValue | None) -> None:
+        group = self._groups.get(group_id)
+        if value is None:
+            if group is not None and group.state is GroupState.EMPTY and not group.pending:
+                del self._groups[group_id]
+            elif group is not None:
+                group.persisted = False
+        elif group is None:
+            self._groups[group_id] = group_of(group_id, value)
+        else:
+            group.persisted = True
+            if (
+                group.state is GroupState.COMPLETING_REBALANCE
+                and group.generation_id == value.generation
+            ):
+                for one in value.members:
+                    group.members[one.member_id].assignment = one.assignment
+                group.become(GroupState.STABLE, group.state_timestamp_ms)
+
+
+def _to_member(error: ErrorCode) -> ErrorCode:
+    """A log's refusal in terms that clients know from a coordinator.
+
+    Kafka: `appendGroupMetadataErrorToResponseError`.
+    """
+    match error:
+        case (
+            ErrorCode.unknown_topic_or_partition
+            | ErrorCode.not_enough_replicas
+            | ErrorCode.not_enough_replicas_after_append
+            | ErrorCode.request_timed_out
+        ):
+            return ErrorCode.coordinator_not_available
+        case ErrorCode.not_leader_or_follower | ErrorCode.kafka_storage_error:
+            return ErrorCode.not_coordinator
+        case (
+            ErrorCode.message_too_large
+            | ErrorCode.record_list_too_large
+            | ErrorCode.invalid_fetch_size
+        ):
+            return ErrorCode.unknown_server_error
+        case _:
+            return error

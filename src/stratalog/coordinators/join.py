@@ -1,0 +1,153 @@
+"""JoinGroup: who asks, whether it may, and what its coming means for the group.
+
+In: a JoinGroup for a group that exists. Out: an answer at once, or the request parked in its member until the join
+phase ends. It never forms a generation (`rebalance.py`).
+
+Kafka: `GroupMetadataManager.classicGroupJoin`; KIP-345 (static members), KIP-394 (MEMBER_ID_REQUIRED), KIP-814
+(static leaders that come back).
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from stratalog.coordinators.group import Group, Member
+from stratalog.coordinators.messages import (
+    NO_MEMBER_ID,
+    OK,
+    JoinGroup,
+    JoinGroupAnswer,
+    SyncGroupAnswer,
+)
+from stratalog.coordinators.rebalance import (
+    answer_join,
+    answer_sync,
+    complete_if_joined,
+    generation_answer,
+    prepare,
+    prepare_or_complete,
+)
+from stratalog.coordinators.states import GroupState
+from stratalog.coordinators.turn import Turn
+from stratalog.errors import ErrorCode
+
+
+def join(turn: Turn, group: Group, request: JoinGroup, token: Any) -> None:
+    """Answer or park one JoinGroup."""
+    member_id = request.member_id
+    if not group.accepts(member_id, turn.settings.size_max):
+        turn.end_session(group, member_id)
+        group.remove(member_id)
+        turn.answer(token, JoinGroupAnswer(ErrorCode.group_max_size_reached, NO_MEMBER_ID))
+        complete_if_joined(turn, group)
+    elif not group.supports(request.protocol_type, (one.name for one in request.protocols)):
+        turn.answer(token, JoinGroupAnswer(ErrorCode.inconsistent_group_protocol, member_id))
+    elif member_id == NO_MEMBER_ID:
+        _join_unknown(turn, group, request, token)
+    elif member_id in group.pending and request.group_instance_id is None:
+        _add(turn, group, request, member_id, token)
+    elif (error := group.check_member(member_id, request.group_instance_id)) is not OK:
+        turn.answer(token, JoinGroupAnswer(error, member_id))
+    else:
+        _join_again(turn, group, group.members[member_id], request, token)
+
+
+def _join_unknown(turn: Turn, group: Group, request: JoinGroup, token: Any) -> None:
+    instance_id = request.group_instance_id
+    member_id = f"{instance_id or request.client_id}-{turn.entropy.uuid()}"
+    if instance_id is not None and instance_id in group.instances:
+        _replace(turn, group, request, member_id, token)
+    elif instance_id is None and request.member_id_required:
+        group.pending.add(member_id)
+        turn.keep_waiting(group, member_id, request.session_timeout_ms)
+        turn.answer(token, JoinGroupAnswer(ErrorCode.member_id_required, member_id))
+    else:
+        _add(turn, group, request, member_id, token)
+
+
+def _add(turn: Turn, group: Group, request: JoinGroup, member_id: str, token: Any) -> None:
+    member = Member(
+        member_id,
+        request.group_instance_id,
+        request.client_id,
+        request.client_host,
+        request.rebalance_timeout_ms,
+        request.session_timeout_ms,
+        {one.name: one.metadata for one in request.protocols},
+        is_new=True,
+        join_token=token,
+        skip_assignment_known=request.skip_assignment_known,
+    )
+    if group.state is GroupState.PREPARING_REBALANCE and group.previous_state is GroupState.EMPTY:
+        group.joined_meanwhile = True
+    group.add(member, request.protocol_type)
+    # It cannot send heartbeats before it knows its id, and a client that gave up and asked again leaves a member
+    # behind: so a new one is kept only this long, and asks again if it is still there.
+    turn.keep_waiting(group, member_id, turn.settings.new_member_join_timeout_ms)
+    prepare_or_complete(turn, group)
+
+
+def _join_again(turn: Turn, group: Group, member: Member, request: JoinGroup, token: Any) -> None:
+    same = member.prefers(request.protocols)
+    leads = member.member_id == group.leader_id
+    match group.state:
+        case GroupState.COMPLETING_REBALANCE if same:
+            # It may have missed the first answer.
+            turn.answer(token, generation_answer(group, member, tell_all=leads))
+        case GroupState.STABLE if same and not leads:
+            turn.answer(token, generation_answer(group, member, tell_all=False))
+        case GroupState.EMPTY | GroupState.DEAD:
+            raise AssertionError(f"{group.group_id}: {member.member_id} in {group.state}")
+        case _:
+            # A leader that joins again wants a rebalance even where it says nothing new: topics may have changed.
+            _update(turn, group, member, request, token)
+            prepare_or_complete(turn, group)
+
+
+def _update(turn: Turn, group: Group, member: Member, request: JoinGroup, token: Any) -> None:
+    """Park a JoinGroup of a member; one that it had sent before is answered as overtaken."""
+    overtaken = JoinGroupAnswer(ErrorCode.rebalance_in_progress, member.member_id)
+    answer_join(turn, group, member, overtaken)
+    group.update(
+        member,
+        request.protocols,
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        session_timeout_ms=request.session_timeout_ms,
+    )
+    group.await_join(member, token, skip_assignment_known=request.skip_assignment_known)
+
+
+def _replace(turn: Turn, group: Group, request: JoinGroup, member_id: str, token: Any) -> None:
+    """A static member came back without its id: it gets a new one, and whoever uses the old one is fenced.
+
+    In a stable group whose protocol stays, nobody else need notice: it takes over its predecessor's assignment.
+    """
+    instance_id = request.group_instance_id
+    assert instance_id is not None
+    old_leader = group.leader_id
+    old = group.members[group.instances[instance_id]]
+    fenced = ErrorCode.fenced_instance_id
+    answer_join(turn, group, old, JoinGroupAnswer(fenced, old.member_id))
+    answer_sync(turn, old, SyncGroupAnswer(fenced))
+    turn.end_session(group, old.member_id)
+    member = group.replace_static(instance_id, member_id)
+    _update(turn, group, member, request, token)
+    turn.keep_alive(group, member)
+    match group.state:
+        case GroupState.STABLE if group.elect_protocol() == group.protocol_name:
+            group.end_join(member)
+            turn.persist(group, {one.member_id: one.assignment for one in group.members.values()})
+            turn.answer(token, _returned_answer(group, member, old_leader))
+        case GroupState.STABLE | GroupState.COMPLETING_REBALANCE:
+            # In the latter the leader may already have been told of the old id, and would assign to that.
+            prepare(turn, group)
+        case _:
+            complete_if_joined(turn, group)
+
+
+def _returned_answer(group: Group, member: Member, old_leader: str | None) -> JoinGroupAnswer:
+    """A returned leader is told to assign nothing; one that would not understand is told that it does not lead."""
+    leads = member.member_id == group.leader_id
+    if member.skip_assignment_known:
+        answer = generation_answer(group, member, tell_all=leads)
+        return replace(answer, skip_assignment=leads)
+    return replace(generation_answer(group, member, tell_all=False), leader=old_leader)

@@ -1,0 +1,341 @@
+"""What a group coordinator is asked and answers, free of protocol versions.
+
+In: nothing. Out: requests, answers and read-only descriptions as values. It never decides anything and knows no wire
+format: the broker's handlers translate, and where versions of an API differ in meaning the request carries a flag.
+
+In every answer an unset `protocol_type`, `protocol_name` or `leader` is None; a handler writes "" where the version
+served has no null there.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID
+
+from stratalog.errors import ErrorCode
+
+NO_GENERATION = -1
+NO_OFFSET = -1
+NO_EPOCH = -1
+NO_TIMESTAMP = -1
+NO_TOPIC_ID = UUID(int=0)
+NO_MEMBER_ID = ""
+OK = ErrorCode.none
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """A way to assign partitions that a member supports, and what it tells the leader should it be chosen."""
+
+    name: str
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class JoinGroup:
+    """JoinGroup. Timeouts in ms; before version 1 `rebalance_timeout_ms` is the session timeout.
+
+    `member_id_required` is true from version 4 (KIP-394), `skip_assignment_known` from version 9 (KIP-814).
+    """
+
+    group_id: str
+    member_id: str
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[Protocol, ...]
+    group_instance_id: str | None = None
+    member_id_required: bool = True
+    skip_assignment_known: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedMember:
+    """A member as the leader sees it: `metadata` is what it said for the chosen protocol."""
+
+    member_id: str
+    group_instance_id: str | None
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class JoinGroupAnswer:
+    """`members` is filled for the leader only; `skip_assignment` tells it to assign nothing (KIP-814)."""
+
+    error: ErrorCode
+    member_id: str
+    generation_id: int = NO_GENERATION
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: str | None = None
+    skip_assignment: bool = False
+    members: tuple[JoinedMember, ...] = ()
+
+    def failed(self, error: ErrorCode) -> "JoinGroupAnswer":
+        """The answer where what was decided could not be kept."""
+        return JoinGroupAnswer(error, self.member_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What the leader assigned to one member; the bytes are the client's affair."""
+
+    member_id: str
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SyncGroup:
+    """SyncGroup. `protocol_type` and `protocol_name` are checked where given (version 5 on, KIP-559)."""
+
+    group_id: str
+    generation_id: int
+    member_id: str
+    group_instance_id: str | None = None
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignments: tuple[Assignment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SyncGroupAnswer:
+    """A member's assignment in the generation it asked about."""
+
+    error: ErrorCode
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignment: bytes = b""
+
+    def failed(self, error: ErrorCode) -> "SyncGroupAnswer":
+        """The answer where what was decided could not be kept."""
+        return SyncGroupAnswer(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Heartbeat: the member is alive and asks whether its generation still is."""
+
+    group_id: str
+    generation_id: int
+    member_id: str
+    group_instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswer:
+    """REBALANCE_IN_PROGRESS tells the member to join again."""
+
+    error: ErrorCode
+
+    def failed(self, error: ErrorCode) -> "HeartbeatAnswer":
+        """The answer where what was decided could not be kept."""
+        return HeartbeatAnswer(error)
+
+
+@dataclass(frozen=True, slots=True)
+class LeavingMember:
+    """Who leaves: by member id, or an administrator's removal of a static member by instance id alone (KIP-345)."""
+
+    member_id: str
+    group_instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveGroup:
+    """LeaveGroup; before version 3 there is exactly one member."""
+
+    group_id: str
+    members: tuple[LeavingMember, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeftMember:
+    """What became of one who wanted to leave."""
+
+    member_id: str
+    group_instance_id: str | None
+    error: ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveGroupAnswer:
+    """Before version 3 the handler answers `error`, or the only member's."""
+
+    error: ErrorCode
+    members: tuple[LeftMember, ...] = ()
+
+    def failed(self, error: ErrorCode) -> "LeaveGroupAnswer":
+        """The answer where what was decided could not be kept."""
+        return LeaveGroupAnswer(error)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPartition:
+    """One offset to keep: that of the next record to read."""
+
+    index: int
+    offset: int
+    leader_epoch: int = NO_EPOCH
+    metadata: str | None = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitTopic:
+    """Offsets of one topic; the handler has resolved the name, and knows the id unless the topic is unknown."""
+
+    name: str
+    partitions: tuple[CommitPartition, ...]
+    topic_id: UUID = NO_TOPIC_ID
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommit:
+    """OffsetCommit. A consumer without a group sends no member and generation -1.
+
+    `retention_ms` is -1 but in versions 2 to 4. `group_not_found_known` is true from version 9 (KIP-848).
+    """
+
+    group_id: str
+    topics: tuple[CommitTopic, ...]
+    generation_id: int = NO_GENERATION
+    member_id: str = NO_MEMBER_ID
+    group_instance_id: str | None = None
+    retention_ms: int = -1
+    group_not_found_known: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedPartition:
+    """What became of one offset."""
+
+    index: int
+    error: ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedTopic:
+    """As the request's topic."""
+
+    name: str
+    topic_id: UUID
+    partitions: tuple[CommittedPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommitAnswer:
+    """In the request's order. An error of the whole request stands on every partition."""
+
+    topics: tuple[CommittedTopic, ...]
+
+    def failed(self, error: ErrorCode) -> "OffsetCommitAnswer":
+        """The answer where what was decided could not be kept; earlier errors stand."""
+        return OffsetCommitAnswer(
+            tuple(
+                replace(
+                    topic,
+                    partitions=tuple(
+                        replace(one, error=error) if one.error is OK else one
+                        for one in topic.partitions
+                    ),
+                )
+                for topic in self.topics
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FetchTopic:
+    """Whose offsets are wanted."""
+
+    name: str
+    partitions: tuple[int, ...]
+    topic_id: UUID = NO_TOPIC_ID
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetFetch:
+    """OffsetFetch for one group; `topics` None is all. With `require_stable` undecided transactions hide offsets."""
+
+    group_id: str
+    topics: tuple[FetchTopic, ...] | None = None
+    require_stable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedOffset:
+    """A committed offset, or -1 where there is none."""
+
+    index: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+    error: ErrorCode = OK
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedTopic:
+    """As asked, or as committed where all were asked for."""
+
+    name: str
+    topic_id: UUID
+    partitions: tuple[FetchedOffset, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetFetchAnswer:
+    """One group's offsets."""
+
+    group_id: str
+    error: ErrorCode
+    topics: tuple[FetchedTopic, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedMember:
+    """`metadata` is empty unless the group is Stable, as are all assignments before."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    metadata: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """DescribeGroups for one group; an unknown one is GROUP_ID_NOT_FOUND and Dead (below version 6 without error)."""
+
+    group_id: str
+    error: ErrorCode
+    state: str
+    protocol_type: str = ""
+    protocol_name: str = ""
+    members: tuple[DescribedMember, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGroup:
+    """One line of ListGroups."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+
+
+Answer = JoinGroupAnswer | SyncGroupAnswer | HeartbeatAnswer | LeaveGroupAnswer | OffsetCommitAnswer
+OffsetRecord = tuple[bytes, bytes | None]
+"""Key and value of one record of `__consumer_offsets`; a None value is a tombstone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one call decided.
+
+    `records` go into the log as one batch, in order; `answers` leave once they are committed and replayed, to whoever
+    the token stands for (tokens are the caller's, and may belong to earlier calls).
+    """
+
+    records: tuple[OffsetRecord, ...] = ()
+    answers: tuple[tuple[Any, Answer], ...] = ()

@@ -1,0 +1,167 @@
+"""Committed offsets of every group of one coordinator partition.
+
+In: OffsetCommit and OffsetFetch requests whose sender has been checked, and committed records. Out: records and
+answers. It never asks who may commit: `groups.py` does.
+
+Invariant: `_kept` changes in `replay` only, so that what is fetched is what the log has committed.
+
+Kafka: `OffsetMetadataManager`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from uuid import UUID
+
+from stratalog.coordinators.messages import (
+    NO_EPOCH,
+    NO_OFFSET,
+    NO_TIMESTAMP,
+    NO_TOPIC_ID,
+    OK,
+    CommitPartition,
+    CommittedPartition,
+    CommittedTopic,
+    CommitTopic,
+    FetchedOffset,
+    FetchedTopic,
+    FetchTopic,
+    OffsetCommit,
+    OffsetCommitAnswer,
+    OffsetRecord,
+)
+from stratalog.coordinators.records import KeptOffset, offset_record, offset_tombstone
+from stratalog.errors import ErrorCode
+
+Kept = dict[str, dict[int, KeptOffset]]
+
+
+class Offsets:
+    """Group, topic name and partition -> committed offset."""
+
+    def __init__(self, metadata_bytes_max: int) -> None:
+        self._metadata_bytes_max = metadata_bytes_max
+        self._kept: dict[str, Kept] = {}
+
+    def __contains__(self, group_id: str) -> bool:
+        return group_id in self._kept
+
+    def group_ids(self) -> Iterable[str]:
+        """Groups with a committed offset, in the order of their first commit."""
+        return self._kept.keys()
+
+    def commit(
+        self, request: OffsetCommit, now_ms: int
+    ) -> tuple[list[OffsetRecord], OffsetCommitAnswer]:
+        """Records for the offsets that can be kept, and each one's fate."""
+        expire_ms = now_ms + request.retention_ms if request.retention_ms >= 0 else NO_TIMESTAMP
+        records: list[OffsetRecord] = []
+        topics = []
+        for topic in request.topics:
+            done = []
+            for one in topic.partitions:
+                error = self._check(one)
+                done.append(CommittedPartition(one.index, error))
+                if error is OK:
+                    kept = KeptOffset(
+                        one.offset,
+                        one.leader_epoch,
+                        one.metadata or "",
+                        now_ms,
+                        expire_ms,
+                        topic.topic_id,
+                    )
+                    records.append(offset_record(request.group_id, topic.name, one.index, kept))
+            topics.append(CommittedTopic(topic.name, topic.topic_id, tuple(done)))
+        return records, OffsetCommitAnswer(tuple(topics))
+
+    def _check(self, one: CommitPartition) -> ErrorCode:
+        if one.metadata and java_length(one.metadata) > self._metadata_bytes_max:
+            return ErrorCode.offset_metadata_too_large
+        return OK
+
+    def fetch(
+        self, group_id: str, topics: tuple[FetchTopic, ...] | None
+    ) -> tuple[FetchedTopic, ...]:
+        """What is committed, -1 for what is not; all that is committed for topics None.
+
+        An offset that belongs to an earlier topic of that name counts as none.
+        """
+        kept = self._kept.get(group_id, {})
+        if topics is None:
+            return tuple(_all_of_topic(name, by_partition) for name, by_partition in kept.items())
+        return tuple(
+            FetchedTopic(
+                topic.name,
+                topic.topic_id,
+                tuple(
+                    _fetched(
+                        index, _same_topic(kept.get(topic.name, {}).get(index), topic.topic_id)
+                    )
+                    for index in topic.partitions
+                ),
+            )
+            for topic in topics
+        )
+
+    def forget_topics(self, deleted: Mapping[str, UUID]) -> list[OffsetRecord]:
+        """Tombstones for offsets of topics that are no more (name -> id); those of a later topic of that name stay."""
+        return [
+            offset_tombstone(group_id, topic, partition)
+            for group_id, topic, partition, kept in self._all()
+            if topic in deleted and kept.topic_id in (deleted[topic], NO_TOPIC_ID)
+        ]
+
+    def _all(self) -> Iterator[tuple[str, str, int, KeptOffset]]:
+        for group_id, topics in self._kept.items():
+            for topic, partitions in topics.items():
+                for partition, kept in partitions.items():
+                    yield group_id, topic, partition, kept
+
+    def replay(self, group_id: str, topic: str, partition: int, kept: KeptOffset | None) -> None:
+        """Apply one committed record: the offset kept from now on, or None for its end."""
+        if kept is not None:
+            self._kept.setdefault(group_id, {}).setdefault(topic, {})[partition] = kept
+            return
+        topics = self._kept.get(group_id, {})
+        topics.get(topic, {}).pop(partition, None)
+        if not topics.get(topic, True):
+            del topics[topic]
+        if not self._kept.get(group_id, True):
+            del self._kept[group_id]
+
+
+def refused(topics: Iterable[CommitTopic], error: ErrorCode) -> OffsetCommitAnswer:
+    """The answer where the whole request is refused."""
+    return OffsetCommitAnswer(
+        tuple(
+            CommittedTopic(
+                topic.name,
+                topic.topic_id,
+                tuple(CommittedPartition(one.index, error) for one in topic.partitions),
+            )
+            for topic in topics
+        )
+    )
+
+
+def java_length(text: str) -> int:
+    """UTF-16 code units, in which Kafka counts `offset.metadata.max.bytes`."""
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def _all_of_topic(name: str, by_partition: Mapping[int, KeptOffset]) -> FetchedTopic:
+    latest = max(by_partition.values(), key=lambda kept: kept.commit_timestamp_ms)
+    return FetchedTopic(
+        name, latest.topic_id, tuple(_fetched(index, kept) for index, kept in by_partition.items())
+    )
+
+
+def _same_topic(kept: KeptOffset | None, topic_id: UUID) -> KeptOffset | None:
+    if kept is None or NO_TOPIC_ID in (kept.topic_id, topic_id) or kept.topic_id == topic_id:
+        return kept
+    return None
+
+
+def _fetched(index: int, kept: KeptOffset | None) -> FetchedOffset:
+    if kept is None:
+        return FetchedOffset(index, NO_OFFSET, NO_EPOCH, "")
+    return FetchedOffset(index, kept.offset, kept.leader_epoch, kept.metadata)

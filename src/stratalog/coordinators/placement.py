@@ -1,0 +1,17 @@
+"""Which partition of an internal topic coordinates whom.
+
+In: a group id or transactional id. Out: a partition index. It never knows who leads that partition.
+"""
+
+
+def partition_for(key: str, count: int) -> int:
+    """Index, of `count` partitions, for a group id or transactional id.
+
+    Kafka: `Utils.abs(key.hashCode()) % count`, with Java's hash over UTF-16 code units.
+    """
+    code = 0
+    units = key.encode("utf-16-be", "surrogatepass")
+    for position in range(0, len(units), 2):
+        code = (31 * code + (units[position] << 8) + units[position + 1]) & 0xFFFFFFFF
+    signed = code - (1 << 32) if code >= 1 << 31 else code
+    return (0 if signed == -(1 << 31) else abs(signed)) % count

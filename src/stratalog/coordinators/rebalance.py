@@ -1,0 +1,157 @@
+"""From one generation of a group to the next: gather members, name a leader, wait for its assignment.
+
+In: a group, after something has changed in it, or a deadline that has passed. Out: answers to parked requests and
+records, through the `Turn`. It never reads a request: `join.py` and `members.py` do.
+
+The phases (KIP-62, KIP-134; Kafka: `GroupMetadataManager`): `prepare` opens the join phase, which ends when every
+member has joined or the longest rebalance timeout of any is over; those who did not join are out, unless static. A
+group that was empty waits `group.initial.rebalance.delay.ms`, again and again while members keep coming, up to the
+rebalance timeout. Then the members have that long to ask for their assignment.
+"""
+
+from stratalog.coordinators.group import Group, Member
+from stratalog.coordinators.messages import JoinGroupAnswer, SyncGroupAnswer
+from stratalog.coordinators.states import GroupState
+from stratalog.coordinators.turn import TimerKind, Turn
+from stratalog.errors import ErrorCode
+
+CAN_PREPARE = (GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
+POSTPONE_MS_MIN = 1_000
+"""A client may ask for no rebalance timeout at all, which must not become a busy loop."""
+
+
+def prepare_or_complete(turn: Turn, group: Group) -> None:
+    """Start a rebalance, or end the join phase of the one under way if nobody is missing."""
+    if group.state in CAN_PREPARE:
+        prepare(turn, group)
+    else:
+        complete_if_joined(turn, group)
+
+
+def prepare(turn: Turn, group: Group) -> None:
+    """Open the join phase: all members must join again."""
+    if group.state is GroupState.COMPLETING_REBALANCE:
+        for member in group.members.values():
+            member.assignment = b""
+            answer_sync(turn, member, SyncGroupAnswer(ErrorCode.rebalance_in_progress))
+    group.unsynced.clear()
+    turn.cancel_timer(TimerKind.SYNC, group)
+    was_empty = group.state is GroupState.EMPTY
+    group.become(GroupState.PREPARING_REBALANCE, turn.now_ms)
+    if was_empty:
+        delay_ms = turn.settings.initial_rebalance_delay_ms
+        group.joined_meanwhile = False
+        group.initial_delay_ms = delay_ms
+        group.initial_remaining_ms = max(group.rebalance_timeout_ms() - delay_ms, 0)
+        turn.set_timer(TimerKind.JOIN, group, delay_ms)
+    elif group.everyone_joined():
+        complete_join(turn, group)
+    else:
+        turn.set_timer(TimerKind.JOIN, group, group.rebalance_timeout_ms())
+
+
+def complete_if_joined(turn: Turn, group: Group) -> None:
+    """End the join phase if nobody is missing; the initial delay is waited out all the same."""
+    if (
+        group.state is GroupState.PREPARING_REBALANCE
+        and group.previous_state is not GroupState.EMPTY
+        and group.everyone_joined()
+    ):
+        complete_join(turn, group)
+
+
+def complete_join(turn: Turn, group: Group) -> None:
+    """End the join phase: a new generation of those who joined, or an empty group."""
+    turn.cancel_timer(TimerKind.JOIN, group)
+    for member in list(group.members.values()):
+        if member.join_token is None and member.group_instance_id is None:
+            turn.end_session(group, member.member_id)
+            group.remove(member.member_id)
+    if not group.elect_leader() and group.members:
+        # Only static members are left and none has joined: wait until their sessions end, or they come back.
+        delay_ms = max(group.rebalance_timeout_ms(), POSTPONE_MS_MIN)
+        turn.set_timer(TimerKind.JOIN, group, delay_ms)
+        return
+    group.start_generation(turn.now_ms)
+    if not group.members:
+        turn.persist(group, {})
+        return
+    for member in group.members.values():
+        leads = member.member_id == group.leader_id
+        answer_join(turn, group, member, generation_answer(group, member, tell_all=leads))
+        turn.keep_alive(group, member)
+        member.is_new = False
+        group.unsynced.add(member.member_id)
+    turn.set_timer(TimerKind.SYNC, group, group.rebalance_timeout_ms())
+
+
+def generation_answer(group: Group, member: Member, *, tell_all: bool) -> JoinGroupAnswer:
+    """What a member of the current generation is told; `tell_all` adds who the others are."""
+    return JoinGroupAnswer(
+        ErrorCode.none,
+        member.member_id,
+        group.generation_id,
+        group.protocol_type,
+        group.protocol_name,
+        group.leader_id,
+        members=group.joined_members() if tell_all else (),
+    )
+
+
+def answer_join(turn: Turn, group: Group, member: Member, answer: JoinGroupAnswer) -> None:
+    """Answer a parked JoinGroup, if there is one."""
+    token = group.end_join(member)
+    if token is not None:
+        turn.answer(token, answer)
+
+
+def answer_sync(turn: Turn, member: Member, answer: SyncGroupAnswer) -> None:
+    """Answer a parked SyncGroup, if there is one."""
+    token, member.sync_token = member.sync_token, None
+    if token is not None:
+        turn.answer(token, answer)
+
+
+def drop(turn: Turn, group: Group, member: Member) -> None:
+    """Take a member out and release its parked requests; what that means for the group is the caller's next step.
+
+    UNKNOWN_MEMBER_ID makes a client that is still there join as a new member.
+    """
+    unknown = ErrorCode.unknown_member_id
+    answer_join(turn, group, member, JoinGroupAnswer(unknown, ""))
+    answer_sync(turn, member, SyncGroupAnswer(unknown))
+    turn.end_session(group, member.member_id)
+    group.remove(member.member_id)
+
+
+def on_join_deadline(turn: Turn, group: Group) -> None:
+    """The join phase's time is over; the initial delay is extended if members came during it."""
+    assert group.state is GroupState.PREPARING_REBALANCE, group
+    starting = group.previous_state is GroupState.EMPTY
+    if starting and group.joined_meanwhile and group.initial_remaining_ms > 0:
+        delay_ms = min(turn.settings.initial_rebalance_delay_ms, group.initial_remaining_ms)
+        group.initial_remaining_ms = max(group.initial_remaining_ms - group.initial_delay_ms, 0)
+        group.initial_delay_ms = delay_ms
+        group.joined_meanwhile = False
+        turn.set_timer(TimerKind.JOIN, group, delay_ms)
+    else:
+        complete_join(turn, group)
+
+
+def on_sync_deadline(turn: Turn, group: Group) -> None:
+    """Members that never asked for their assignment are out (KAFKA-12890)."""
+    if group.unsynced and group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
+        for member_id in sorted(group.unsynced):
+            drop(turn, group, group.members[member_id])
+        prepare(turn, group)
+
+
+def on_session_deadline(turn: Turn, group: Group, member_id: str) -> None:
+    """A member was not heard of for its session timeout, or a pending id never came back."""
+    member = group.members.get(member_id)
+    if member is None:
+        group.remove(member_id)
+        complete_if_joined(turn, group)
+    elif not member.is_excused():
+        drop(turn, group, member)
+        prepare_or_complete(turn, group)

@@ -1,0 +1,125 @@
+"""What groups write into `__consumer_offsets`, and back.
+
+In: groups and offsets, or a decoded value. Out: keys and values in Kafka's schemas, or groups and offsets. It never
+decides which record counts.
+
+Kafka: `GroupCoordinatorRecordHelpers`, `OffsetAndMetadata`.
+"""
+
+from typing import NamedTuple
+from uuid import UUID
+
+from stratalog.coordinators.group import Group, Member
+from stratalog.coordinators.messages import NO_EPOCH, NO_TIMESTAMP, NO_TOPIC_ID, OffsetRecord
+from stratalog.coordinators.states import GroupState
+from stratalog.wire.internal.offsets import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    MemberMetadata,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    encode_key,
+    encode_value,
+)
+
+
+class KeptOffset(NamedTuple):
+    """A committed offset. Timestamps in epoch ms; `expire_timestamp_ms` only where the client asked for a time."""
+
+    offset: int
+    leader_epoch: int = NO_EPOCH
+    metadata: str = ""
+    commit_timestamp_ms: int = NO_TIMESTAMP
+    expire_timestamp_ms: int = NO_TIMESTAMP
+    topic_id: UUID = NO_TOPIC_ID
+
+
+def group_record(group: Group, assignments: dict[str, bytes]) -> OffsetRecord:
+    """The group's generation with an assignment for each member."""
+    name = group.protocol_name
+    value = GroupMetadataValue(
+        protocol_type=group.protocol_type or "",
+        generation=group.generation_id,
+        protocol=name,
+        leader=group.leader_id,
+        current_state_timestamp=group.state_timestamp_ms,
+        members=tuple(
+            MemberMetadata(
+                member_id=one.member_id,
+                group_instance_id=one.group_instance_id,
+                client_id=one.client_id,
+                client_host=one.client_host,
+                rebalance_timeout=one.rebalance_timeout_ms,
+                session_timeout=one.session_timeout_ms,
+                subscription=one.protocols[name] if name is not None else b"",
+                assignment=assignments.get(one.member_id, b""),
+            )
+            for one in group.members.values()
+        ),
+    )
+    return encode_key(GroupMetadataKey(group=group.group_id)), encode_value(value)
+
+
+def group_of(group_id: str, value: GroupMetadataValue) -> Group:
+    """The group as it was written: Stable, or Empty without members. It supports only the protocol chosen then."""
+    state = GroupState.STABLE if value.members else GroupState.EMPTY
+    group = Group(
+        group_id,
+        state,
+        previous_state=state,
+        state_timestamp_ms=value.current_state_timestamp,
+        generation_id=value.generation,
+        protocol_type=value.protocol_type or None,
+        protocol_name=value.protocol,
+        persisted=True,
+    )
+    for one in value.members:
+        # Records before version 1 have no rebalance timeout.
+        rebalance_timeout_ms = (
+            one.rebalance_timeout if one.rebalance_timeout >= 0 else one.session_timeout
+        )
+        member = Member(
+            one.member_id,
+            one.group_instance_id,
+            one.client_id,
+            one.client_host,
+            rebalance_timeout_ms,
+            one.session_timeout,
+            {value.protocol or "": one.subscription},
+            assignment=one.assignment,
+        )
+        group.add(member, value.protocol_type)
+    if value.leader in group.members:
+        group.leader_id = value.leader
+    return group
+
+
+def offset_record(group_id: str, topic: str, partition: int, kept: KeptOffset) -> OffsetRecord:
+    """One committed offset."""
+    value = OffsetCommitValue(
+        offset=kept.offset,
+        leader_epoch=kept.leader_epoch,
+        metadata=kept.metadata,
+        commit_timestamp=kept.commit_timestamp_ms,
+        expire_timestamp=kept.expire_timestamp_ms,
+        topic_id=kept.topic_id,
+    )
+    key = OffsetCommitKey(group=group_id, topic=topic, partition=partition)
+    return encode_key(key), encode_value(value)
+
+
+def offset_tombstone(group_id: str, topic: str, partition: int) -> OffsetRecord:
+    """The end of one committed offset."""
+    return encode_key(OffsetCommitKey(group=group_id, topic=topic, partition=partition)), None
+
+
+def kept_offset(value: OffsetCommitValue) -> KeptOffset:
+    """The offset that a record holds."""
+    return KeptOffset(
+        value.offset,
+        value.leader_epoch,
+        value.metadata,
+        value.commit_timestamp,
+        value.expire_timestamp,
+        value.topic_id,
+    )

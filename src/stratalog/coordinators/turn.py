@@ -1,0 +1,87 @@
+"""What one call into the coordinator may use, and what it leaves behind.
+
+In: settings, timers, chance and the time of the call. Out: a `Step`. It never decides.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
+
+from stratalog.coordinators.group import Group, Member
+from stratalog.coordinators.messages import Answer, OffsetRecord, Step
+from stratalog.coordinators.records import group_record
+from stratalog.coordinators.timers import Timers
+from stratalog.ports import Entropy
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """Kafka's `group.*` and `offset*` settings, in the units of their names."""
+
+    initial_rebalance_delay_ms: int = 3_000
+    session_timeout_ms_min: int = 6_000
+    session_timeout_ms_max: int = 1_800_000
+    size_max: int = 2**31 - 1
+    offset_metadata_bytes_max: int = 4_096
+    offsets_retention_minutes: int = 10_080
+    new_member_join_timeout_ms: int = 300_000
+    """A constant in Kafka: how long a new member may be kept waiting for its first answer."""
+
+
+class TimerKind(Enum):
+    """What there are deadlines for."""
+
+    JOIN = "join"
+    SYNC = "sync"
+    SESSION = "session"
+
+
+class TimerKey(NamedTuple):
+    """`member_id` is "" but for sessions."""
+
+    kind: TimerKind
+    group_id: str
+    member_id: str = ""
+
+
+@dataclass(slots=True)
+class Turn:
+    """One call: `records` and `answers` collect what it decides."""
+
+    settings: GroupSettings
+    timers: Timers[TimerKey]
+    entropy: Entropy
+    now_ms: int
+    records: list[OffsetRecord] = field(default_factory=list)
+    answers: list[tuple[Any, Answer]] = field(default_factory=list)
+
+    def answer(self, token: Any, answer: Answer) -> None:
+        """Answer the request that `token` stands for."""
+        self.answers.append((token, answer))
+
+    def persist(self, group: Group, assignments: dict[str, bytes]) -> None:
+        """Write the group as it is now, with these assignments by member id."""
+        self.records.append(group_record(group, assignments))
+
+    def set_timer(self, kind: TimerKind, group: Group, delay_ms: int) -> None:
+        self.timers.set(TimerKey(kind, group.group_id), self.now_ms + delay_ms)
+
+    def cancel_timer(self, kind: TimerKind, group: Group) -> None:
+        self.timers.cancel(TimerKey(kind, group.group_id))
+
+    def keep_alive(self, group: Group, member: Member) -> None:
+        """Start the member's session anew."""
+        self.keep_waiting(group, member.member_id, member.session_timeout_ms)
+
+    def keep_waiting(self, group: Group, member_id: str, timeout_ms: int) -> None:
+        """Let a member or pending id be for `timeout_ms`."""
+        self.timers.set(
+            TimerKey(TimerKind.SESSION, group.group_id, member_id), self.now_ms + timeout_ms
+        )
+
+    def end_session(self, group: Group, member_id: str) -> None:
+        self.timers.cancel(TimerKey(TimerKind.SESSION, group.group_id, member_id))
+
+    def step(self) -> Step:
+        """All that was decided."""
+        return Step(tuple(self.records), tuple(self.answers))
