@@ -1,0 +1,366 @@
+"""What a run of records changes in an image.
+
+In: an image, then records in order. Out: the next image, and what changed, by id: what a broker acts on. It never
+decides and never does I/O.
+
+Only the maps that a record touches are copied, once per delta: replaying a whole log through one delta costs one copy.
+Kafka: MetadataDelta; the rules for each record are those of its `replay` methods.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Generic, TypeVar, get_args
+from uuid import UUID
+
+from stratalog.errors import Corrupt
+from stratalog.metadata.image import (
+    NO_LEADER,
+    Broker,
+    Endpoint,
+    FeatureRange,
+    Image,
+    Partition,
+    ResourceType,
+    Topic,
+)
+from stratalog.wire.internal.control import ControlRecord
+from stratalog.wire.internal.marker_records import (
+    BeginTransactionRecord,
+    EndTransactionRecord,
+    NoOpRecord,
+    ZkMigrationStateRecord,
+)
+from stratalog.wire.internal.metadata_records import (
+    BrokerRegistrationChangeRecord,
+    ClearElrRecord,
+    ConfigRecord,
+    FeatureLevelRecord,
+    FenceBrokerRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    RegisterControllerRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+    UnfenceBrokerRecord,
+    UnregisterBrokerRecord,
+)
+
+K = TypeVar("K")
+V = TypeVar("V")
+_LEADER_UNCHANGED = -2
+
+
+class _Map(Generic[K, V]):
+    """A mapping that is copied before its first change, and again after it was given away."""
+
+    __slots__ = ("_mine", "now")
+
+    def __init__(self, base: Mapping[K, V]) -> None:
+        self.now = base
+        self._mine: dict[K, V] | None = None
+
+    def set(self, key: K, value: V) -> None:
+        self._writable()[key] = value
+
+    def drop(self, key: K) -> None:
+        """Raises KeyError where it is not there."""
+        del self._writable()[key]
+
+    def give(self) -> Mapping[K, V]:
+        """The mapping as it is, never to be written to again."""
+        self._mine = None
+        return self.now
+
+    def _writable(self) -> dict[K, V]:
+        if self._mine is None:
+            self._mine = dict(self.now)
+            self.now = self._mine
+        return self._mine
+
+
+class Delta:
+    """Collects records on top of `base`; `image()` may be taken at any time, and again later.
+
+    What changed, since `base`: `changed_partitions` (topic id -> indexes, created ones included), `created_topics`,
+    `deleted_topics` (id -> the topic as it was), `changed_configs` (resource type, name), `changed_brokers`,
+    `changed_features`. A topic created and deleted within one delta is in none of them.
+    """
+
+    def __init__(self, base: Image) -> None:
+        self.base = base
+        self.offset = base.offset
+        self.epoch = base.epoch
+        self.next_producer_id = base.next_producer_id
+        self.created_topics: set[UUID] = set()
+        self.deleted_topics: dict[UUID, Topic] = {}
+        self.changed_partitions: dict[UUID, set[int]] = {}
+        self.changed_configs: set[tuple[int, str]] = set()
+        self.changed_brokers: set[int] = set()
+        self.changed_features: set[str] = set()
+        self._features = _Map(base.features)
+        self._brokers = _Map(base.brokers)
+        self._controllers = _Map(base.controllers)
+        self._topics = _Map(base.topics_by_id)
+        self._names = _Map(base.topic_ids_by_name)
+        self._configs = _Map(base.configs)
+        self._partitions: dict[UUID, dict[int, Partition]] = {}
+
+    @property
+    def changed_topics(self) -> set[UUID]:
+        """Topics that are there and of which a partition is new or changed."""
+        return self.created_topics | set(self.changed_partitions)
+
+    def replay(self, offset: int, record: Any) -> None:
+        """Apply the record at `offset`. Raises Corrupt for one that does not fit what was replayed before it."""
+        apply = _APPLY.get(type(record))
+        if apply is None:
+            raise Corrupt(f"offset {offset}: {type(record).__name__} is not supported")
+        try:
+            apply(self, record)
+        except KeyError as error:
+            raise Corrupt(
+                f"offset {offset}: {record} refers to {error}, which is not there"
+            ) from error
+        self.offset = offset
+
+    def replay_all(self, base_offset: int, records: Iterable[Any]) -> None:
+        """Apply the records of one batch."""
+        for index, record in enumerate(records):
+            self.replay(base_offset + index, record)
+
+    def image(self) -> Image:
+        """The image after everything replayed so far."""
+        for topic_id, partitions in self._partitions.items():
+            self._topics.set(topic_id, replace(self._topics.now[topic_id], partitions=partitions))
+        self._partitions = {}
+        return Image(
+            offset=self.offset,
+            epoch=self.epoch,
+            features=self._features.give(),
+            brokers=self._brokers.give(),
+            controllers=self._controllers.give(),
+            topics_by_id=self._topics.give(),
+            topic_ids_by_name=self._names.give(),
+            configs=self._configs.give(),
+            next_producer_id=self.next_producer_id,
+        )
+
+    def _partitions_of(self, topic_id: UUID) -> dict[int, Partition]:
+        """The topic's partitions, ours to write to."""
+        mine = self._partitions.get(topic_id)
+        if mine is None:
+            mine = self._partitions[topic_id] = dict(self._topics.now[topic_id].partitions)
+        return mine
+
+    def _feature(self, record: FeatureLevelRecord) -> None:
+        self.changed_features.add(record.name)
+        if record.feature_level == 0:
+            self._features.drop(record.name)
+        else:
+            self._features.set(record.name, record.feature_level)
+
+    def _register(self, record: RegisterBrokerRecord) -> None:
+        self.changed_brokers.add(record.broker_id)
+        self._brokers.set(record.broker_id, broker_of(record))
+
+    def _registration_change(self, record: BrokerRegistrationChangeRecord) -> None:
+        broker = self._broker(record.broker_id, record.broker_epoch)
+        changed: dict[str, Any] = {}
+        if record.fenced:
+            changed["fenced"] = record.fenced > 0
+        if record.in_controlled_shutdown:
+            changed["in_controlled_shutdown"] = record.in_controlled_shutdown > 0
+        self._brokers.set(
+            broker.id,
+            replace(
+                broker,
+                **changed,
+                directories=record.log_dirs or broker.directories,
+                cordoned_directories=(
+                    broker.cordoned_directories
+                    if record.cordoned_log_dirs is None
+                    else record.cordoned_log_dirs
+                ),
+            ),
+        )
+
+    def _fence(self, record: FenceBrokerRecord) -> None:
+        broker = self._broker(record.id, record.epoch)
+        self._brokers.set(broker.id, replace(broker, fenced=True))
+
+    def _unfence(self, record: UnfenceBrokerRecord) -> None:
+        broker = self._broker(record.id, record.epoch)
+        self._brokers.set(broker.id, replace(broker, fenced=False))
+
+    def _unregister(self, record: UnregisterBrokerRecord) -> None:
+        self._brokers.drop(self._broker(record.broker_id, record.broker_epoch).id)
+
+    def _broker(self, broker_id: int, epoch: int) -> Broker:
+        broker = self._brokers.now[broker_id]
+        if broker.epoch != epoch:
+            raise Corrupt(f"broker {broker_id} is at epoch {broker.epoch}, not {epoch}")
+        self.changed_brokers.add(broker_id)
+        return broker
+
+    def _register_controller(self, record: RegisterControllerRecord) -> None:
+        self._controllers.set(record.controller_id, record)
+
+    def _topic(self, record: TopicRecord) -> None:
+        if record.topic_id in self._topics.now or record.name in self._names.now:
+            raise Corrupt(f"topic {record.name} ({record.topic_id}) is there already")
+        self._topics.set(record.topic_id, Topic(record.topic_id, record.name))
+        self._names.set(record.name, record.topic_id)
+        self.created_topics.add(record.topic_id)
+
+    def _remove_topic(self, record: RemoveTopicRecord) -> None:
+        topic = self._topics.now[record.topic_id]
+        self._topics.drop(topic.id)
+        self._names.drop(topic.name)
+        self._partitions.pop(topic.id, None)
+        self.changed_partitions.pop(topic.id, None)
+        key = (int(ResourceType.TOPIC), topic.name)
+        if key in self._configs.now:
+            self._configs.drop(key)
+            self.changed_configs.add(key)
+        if topic.id in self.created_topics:
+            self.created_topics.remove(topic.id)
+        else:
+            self.deleted_topics[topic.id] = self.base.topics_by_id[topic.id]
+
+    def _partition(self, record: PartitionRecord) -> None:
+        self._partitions_of(record.topic_id)[record.partition_id] = partition_of(record)
+        self.changed_partitions.setdefault(record.topic_id, set()).add(record.partition_id)
+
+    def _partition_change(self, record: PartitionChangeRecord) -> None:
+        partitions = self._partitions_of(record.topic_id)
+        partitions[record.partition_id] = changed_partition(partitions[record.partition_id], record)
+        self.changed_partitions.setdefault(record.topic_id, set()).add(record.partition_id)
+
+    def _clear_elr(self, record: ClearElrRecord) -> None:
+        """An empty name clears every topic's (KIP-966)."""
+        names = [record.topic_name] if record.topic_name else list(self._names.now)
+        for topic_id in [self._names.now[name] for name in names]:
+            partitions = self._partitions_of(topic_id)
+            for index, partition in partitions.items():
+                if partition.eligible_leader_replicas or partition.last_known_elr:
+                    partitions[index] = replace(
+                        partition, eligible_leader_replicas=(), last_known_elr=()
+                    )
+                    self.changed_partitions.setdefault(topic_id, set()).add(index)
+
+    def _config(self, record: ConfigRecord) -> None:
+        key = (record.resource_type, record.resource_name)
+        values = dict(self._configs.now.get(key, {}))
+        if record.value is None:
+            values.pop(record.name, None)
+        else:
+            values[record.name] = record.value
+        if values:
+            self._configs.set(key, values)
+        elif key in self._configs.now:
+            self._configs.drop(key)
+        self.changed_configs.add(key)
+
+    def _producer_ids(self, record: ProducerIdsRecord) -> None:
+        self.next_producer_id = record.next_producer_id
+
+    def _nothing(self, record: Any) -> None:
+        """A record that changes no state; its offset counts all the same."""
+
+
+_APPLY: dict[type[Any], Callable[[Delta, Any], None]] = {
+    FeatureLevelRecord: Delta._feature,
+    RegisterBrokerRecord: Delta._register,
+    BrokerRegistrationChangeRecord: Delta._registration_change,
+    FenceBrokerRecord: Delta._fence,
+    UnfenceBrokerRecord: Delta._unfence,
+    UnregisterBrokerRecord: Delta._unregister,
+    RegisterControllerRecord: Delta._register_controller,
+    TopicRecord: Delta._topic,
+    RemoveTopicRecord: Delta._remove_topic,
+    PartitionRecord: Delta._partition,
+    PartitionChangeRecord: Delta._partition_change,
+    ClearElrRecord: Delta._clear_elr,
+    ConfigRecord: Delta._config,
+    ProducerIdsRecord: Delta._producer_ids,
+    # A metadata transaction that ends has been applied record by record; one that aborts is refused.
+    BeginTransactionRecord: Delta._nothing,
+    EndTransactionRecord: Delta._nothing,
+    NoOpRecord: Delta._nothing,
+    ZkMigrationStateRecord: Delta._nothing,
+    **dict.fromkeys(get_args(ControlRecord), Delta._nothing),
+}
+
+
+def apply(image: Image, offset: int, record: Any) -> Image:
+    """`image` after one more record; it copies each map that the record touches. For many records use a Delta."""
+    delta = Delta(image)
+    delta.replay(offset, record)
+    return delta.image()
+
+
+def broker_of(record: RegisterBrokerRecord) -> Broker:
+    return Broker(
+        id=record.broker_id,
+        epoch=record.broker_epoch,
+        incarnation_id=record.incarnation_id,
+        endpoints=tuple(
+            Endpoint(e.name, e.host, e.port, e.security_protocol) for e in record.end_points
+        ),
+        rack=record.rack,
+        fenced=record.fenced,
+        in_controlled_shutdown=record.in_controlled_shutdown,
+        directories=record.log_dirs,
+        cordoned_directories=record.cordoned_log_dirs,
+        features=tuple(
+            FeatureRange(f.name, f.min_supported_version, f.max_supported_version)
+            for f in record.features
+        ),
+    )
+
+
+def partition_of(record: PartitionRecord) -> Partition:
+    return Partition(
+        replicas=record.replicas,
+        isr=record.isr,
+        leader=record.leader,
+        leader_epoch=record.leader_epoch,
+        partition_epoch=record.partition_epoch,
+        directories=record.directories,
+        removing_replicas=record.removing_replicas,
+        adding_replicas=record.adding_replicas,
+        leader_recovery_state=record.leader_recovery_state,
+        eligible_leader_replicas=record.eligible_leader_replicas or (),
+        last_known_elr=record.last_known_elr or (),
+    )
+
+
+def changed_partition(before: Partition, record: PartitionChangeRecord) -> Partition:
+    """Null means unchanged. Naming a leader, the same one included, starts a leader epoch (PartitionRegistration)."""
+    names_leader = record.leader != _LEADER_UNCHANGED
+    assert not names_leader or record.leader >= NO_LEADER
+
+    def or_before(new: V | None, old: V) -> V:
+        return old if new is None else new
+
+    return Partition(
+        replicas=or_before(record.replicas, before.replicas),
+        isr=or_before(record.isr, before.isr),
+        leader=record.leader if names_leader else before.leader,
+        leader_epoch=before.leader_epoch + names_leader,
+        partition_epoch=before.partition_epoch + 1,
+        directories=or_before(record.directories, before.directories),
+        removing_replicas=or_before(record.removing_replicas, before.removing_replicas),
+        adding_replicas=or_before(record.adding_replicas, before.adding_replicas),
+        leader_recovery_state=(
+            before.leader_recovery_state
+            if record.leader_recovery_state < 0
+            else record.leader_recovery_state
+        ),
+        eligible_leader_replicas=or_before(
+            record.eligible_leader_replicas, before.eligible_leader_replicas
+        ),
+        last_known_elr=or_before(record.last_known_elr, before.last_known_elr),
+    )

@@ -1,0 +1,138 @@
+"""The cluster at one offset of its metadata log, as an immutable value.
+
+In: nothing; `delta.py` builds each next image. Out: brokers, topics by id, configurations, features. Nothing here
+changes: who holds an image may keep it and read it at any time.
+
+The maps are plain dictionaries that nobody writes to after the image is made. Kafka: MetadataImage and its parts.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from uuid import UUID
+
+from stratalog.wire.internal.metadata_records import RegisterControllerRecord
+
+METADATA_VERSION = "metadata.version"
+METADATA_VERSION_LEVEL = 30
+"""4.3-IV0: the newest that Kafka 4.3 writes in production, and what our record versions correspond to."""
+
+NO_LEADER = -1
+
+# Kafka: DirectoryId (KIP-858).
+DIRECTORY_MIGRATING = UUID(int=0)
+DIRECTORY_UNASSIGNED = UUID(int=1)
+DIRECTORY_LOST = UUID(int=2)
+
+
+class ResourceType(IntEnum):
+    """Whose configuration it is (Kafka: ConfigResource.Type)."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a broker listens; `security_protocol` is Kafka's number (0: PLAINTEXT)."""
+
+    name: str
+    host: str
+    port: int
+    security_protocol: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureRange:
+    """The levels of a feature that a node can work with."""
+
+    name: str
+    min_level: int
+    max_level: int
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A registered broker. `epoch` is one incarnation's registration: later ones are higher."""
+
+    id: int
+    epoch: int
+    incarnation_id: UUID
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None = None
+    fenced: bool = True
+    in_controlled_shutdown: bool = False
+    directories: tuple[UUID, ...] = ()
+    cordoned_directories: tuple[UUID, ...] | None = None
+    features: tuple[FeatureRange, ...] = ()
+
+    @property
+    def is_active(self) -> bool:
+        """May lead and be in sync: neither fenced nor shutting down."""
+        return not (self.fenced or self.in_controlled_shutdown)
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Who holds a partition and who leads it.
+
+    `leader_epoch` grows whenever a leader is named, also the same one again; `partition_epoch` with every change.
+    `directories` goes with `replicas`, place by place.
+    """
+
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int = 0
+    partition_epoch: int = 0
+    directories: tuple[UUID, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
+    adding_replicas: tuple[int, ...] = ()
+    leader_recovery_state: int = 0
+    eligible_leader_replicas: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic; its partitions by index. A name created again gets another id."""
+
+    id: UUID
+    name: str
+    partitions: Mapping[int, Partition] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """Everything that the records up to and including `offset` say; `epoch` is the quorum leader's at that record.
+
+    Invariant: `topic_ids_by_name` names exactly the topics of `topics_by_id`.
+    """
+
+    offset: int = -1
+    epoch: int = 0
+    features: Mapping[str, int] = field(default_factory=dict)
+    brokers: Mapping[int, Broker] = field(default_factory=dict)
+    controllers: Mapping[int, RegisterControllerRecord] = field(default_factory=dict)
+    topics_by_id: Mapping[UUID, Topic] = field(default_factory=dict)
+    topic_ids_by_name: Mapping[str, UUID] = field(default_factory=dict)
+    configs: Mapping[tuple[int, str], Mapping[str, str]] = field(default_factory=dict)
+    next_producer_id: int = 0
+
+    def topic(self, name: str) -> Topic | None:
+        topic_id = self.topic_ids_by_name.get(name)
+        return None if topic_id is None else self.topics_by_id[topic_id]
+
+    def partition(self, topic_id: UUID, index: int) -> Partition | None:
+        topic = self.topics_by_id.get(topic_id)
+        return None if topic is None else topic.partitions.get(index)
+
+    def topic_configs(self, name: str) -> Mapping[str, str]:
+        """What was set for the topic; empty where nothing was."""
+        return self.configs.get((ResourceType.TOPIC, name), {})
+
+
+EMPTY = Image()

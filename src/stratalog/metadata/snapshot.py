@@ -1,0 +1,229 @@
+"""Snapshots of the metadata log: an image as records, and the bytes of a `.checkpoint` file.
+
+In: an image, or a file's bytes. Out: the file's bytes, or the records in it. It never reads or writes a file.
+
+A file is a control batch that opens (SnapshotHeader; where the voters are in the log also KRaftVersion and Voters),
+batches of records, and a control batch that closes (SnapshotFooter): KIP-630, Kafka's RecordsSnapshotWriter. Offsets
+count from 0; the file's name tells the log offset it stands for: `<end offset>-<epoch>.checkpoint`.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from stratalog.errors import Corrupt
+from stratalog.metadata.delta import Delta
+from stratalog.metadata.image import EMPTY, METADATA_VERSION, Broker, Image, Partition, Topic
+from stratalog.ports import Buffer
+from stratalog.wire.batch import crc_holds, scan
+from stratalog.wire.internal.control import ControlRecord, decode_control, encode_control
+from stratalog.wire.internal.control_records import (
+    SnapshotFooterRecord,
+    SnapshotHeaderRecord,
+)
+from stratalog.wire.internal.metadata import decode, encode
+from stratalog.wire.internal.metadata_records import (
+    BrokerEndpoint,
+    BrokerFeature,
+    ConfigRecord,
+    FeatureLevelRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    TopicRecord,
+)
+from stratalog.wire.records import Record, build_batch, read_records
+
+RECORDS_PER_BATCH = 1024
+"""Kafka: BatchAccumulator fills 8 MiB; a smaller unit keeps a damaged file's loss easy to name."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotId:
+    """What a snapshot stands for: all records below `end_offset`, the last of them written in `epoch`."""
+
+    end_offset: int
+    epoch: int
+
+    def file_name(self) -> str:
+        return f"{self.end_offset:020d}-{self.epoch:010d}.checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The content of a `.checkpoint` file; `control` is what stands between header and records (versions, voters)."""
+
+    last_contained_timestamp_ms: int
+    control: tuple[ControlRecord, ...]
+    records: tuple[Any, ...]
+
+
+def snapshot_id(image: Image) -> SnapshotId:
+    return SnapshotId(image.offset + 1, image.epoch)
+
+
+def parse_file_name(name: str) -> SnapshotId | None:
+    """None for any other file."""
+    stem, dot, extension = name.partition(".")
+    offset, dash, epoch = stem.partition("-")
+    if dot + extension != ".checkpoint" or not dash or len(offset) != 20 or len(epoch) != 10:
+        return None
+    return SnapshotId(int(offset), int(epoch)) if (offset + epoch).isdecimal() else None
+
+
+def records_of(image: Image) -> Iterator[Any]:
+    """The records that give `image` when replayed on the empty one, in an order that depends on nothing else.
+
+    The metadata version comes first, as a reader must know it before anything else (KIP-778).
+    """
+    for name in sorted(image.features, key=lambda name: (name != METADATA_VERSION, name)):
+        yield FeatureLevelRecord(name=name, feature_level=image.features[name])
+    for controller_id in sorted(image.controllers):
+        yield image.controllers[controller_id]
+    for broker_id in sorted(image.brokers):
+        yield broker_record(image.brokers[broker_id])
+    for topic in sorted(image.topics_by_id.values(), key=lambda topic: topic.name):
+        yield from topic_records(topic)
+    for (resource_type, resource_name), values in sorted(image.configs.items()):
+        for name in sorted(values):
+            yield ConfigRecord(
+                resource_type=resource_type,
+                resource_name=resource_name,
+                name=name,
+                value=values[name],
+            )
+    if image.next_producer_id:
+        # Kafka does not keep who was given the last block either.
+        yield ProducerIdsRecord(
+            broker_id=-1, broker_epoch=-1, next_producer_id=image.next_producer_id
+        )
+
+
+def encode_snapshot(
+    image: Image,
+    now_ms: int,
+    last_contained_timestamp_ms: int,
+    control: Sequence[ControlRecord] = (),
+) -> bytes:
+    """The bytes of the image's `.checkpoint` file; `control` is carried over from the log (versions, voters)."""
+    return encode_checkpoint(
+        list(records_of(image)),
+        now_ms,
+        last_contained_timestamp_ms=last_contained_timestamp_ms,
+        epoch=image.epoch,
+        control=control,
+    )
+
+
+def encode_checkpoint(
+    records: Sequence[Any],
+    now_ms: int,
+    *,
+    last_contained_timestamp_ms: int,
+    epoch: int,
+    control: Sequence[ControlRecord] = (),
+) -> bytes:
+    """A `.checkpoint` file of these records: also a node's first one, and `bootstrap.checkpoint`."""
+    header = SnapshotHeaderRecord(
+        version=0, last_contained_log_timestamp=last_contained_timestamp_ms
+    )
+    pieces: list[list[tuple[bytes | None, bytes]]] = [
+        [encode_control(record) for record in (header, *control)]
+    ]
+    for start in range(0, len(records), RECORDS_PER_BATCH):
+        pieces.append([(None, encode(r)) for r in records[start : start + RECORDS_PER_BATCH]])
+    pieces.append([encode_control(SnapshotFooterRecord(version=0))])
+    out = bytearray()
+    offset = 0
+    for number, piece in enumerate(pieces):
+        out += build_batch(
+            [Record(0, now_ms, key, value) for key, value in piece],
+            base_offset=offset,
+            leader_epoch=epoch,
+            control=number in (0, len(pieces) - 1),
+        )
+        offset += len(piece)
+    return bytes(out)
+
+
+def decode_snapshot(data: Buffer) -> Snapshot:
+    """What a `.checkpoint` file holds; raises Corrupt for any damage, a missing end included."""
+    control: list[ControlRecord] = []
+    records: list[Any] = []
+    end = 0
+    view = memoryview(data)
+    for position, header in scan(view):
+        if not crc_holds(view, position, header):
+            raise Corrupt(f"snapshot: checksum of the batch at {position}")
+        end = position + header.size
+        for record in read_records(view[position:end]):
+            if header.is_control:
+                found = decode_control(record.key, record.value)
+                control += [] if found is None else [found]
+            elif record.value is not None:
+                records.append(decode(record.value))
+    if end != len(view):
+        raise Corrupt(f"snapshot: {len(view) - end} bytes after the last whole batch")
+    if len(control) < 2 or not isinstance(control[-1], SnapshotFooterRecord):
+        raise Corrupt("snapshot: no footer")
+    first = control[0]
+    if not isinstance(first, SnapshotHeaderRecord):
+        raise Corrupt("snapshot: no header")
+    return Snapshot(first.last_contained_log_timestamp, tuple(control[1:-1]), tuple(records))
+
+
+def image_of(snapshot: Snapshot, identity: SnapshotId) -> Image:
+    """The image that a snapshot's records give, placed at its offset and epoch."""
+    delta = Delta(EMPTY)
+    delta.replay_all(0, snapshot.records)
+    return replace(delta.image(), offset=identity.end_offset - 1, epoch=identity.epoch)
+
+
+def broker_record(broker: Broker) -> RegisterBrokerRecord:
+    return RegisterBrokerRecord(
+        broker_id=broker.id,
+        incarnation_id=broker.incarnation_id,
+        broker_epoch=broker.epoch,
+        end_points=tuple(
+            BrokerEndpoint(
+                name=e.name, host=e.host, port=e.port, security_protocol=e.security_protocol
+            )
+            for e in broker.endpoints
+        ),
+        features=tuple(
+            BrokerFeature(
+                name=f.name, min_supported_version=f.min_level, max_supported_version=f.max_level
+            )
+            for f in broker.features
+        ),
+        rack=broker.rack,
+        fenced=broker.fenced,
+        in_controlled_shutdown=broker.in_controlled_shutdown,
+        log_dirs=broker.directories,
+        cordoned_log_dirs=broker.cordoned_directories,
+    )
+
+
+def topic_records(topic: Topic) -> Iterator[TopicRecord | PartitionRecord]:
+    """The topic, then its partitions in order."""
+    yield TopicRecord(name=topic.name, topic_id=topic.id)
+    for index in sorted(topic.partitions):
+        yield partition_record(topic, index, topic.partitions[index])
+
+
+def partition_record(topic: Topic, index: int, partition: Partition) -> PartitionRecord:
+    return PartitionRecord(
+        partition_id=index,
+        topic_id=topic.id,
+        replicas=partition.replicas,
+        isr=partition.isr,
+        removing_replicas=partition.removing_replicas,
+        adding_replicas=partition.adding_replicas,
+        leader=partition.leader,
+        leader_recovery_state=partition.leader_recovery_state,
+        leader_epoch=partition.leader_epoch,
+        partition_epoch=partition.partition_epoch,
+        directories=partition.directories,
+        eligible_leader_replicas=partition.eligible_leader_replicas or None,
+        last_known_elr=partition.last_known_elr or None,
+    )
