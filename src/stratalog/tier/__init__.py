@@ -1,0 +1,1 @@
+"""Closed segments in object storage: segment objects, manifests, archiver, fetcher."""

@@ -1,0 +1,187 @@
+"""A bucket that is a directory: `file:///path`.
+
+In: calls of `ports.ObjectStore`. Out: files. It never shows a partly written object, and what it says it has put
+survives a power loss: obstore's own local store never syncs, so this one is ours.
+
+An object is written under a temporary name in its own folder, synced, then renamed (put) or linked (put if absent: a
+link fails where the name is taken, whoever took it, in whichever process). Then its folder is synced. Folders, from the
+root down, are synced the first time this process puts below them. Temporary names start with `.~`, are never
+listed, and are left behind only by a crash. Thread-safe; any number of processes may share the directory.
+"""
+
+import contextlib
+import fcntl
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import PurePosixPath
+from typing import Final
+from urllib.parse import quote
+
+from stratalog.errors import Unavailable
+from stratalog.ports import AlreadyExists, Buffer, ObjectInfo
+
+__all__ = ["DirectoryStore"]
+
+_TEMPORARY: Final = ".~"
+_FULL_SYNC: Final = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: fsync does not reach the drive
+
+
+class DirectoryStore:
+    """`ports.ObjectStore` over a directory, which the first put creates."""
+
+    def __init__(self, root: str) -> None:
+        self.root = os.path.abspath(root)
+        self.url = "file://" + quote(self.root)
+        self._durable: set[str] = set()  # folders whose whole chain of names is synced
+
+    def put(self, path: str, chunks: Iterable[Buffer]) -> None:
+        full = self._full(path)
+        temporary = self._write(path, chunks)
+        with self._failures(path), _removed_on_failure(temporary):
+            os.replace(temporary, full)
+            _sync_folder(os.path.dirname(full))
+
+    def put_if_absent(self, path: str, data: Buffer) -> None:
+        full = self._full(path)
+        temporary = self._write(path, [data])
+        with self._failures(path):
+            try:
+                os.link(temporary, full)
+            except FileExistsError:
+                # The winner may not have synced its name yet, and the loser acts on what it reads there.
+                _sync_folder(os.path.dirname(full))
+                raise AlreadyExists(path) from None
+            finally:
+                os.unlink(temporary)
+            _sync_folder(os.path.dirname(full))
+
+    def get(self, path: str) -> bytes:
+        with self._failures(path), open(self._full(path), "rb") as file:
+            return file.read()
+
+    def get_range(self, path: str, start: int, size: int) -> bytes:
+        with self._failures(path), open(self._full(path), "rb", buffering=0) as file:
+            file.seek(start)
+            pieces = []
+            while size > 0 and (piece := file.read(size)):
+                pieces.append(piece)
+                size -= len(piece)
+            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def size(self, path: str) -> int:
+        with self._failures(path):
+            return os.stat(self._full(path)).st_size
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        folder = prefix.rpartition("/")[0]
+        with self._failures(prefix):
+            yield from self._walk(folder, prefix)
+
+    def _walk(self, folder: str, prefix: str) -> Iterator[ObjectInfo]:
+        try:
+            entries = sorted(os.scandir(os.path.join(self.root, folder)), key=lambda e: e.name)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for entry in entries:
+            path = f"{folder}/{entry.name}" if folder else entry.name
+            if entry.name.startswith(_TEMPORARY):
+                continue
+            if entry.is_dir():
+                if path.startswith(prefix) or prefix.startswith(path + "/"):
+                    yield from self._walk(path, prefix)
+            elif path.startswith(prefix):
+                with contextlib.suppress(FileNotFoundError):  # deleted since
+                    status = entry.stat()
+                    yield ObjectInfo(path, status.st_size, status.st_mtime_ns // 1_000_000)
+
+    def delete(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            with self._failures(path), contextlib.suppress(FileNotFoundError):
+                os.unlink(self._full(path))
+
+    def _full(self, path: str) -> str:
+        parts = PurePosixPath(path).parts
+        assert "/".join(parts) == path, f"no object path: {path!r}"
+        assert parts, "no object path: empty"
+        assert ".." not in parts, f"no object path: {path!r}"
+        return os.path.join(self.root, path)
+
+    @contextlib.contextmanager
+    def _failures(self, path: str) -> Iterator[None]:
+        """The port's exceptions for the system's."""
+        try:
+            yield
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+            raise FileNotFoundError(f"{path} in {self.url}") from error
+        except OSError as error:
+            raise Unavailable(f"{path} in {self.url}: {error.strerror or error}") from error
+
+    def _write(self, path: str, chunks: Iterable[Buffer]) -> str:
+        """Write a synced temporary file beside the object; returns its name.
+
+        What `chunks` raises is its own: a failing log directory is not a failing bucket.
+        """
+        folder = os.path.dirname(self._full(path))
+        temporary = os.path.join(folder, _TEMPORARY + uuid.uuid4().hex)
+        with self._failures(path):
+            self._make_durable(folder)
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        with _removed_on_failure(temporary):
+            try:
+                for chunk in chunks:
+                    view = memoryview(chunk).cast("B")
+                    while view:
+                        with self._failures(path):
+                            view = view[os.write(fd, view) :]
+                with self._failures(path):
+                    _sync(fd)
+            finally:
+                os.close(fd)
+        return temporary
+
+    def _make_durable(self, folder: str) -> None:
+        """Create a folder below the root and sync every name on the way to it.
+
+        Another process may have made some of them a moment ago and not synced yet, so all are, once a process.
+        """
+        if folder in self._durable:
+            return
+        os.makedirs(folder, exist_ok=True)
+        current = folder
+        while (parent := os.path.dirname(current)) != current:
+            try:
+                _sync_folder(parent)
+            except PermissionError:
+                break  # far above the root: not ours to make, so not ours to sync
+            current = parent
+        self._durable.add(folder)
+
+
+@contextlib.contextmanager
+def _removed_on_failure(temporary: str) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _sync_folder(folder: str) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        _sync(fd)
+    finally:
+        os.close(fd)
+
+
+def _sync(fd: int) -> None:
+    if _FULL_SYNC is not None:
+        try:
+            fcntl.fcntl(fd, _FULL_SYNC)
+        except OSError:
+            pass  # not every file system knows it: the plain one then
+        else:
+            return
+    os.fsync(fd)

@@ -1,0 +1,29 @@
+r"""JSON documents that notice a changed byte.
+
+In: JSON bytes. Out: the same with a checksum line, and back. It knows nothing of what the documents say.
+
+Layout: the JSON on one line, `\n`, the CRC32C of the JSON as eight lower-case hex digits, `\n`.
+"""
+
+from typing import Final
+
+from crc32c import crc32c
+
+from stratalog.errors import Corrupt
+
+__all__ = ["seal", "unseal"]
+
+TRAILER_SIZE: Final = 10
+
+
+def seal(document: bytes) -> bytes:
+    """The bytes to store for a JSON document without newlines."""
+    return b"%b\n%08x\n" % (document, crc32c(document))
+
+
+def unseal(data: bytes, path: str) -> bytes:
+    """The JSON document in stored bytes. Raises Corrupt naming `path` where any byte is not as sealed."""
+    document = data[:-TRAILER_SIZE]
+    if seal(document) != data:
+        raise Corrupt(f"{path}: the checksum does not match its {len(data)} bytes")
+    return document

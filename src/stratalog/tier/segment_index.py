@@ -1,0 +1,202 @@
+"""The index block of a segment object: one entry for every run of whole batches, as columns.
+
+In: batch headers in the order of the data; an encoded block. Out: the encoded block; which bytes hold an offset or a
+timestamp. It never sees records.
+
+An entry's CRC32C covers its bytes of the data, so that whoever fetches ranges at entry edges checks all they got
+with the block alone: a batch's own CRC leaves its base offset and leader epoch out.
+
+Layout (big-endian): entries u32, interval u32, then the columns, each whole: base offset i64, last offset i64, position
+i64, length u32, records u32, minimum timestamp i64, maximum timestamp i64, flags u32, CRC32C u32.
+"""
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from struct import Struct
+from sys import byteorder
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from stratalog.errors import Corrupt
+from stratalog.ports import Buffer
+from stratalog.wire.batch import BatchHeader
+
+__all__ = [
+    "FLAG_COMPRESSED",
+    "FLAG_CONTROL",
+    "FLAG_LOG_APPEND_TIME",
+    "FLAG_MINIMUM_EXACT",
+    "FLAG_TRANSACTIONAL",
+    "IndexBlock",
+    "IndexEntry",
+    "decode",
+]
+
+FLAG_CONTROL: Final = 1
+"""Some batch holds control records."""
+FLAG_TRANSACTIONAL: Final = 2
+"""Some batch belongs to a transaction."""
+FLAG_COMPRESSED: Final = 4
+"""Some batch is compressed."""
+FLAG_LOG_APPEND_TIME: Final = 8
+"""Some batch has the broker's timestamps."""
+FLAG_MINIMUM_EXACT: Final = 16
+"""The minimum timestamp is one; else it is only the least *first* timestamp of the batches (see `add`)."""
+
+NO_TIMESTAMP: Final = -1
+_HEAD: Final = Struct(">II")
+_CODES: Final = "qqqIIqqII"
+_ENTRY_SIZE: Final = 56
+
+
+class IndexEntry(NamedTuple):
+    """One run of whole batches: `position` and `length` are bytes of the object's data."""
+
+    base_offset: int
+    last_offset: int
+    position: int
+    length: int
+    records: int
+    min_timestamp: int
+    max_timestamp: int
+    flags: int
+    crc: int
+
+
+@dataclass(slots=True)
+class IndexBlock:
+    """The entries of one segment object in the order of offsets; filled with `add`, or decoded.
+
+    Invariants: entries tile the data from byte 0; offsets rise; an entry's `last_offset` is its last batch's.
+    """
+
+    interval_bytes: int
+    base_offsets: "array[int]" = field(default_factory=lambda: array("q"))
+    last_offsets: "array[int]" = field(default_factory=lambda: array("q"))
+    positions: "array[int]" = field(default_factory=lambda: array("q"))
+    lengths: "array[int]" = field(default_factory=lambda: array("I"))
+    records: "array[int]" = field(default_factory=lambda: array("I"))
+    min_timestamps: "array[int]" = field(default_factory=lambda: array("q"))
+    max_timestamps: "array[int]" = field(default_factory=lambda: array("q"))
+    flags: "array[int]" = field(default_factory=lambda: array("I"))
+    crcs: "array[int]" = field(default_factory=lambda: array("I"))
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def __iter__(self) -> Iterator[IndexEntry]:
+        return map(IndexEntry._make, zip(*self.columns(), strict=True))
+
+    def __getitem__(self, at: int) -> IndexEntry:
+        return IndexEntry._make([column[at] for column in self.columns()])
+
+    def columns(self) -> tuple["array[int]", ...]:
+        """The columns in the order of `IndexEntry`'s fields (and of the layout)."""
+        return (
+            self.base_offsets,
+            self.last_offsets,
+            self.positions,
+            self.lengths,
+            self.records,
+            self.min_timestamps,
+            self.max_timestamps,
+            self.flags,
+            self.crcs,
+        )
+
+    @property
+    def data_size(self) -> int:
+        """Bytes that the entries cover."""
+        return self.positions[-1] + self.lengths[-1] if self.positions else 0
+
+    def add(self, header: BatchHeader, batch: Buffer) -> None:
+        """Count one more batch; it opens a new entry once the last is `interval_bytes` long.
+
+        The maximum timestamp is exact: Kafka's header has it. The minimum is exact where the header gives it away (one
+        record, or log append time); else records may be older than the batch's first, which is what is kept, and
+        the entry's FLAG_MINIMUM_EXACT is off: such an entry must not be passed over for being too young.
+        """
+        if not self.positions or self.lengths[-1] >= self.interval_bytes:
+            self._open(header.base_offset)
+        flags = self.flags[-1]
+        flags |= FLAG_CONTROL if header.is_control else 0
+        flags |= FLAG_TRANSACTIONAL if header.is_transactional else 0
+        flags |= FLAG_COMPRESSED if header.codec else 0
+        flags |= FLAG_LOG_APPEND_TIME if header.is_log_append_time else 0
+        if header.record_count:
+            exact = header.record_count == 1 or header.is_log_append_time
+            least = header.max_timestamp if exact else header.base_timestamp
+            if not exact:
+                flags &= ~FLAG_MINIMUM_EXACT
+            known = self.min_timestamps[-1] if self.records[-1] else least
+            self.min_timestamps[-1] = min(known, least)
+            self.max_timestamps[-1] = max(self.max_timestamps[-1], header.max_timestamp)
+        self.flags[-1] = flags
+        self.records[-1] += header.record_count
+        self.last_offsets[-1] = header.last_offset
+        self.lengths[-1] += header.size
+        self.crcs[-1] = crc32c(batch, self.crcs[-1])
+
+    def _open(self, base_offset: int) -> None:
+        position = self.data_size
+        entry = IndexEntry(base_offset, -1, position, 0, 0, -1, -1, FLAG_MINIMUM_EXACT, 0)
+        for column, value in zip(self.columns(), entry, strict=True):
+            column.append(value)
+
+    def entry_of(self, offset: int) -> int:
+        """The number of the first entry whose last offset is `offset` or later; `len(self)` where there is none."""
+        return bisect_left(self.last_offsets, offset)
+
+    def check(self, first: int, stop: int, data: Buffer, path: str) -> None:
+        """Hold the bytes of entries `first` to `stop` (excluded) against their CRCs.
+
+        Raises Corrupt naming `path` for bytes missing or altered.
+        """
+        start = self.positions[first]
+        with memoryview(data) as view:
+            for at in range(first, stop):
+                begin = self.positions[at] - start
+                with view[begin : begin + self.lengths[at]] as piece:
+                    if len(piece) != self.lengths[at] or crc32c(piece) != self.crcs[at]:
+                        where = f"bytes {self.positions[at]}+{self.lengths[at]}"
+                        raise Corrupt(f"{path}: {where} are not those that were archived")
+
+    def encode(self) -> bytes:
+        """The block's bytes."""
+        pieces = [_HEAD.pack(len(self), self.interval_bytes)]
+        pieces += [_big_endian(column).tobytes() for column in self.columns()]
+        return b"".join(pieces)
+
+
+def decode(data: Buffer, path: str) -> IndexBlock:
+    """A block from its bytes. Raises Corrupt naming `path` where they are none."""
+    if len(data) < _HEAD.size:
+        raise Corrupt(f"{path}: its index block has {len(data)} bytes")
+    count, interval = _HEAD.unpack_from(data)
+    if len(data) != _HEAD.size + count * _ENTRY_SIZE:
+        raise Corrupt(f"{path}: its index block has {len(data)} bytes for {count} entries")
+    block = IndexBlock(interval)
+    at = _HEAD.size
+    with memoryview(data) as view:
+        for column in block.columns():
+            end = at + count * column.itemsize
+            column.frombytes(view[at:end])
+            if byteorder == "little":
+                column.byteswap()
+            at = end
+    expected = 0
+    for position, length in zip(block.positions, block.lengths, strict=True):
+        if position != expected:
+            raise Corrupt(f"{path}: its index block does not tile the data")
+        expected += length
+    return block
+
+
+def _big_endian(column: "array[int]") -> "array[int]":
+    swapped = column[:]
+    if byteorder == "little":
+        swapped.byteswap()
+    return swapped
