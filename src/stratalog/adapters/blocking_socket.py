@@ -1,0 +1,52 @@
+"""Sockets that wait, for Spark's driver and tasks, which have threads but no event loop.
+
+In: an address and a time-out. Out: a stream to send to and receive from; OSError as the system gives it (a time-out
+is TimeoutError). It never retries.
+"""
+
+import socket
+import time
+from collections.abc import Sequence
+
+from stratalog.ports import Buffer
+
+_VECTORS = 64  # buffers per sendmsg; systems refuse more than IOV_MAX
+
+
+class BlockingStream:
+    """One connected TCP socket."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+
+    def send(self, buffers: Sequence[Buffer]) -> None:
+        """Send all of `buffers`."""
+        views = [view for buffer in buffers if len(view := memoryview(buffer).cast("B"))]
+        first = 0
+        while first < len(views):
+            sent = self._socket.sendmsg(views[first : first + _VECTORS])
+            while first < len(views) and sent >= len(views[first]):
+                sent -= len(views[first])
+                first += 1
+            if sent:
+                views[first] = views[first][sent:]
+
+    def receive_into(self, buffer: memoryview) -> int:
+        """Bytes received, at least one; 0 when the peer has closed."""
+        return self._socket.recv_into(buffer)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class BlockingNetwork:
+    """Opens connections, and waits between attempts."""
+
+    def connect(self, host: str, port: int, timeout_s: float) -> BlockingStream:
+        """Connect; every later wait on the stream has the same time-out."""
+        connected = socket.create_connection((host, port), timeout=timeout_s)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return BlockingStream(connected)
+
+    def pause(self, seconds: float) -> None:
+        time.sleep(seconds)

@@ -1,0 +1,381 @@
+"""The client's asyncio shell: what the CLI and brokers use to talk to brokers.
+
+In: a `ports.Network` and a bootstrap list. Out: answers as the dataclasses of `calls.py`. It never starts a thread or
+a task: an answer resolves a future, and whoever asked awaits it.
+
+Raises Unavailable("broker HOST:PORT unreachable: …") where nobody answers, Rejected(code) where the cluster says no.
+Not for several event loops.
+
+    client = await Client.connect(network, "127.0.0.1:9092")
+    await client.create_topics([NewTopic("t", partitions=1)])
+    async with client.pipeline(window=5) as pipeline:
+        await pipeline.send("t", 0, batch)
+    await client.close()
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, TypeVar, cast
+
+from stratalog.client import calls
+from stratalog.client.calls import (
+    BrokerAddress,
+    Call,
+    ClusterInfo,
+    FetchSpan,
+    ListedOffset,
+    NewTopic,
+    Produced,
+    ResourceConfigs,
+    TopicResult,
+)
+from stratalog.client.cluster import Ask, ClusterView, Program, parse_bootstrap
+from stratalog.client.core import ClientConnection
+from stratalog.errors import ErrorCode, Rejected, Unavailable
+from stratalog.ports import Network
+from stratalog.wire.fetch import FetchedPartition
+
+__all__ = ["Client", "Pipeline"]
+
+T = TypeVar("T")
+
+
+class _Link(asyncio.BufferedProtocol):
+    """One connection: the core's state, the transport, and who waits for which answer."""
+
+    def __init__(self, address: BrokerAddress, client_id: str) -> None:
+        self.peer = f"{address.host}:{address.port}"
+        self.core = ClientConnection(self.peer, client_id)
+        self.closed = False
+        self._transport: asyncio.Transport | None = None
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._writable = asyncio.Event()
+        self._writable.set()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.core.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            answers = self.core.received(nbytes)
+        except Unavailable as error:
+            self._fail(error)
+            return
+        for correlation_id, answer in answers:
+            future = self._waiting.pop(correlation_id)
+            if future.done():  # whoever asked has given up
+                continue
+            if isinstance(answer, Rejected):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail(
+            Unavailable(f"broker {self.peer} closed the connection" + (f": {exc}" if exc else ""))
+        )
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def close(self) -> None:
+        self._fail(Unavailable(f"connection to broker {self.peer} is closed"))
+
+    def send(self, call: Call[T]) -> "asyncio.Future[T]":
+        """Send at once; the future has the answer. Requests of one link arrive in the order of these calls."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        if self.closed or self._transport is None:
+            future.set_exception(Unavailable(f"broker {self.peer} closed the connection"))
+            return future
+        correlation_id, pieces = self.core.send(call)
+        self._transport.writelines(pieces)
+        if call.unanswered is not None:
+            future.set_result(call.unanswered)
+        else:
+            self._waiting[correlation_id] = future
+        return future
+
+    async def writable(self) -> None:
+        """Wait while the transport holds more than it wants."""
+        await self._writable.wait()
+
+    def _fail(self, error: Unavailable) -> None:
+        self.closed = True
+        self._writable.set()
+        if self._transport is not None:
+            self._transport.abort()
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            if not future.done():
+                future.set_exception(error)
+
+
+class Client:
+    """A cluster, through as many connections as it takes."""
+
+    def __init__(
+        self, network: Network, bootstrap: str, *, client_id: str, timeout_s: float
+    ) -> None:
+        """Use `connect`."""
+        self._network = network
+        self._view = ClusterView(parse_bootstrap(bootstrap))
+        self._client_id = client_id
+        self._timeout_s = timeout_s
+        self._links: dict[tuple[str, int], _Link] = {}
+        self._opening: dict[tuple[str, int], asyncio.Lock] = {}
+
+    @classmethod
+    async def connect(
+        cls, network: Network, bootstrap: str, *, client_id: str = "strata", timeout_s: float = 30.0
+    ) -> "Client":
+        """Reach one broker of `host:port,…` now. Raises Unavailable, or ValueError for a malformed list."""
+        client = cls(network, bootstrap, client_id=client_id, timeout_s=timeout_s)
+        failure: Unavailable | None = None
+        for address in client._view.candidates(None):
+            try:
+                await client._link(address)
+                return client
+            except Unavailable as error:
+                failure = failure or error
+        assert failure is not None, "a bootstrap list is never empty"
+        raise failure
+
+    async def close(self) -> None:
+        """Close every connection; what is unanswered raises Unavailable."""
+        links, self._links = self._links, {}
+        for link in links.values():
+            link.close()
+
+    async def __aenter__(self) -> "Client":
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def metadata(self, topics: Sequence[str] | None = None) -> ClusterInfo:
+        """Brokers and the topics named (None: all); a missing topic has its error in its entry."""
+        return await self._run(self._view.metadata(topics))
+
+    async def create_topics(
+        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> list[TopicResult]:
+        """One result per topic, in the broker's order; look at each `error`."""
+        return await self._run(
+            self._view.on_controller(calls.create_topics(topics, validate_only=validate_only))
+        )
+
+    async def delete_topics(self, names: Sequence[str]) -> list[TopicResult]:
+        """One result per topic; look at each `error`."""
+        return await self._run(self._view.on_controller(calls.delete_topics(names)))
+
+    async def describe_configs(
+        self, resources: Sequence[tuple[int, str]], *, documentation: bool = False
+    ) -> list[ResourceConfigs]:
+        """Configurations of (calls.TOPIC, name) or (calls.BROKER, node id as text)."""
+        return await self._run(
+            self._view.on_any(calls.describe_configs(resources, documentation=documentation))
+        )
+
+    async def list_offsets(
+        self, wanted: Mapping[tuple[str, int], int], *, isolation: int = calls.READ_UNCOMMITTED
+    ) -> dict[tuple[str, int], ListedOffset]:
+        """(topic, partition) -> offset for a timestamp (epoch ms, calls.EARLIEST, calls.LATEST)."""
+        return await self._run(self._view.list_offsets(wanted, isolation))
+
+    async def fetch(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        max_bytes: int = 1 << 20,
+        max_wait_ms: int = 500,
+        min_bytes: int = 1,
+        isolation: int = calls.READ_UNCOMMITTED,
+    ) -> FetchedPartition:
+        """Record batches from the one that holds `offset` on: `records` is one memoryview, maybe empty, maybe with a
+        part of a batch at its end. Raises Rejected(OFFSET_OUT_OF_RANGE) and the like."""
+        await self._run(self._view.leader(topic, partition))
+        span = FetchSpan(
+            topic,
+            self._view.topics[topic].topic_id,
+            partition,
+            offset,
+            max_bytes,
+            max_wait_ms,
+            min_bytes,
+            isolation,
+        )
+        return await self._run(self._view.fetch(span))
+
+    async def init_producer_id(self) -> tuple[int, int]:
+        """A fresh (producer id, epoch), to be built into batches."""
+        return await self._run(self._view.on_any(calls.init_producer_id()))
+
+    async def produce(
+        self, topic: str, partition: int, batch: bytes | bytearray | memoryview, *, acks: int = -1
+    ) -> Produced:
+        """One whole batch; returns when it is acknowledged. Raises Rejected. For volume use `pipeline`."""
+        async with self.pipeline(acks=acks, window=1) as pipeline:
+            future = await pipeline.send(topic, partition, batch)
+        return future.result()
+
+    def pipeline(self, *, acks: int = -1, window: int = 5) -> "Pipeline":
+        """Many batches in flight: at most `window` unanswered at a time."""
+        return Pipeline(self, acks=acks, window=window)
+
+    async def call(self, call: Call[T], node_id: int | None = None) -> T:
+        """One call on one broker (None: any), without retries."""
+        return cast(T, await self._ask(Ask(node_id, call)))
+
+    async def _leader_link(self, topic: str, partition: int) -> _Link:
+        leader = await self._run(self._view.leader(topic, partition))
+        return await self._link(self._view.candidates(leader)[0])
+
+    async def _run(self, program: Program[T]) -> T:
+        """Perform a program of `cluster.py`."""
+        try:
+            step = next(program)
+            while True:
+                if isinstance(step, Ask):
+                    try:
+                        answer = await self._ask(step)
+                    except (Unavailable, Rejected) as error:
+                        step = program.throw(error)
+                    else:
+                        step = program.send(answer)
+                else:
+                    await asyncio.sleep(step.seconds)
+                    step = program.send(None)
+        except StopIteration as stop:
+            return cast(T, stop.value)
+
+    async def _ask(self, ask: Ask) -> Any:
+        failure = Unavailable(f"broker {ask.node_id} is not in the cluster")
+        for address in self._view.candidates(ask.node_id):
+            try:
+                link = await self._link(address)
+                return await self._within(link, link.send(ask.call))
+            except Unavailable as error:
+                failure = error
+        raise failure
+
+    async def _within(self, link: _Link, future: "asyncio.Future[T]") -> T:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await future
+        except TimeoutError:
+            link.close()  # what is behind the late answer would be late too
+            raise Unavailable(
+                f"broker {link.peer} did not answer in {self._timeout_s:g} s"
+            ) from None
+
+    async def _link(self, address: BrokerAddress) -> _Link:
+        key = (address.host, address.port)
+        async with self._opening.setdefault(key, asyncio.Lock()):
+            link = self._links.get(key)
+            if link is None or link.closed:
+                link = await self._open(address)
+                self._links[key] = link
+            return link
+
+    async def _open(self, address: BrokerAddress) -> _Link:
+        peer = f"{address.host}:{address.port}"
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                _, protocol = await self._network.connect(
+                    address.host, address.port, lambda: _Link(address, self._client_id)
+                )
+        except TimeoutError:
+            raise Unavailable(
+                f"broker {peer} unreachable: no connection in {self._timeout_s:g} s"
+            ) from None
+        except OSError as error:
+            raise Unavailable(f"broker {peer} unreachable: {error.strerror or error}") from error
+        link = cast(_Link, protocol)
+        try:
+            link.core.versions = await self._within(link, link.send(calls.api_versions()))
+        except Unavailable as error:
+            raise Unavailable(f"broker {peer} unreachable: {error}") from error
+        return link
+
+
+class Pipeline:
+    """Batches in flight, acknowledged in order per broker. The first refusal is raised by the next `send` or at the
+    end of the `async with` block, and nothing is sent after it; what was in flight may have been appended."""
+
+    def __init__(self, client: Client, *, acks: int, window: int) -> None:
+        assert window > 0, "a window of at least one batch"
+        self._client = client
+        self._acks = acks
+        self._window = window
+        self._in_flight: deque[tuple[_Link, asyncio.Future[Produced]]] = deque()
+        self._failure: Exception | None = None
+        self.acknowledged = 0
+        """Batches acknowledged so far."""
+
+    async def __aenter__(self) -> "Pipeline":
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            await self.drain()
+        else:
+            self._in_flight.clear()
+
+    async def send(
+        self, topic: str, partition: int, batch: bytes | bytearray | memoryview
+    ) -> "asyncio.Future[Produced]":
+        """Queue one whole batch, which must not change until it is acknowledged; waits while the window is full. The
+        future may be ignored: a refusal is raised here or by `drain` all the same."""
+        while len(self._in_flight) >= self._window:
+            await self._settle()
+        if self._failure is not None:
+            raise self._failure
+        link = await self._client._leader_link(topic, partition)
+        await link.writable()
+        call = calls.produce(
+            topic, partition, batch, acks=self._acks, timeout_ms=int(self._client._timeout_s * 1000)
+        )
+        future = link.send(call)
+        self._in_flight.append((link, future))
+        return future
+
+    async def drain(self) -> None:
+        """Wait until every batch is acknowledged. Raises the first Rejected or Unavailable."""
+        while self._in_flight:
+            await self._settle()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _settle(self) -> None:
+        """Wait for the oldest batch."""
+        link, future = self._in_flight.popleft()
+        try:
+            produced = await self._client._within(link, future)
+        except (Unavailable, Rejected) as error:
+            self._failure = self._failure or error
+            return
+        if produced.error != ErrorCode.none:
+            refused = Rejected(produced.error, produced.message or "")
+            self._failure = self._failure or refused
+            return
+        self.acknowledged += 1

@@ -1,0 +1,186 @@
+"""The client's blocking shell, for Spark's driver and tasks.
+
+In: a network that waits (`adapters.blocking_socket`) and a bootstrap list. Out: answers as the dataclasses of
+`calls.py`. It never starts a thread, and one thread uses it at a time.
+
+Raises Unavailable("broker HOST:PORT unreachable: …") where nobody answers, Rejected(code) where the cluster says no.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Protocol, TypeVar, cast
+
+from stratalog.client import calls
+from stratalog.client.calls import (
+    BrokerAddress,
+    Call,
+    ClusterInfo,
+    FetchSpan,
+    ListedOffset,
+    ResourceConfigs,
+)
+from stratalog.client.cluster import Ask, ClusterView, Program, parse_bootstrap
+from stratalog.client.core import ClientConnection
+from stratalog.errors import Rejected, Unavailable
+from stratalog.ports import Buffer
+from stratalog.wire.fetch import FetchedPartition
+
+__all__ = ["BlockingClient", "Network", "Stream"]
+
+T = TypeVar("T")
+
+
+class Stream(Protocol):
+    """A connected socket. Raises OSError."""
+
+    def send(self, buffers: Sequence[Buffer]) -> None: ...
+
+    def receive_into(self, buffer: memoryview) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class Network(Protocol):
+    """Opens streams, and waits. Raises OSError."""
+
+    def connect(self, host: str, port: int, timeout_s: float) -> Stream: ...
+
+    def pause(self, seconds: float) -> None: ...
+
+
+class _Link:
+    """One connection: a stream and the core's state."""
+
+    def __init__(self, stream: Stream, core: ClientConnection) -> None:
+        self.core = core
+        self.stream = stream
+
+    def call(self, call: Call[T]) -> T:
+        correlation_id, pieces = self.core.send(call)
+        try:
+            self.stream.send(pieces)
+            if call.unanswered is not None:
+                return call.unanswered
+            while True:
+                count = self.stream.receive_into(self.core.get_buffer())
+                if not count:
+                    raise Unavailable(f"broker {self.core.peer} closed the connection")
+                for answered, answer in self.core.received(count):
+                    assert answered == correlation_id, "one call at a time"
+                    if isinstance(answer, Rejected):
+                        raise answer
+                    return cast(T, answer)
+        except TimeoutError:
+            raise Unavailable(f"broker {self.core.peer} did not answer in time") from None
+        except OSError as error:
+            raise Unavailable(f"broker {self.core.peer}: {error.strerror or error}") from error
+
+
+class BlockingClient:
+    """A cluster, through as many connections as it takes."""
+
+    def __init__(
+        self,
+        network: Network,
+        bootstrap: str,
+        *,
+        client_id: str = "stratalog",
+        timeout_s: float = 30.0,
+    ) -> None:
+        """Connects when first asked. Raises ValueError for a malformed list of `host:port`."""
+        self._network = network
+        self._view = ClusterView(parse_bootstrap(bootstrap))
+        self._client_id = client_id
+        self._timeout_s = timeout_s
+        self._links: dict[tuple[str, int], _Link] = {}
+
+    def close(self) -> None:
+        links, self._links = self._links, {}
+        for link in links.values():
+            link.stream.close()
+
+    def __enter__(self) -> "BlockingClient":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def metadata(self, topics: Sequence[str] | None = None) -> ClusterInfo:
+        """Brokers and the topics named (None: all); a missing topic has its error in its entry."""
+        return self._run(self._view.metadata(topics))
+
+    def list_offsets(
+        self, wanted: Mapping[tuple[str, int], int], *, isolation: int = calls.READ_UNCOMMITTED
+    ) -> dict[tuple[str, int], ListedOffset]:
+        """(topic, partition) -> offset for a timestamp (epoch ms, calls.EARLIEST, calls.LATEST)."""
+        return self._run(self._view.list_offsets(wanted, isolation))
+
+    def describe_configs(self, resources: Sequence[tuple[int, str]]) -> list[ResourceConfigs]:
+        """Configurations of (calls.TOPIC, name) or (calls.BROKER, node id as text)."""
+        return self._run(self._view.on_any(calls.describe_configs(resources)))
+
+    def fetch(self, span: FetchSpan) -> FetchedPartition:
+        """Record batches from the one that holds `span.offset` on; perhaps none, perhaps a part of one at the end."""
+        return self._run(self._view.fetch(span))
+
+    def call(self, call: Call[T], node_id: int | None = None) -> T:
+        """One call on one broker (None: any), without retries."""
+        return cast(T, self._ask(Ask(node_id, call)))
+
+    def _run(self, program: Program[T]) -> T:
+        """Perform a program of `cluster.py`."""
+        try:
+            step = next(program)
+            while True:
+                if isinstance(step, Ask):
+                    try:
+                        answer = self._ask(step)
+                    except (Unavailable, Rejected) as error:
+                        step = program.throw(error)
+                    else:
+                        step = program.send(answer)
+                else:
+                    self._network.pause(step.seconds)
+                    step = program.send(None)
+        except StopIteration as stop:
+            return cast(T, stop.value)
+
+    def _ask(self, ask: Ask) -> Any:
+        failure = Unavailable(f"broker {ask.node_id} is not in the cluster")
+        for address in self._view.candidates(ask.node_id):
+            try:
+                return self._link(address).call(ask.call)
+            except Unavailable as error:
+                failure = error
+                self._drop(address)
+        raise failure
+
+    def _drop(self, address: BrokerAddress) -> None:
+        link = self._links.pop((address.host, address.port), None)
+        if link is not None:
+            link.stream.close()
+
+    def _link(self, address: BrokerAddress) -> _Link:
+        key = (address.host, address.port)
+        link = self._links.get(key)
+        if link is None:
+            peer = f"{address.host}:{address.port}"
+            try:
+                stream = self._network.connect(address.host, address.port, self._timeout_s)
+            except OSError as error:
+                raise Unavailable(
+                    f"broker {peer} unreachable: {error.strerror or error}"
+                ) from error
+            link = _Link(stream, ClientConnection(peer, self._client_id))
+            try:
+                link.core.versions = link.call(calls.api_versions())
+            except Unavailable as error:
+                stream.close()
+                raise Unavailable(f"broker {peer} unreachable: {error}") from error
+            self._links[key] = link
+        return link

@@ -1,0 +1,201 @@
+"""Who leads what, and whom to ask again: the part of a client that both shells share.
+
+In: what the shells hear. Out: *programs*, generators that yield `Ask` (send this call to that broker) or `Pause` (wait
+so many seconds), are sent the answer or thrown `Unavailable`, and return the result. They never do I/O.
+
+Retried: a broker that cannot be reached, and the errors that pass by themselves once metadata is fresh. A topic or
+partition that does not exist is an error at once.
+"""
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from stratalog.client import calls
+from stratalog.client.calls import (
+    BrokerAddress,
+    Call,
+    ClusterInfo,
+    FetchSpan,
+    ListedOffset,
+    TopicInfo,
+)
+from stratalog.errors import ErrorCode, Rejected, Unavailable
+from stratalog.wire.fetch import FetchedPartition
+
+T = TypeVar("T")
+
+PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.0, 3.0)
+"""Seconds between attempts; after the last one the error stands."""
+
+PASSING = frozenset(
+    {
+        ErrorCode.broker_not_available,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.kafka_storage_error,
+        ErrorCode.leader_not_available,
+        ErrorCode.network_exception,
+        ErrorCode.not_controller,
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.offset_not_available,
+        ErrorCode.replica_not_available,
+        ErrorCode.request_timed_out,
+        ErrorCode.throttling_quota_exceeded,
+        ErrorCode.unknown_leader_epoch,
+    }
+)
+"""Errors that pass by themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Send `call` to the broker `node_id` (None: to any) and send back its answer."""
+
+    node_id: int | None
+    call: Call[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait `seconds`."""
+
+    seconds: float
+
+
+Program = Generator[Ask | Pause, Any, T]
+
+
+def parse_bootstrap(text: str) -> list[tuple[str, int]]:
+    """`host:port,host:port` (IPv6 in brackets) as pairs. Raises ValueError naming the part that is wrong."""
+    servers = []
+    for part in text.split(","):
+        server = part.strip()
+        if not server:
+            continue
+        host, colon, port = server.rpartition(":")
+        if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ValueError(f"{server!r} is not host:port")
+        servers.append((host.strip("[]"), int(port)))
+    if not servers:
+        raise ValueError(f"{text!r} names no host:port")
+    return servers
+
+
+class ClusterView:
+    """What is known of a cluster, and programs over it."""
+
+    def __init__(self, bootstrap: Sequence[tuple[str, int]]) -> None:
+        self._bootstrap = [
+            BrokerAddress(-1 - number, host, port) for number, (host, port) in enumerate(bootstrap)
+        ]
+        self.brokers: dict[int, BrokerAddress] = {}
+        self.topics: dict[str, TopicInfo] = {}
+
+    def candidates(self, node_id: int | None) -> list[BrokerAddress]:
+        """Whom to try for an `Ask`, in order. Empty where the broker is not known (any more)."""
+        if node_id is None:
+            return [*self.brokers.values(), *self._bootstrap]
+        known = self.brokers.get(node_id)
+        return [known] if known is not None else []
+
+    def metadata(self, topics: Sequence[str] | None) -> Program[ClusterInfo]:
+        """Fresh metadata; also remembered for routing."""
+        info: ClusterInfo = yield from _persistent(lambda: _ask(None, calls.metadata(topics)))
+        self.brokers = dict(info.brokers)
+        self.topics.update(info.topics)
+        return info
+
+    def on_any(self, call: Call[T]) -> Program[T]:
+        """`call` on whichever broker answers."""
+        return _persistent(lambda: _ask(None, call))
+
+    def on_controller(self, call: Call[T]) -> Program[T]:
+        """`call` on the controller, where the cluster names one (Kafka before KRaft), else on any broker."""
+        info = yield from self.metadata([])
+        node_id = info.controller_id if info.controller_id in info.brokers else None
+        answer: T = yield from _persistent(lambda: _ask(node_id, call))
+        return answer
+
+    def leader(self, topic: str, partition: int, *, fresh: bool = False) -> Program[int]:
+        """Node id of a partition's leader; raises Rejected where topic, partition or leader is missing."""
+        if fresh or topic not in self.topics:
+            yield from self.metadata([topic])
+        info = self.topics[topic]
+        if info.error:
+            self.topics.pop(topic, None)
+            raise Rejected(info.error, f"topic {topic}: {info.error.name}")
+        found = info.partitions.get(partition)
+        if found is None:
+            self.topics.pop(topic, None)
+            raise Rejected(
+                ErrorCode.unknown_topic_or_partition, f"topic {topic} has no partition {partition}"
+            )
+        if found.leader < 0:
+            raise Rejected(ErrorCode.leader_not_available, f"{topic}-{partition} has no leader")
+        return found.leader
+
+    def list_offsets(
+        self, wanted: Mapping[tuple[str, int], int], isolation: int
+    ) -> Program[dict[tuple[str, int], ListedOffset]]:
+        """Offsets by timestamp, asked of each partition's leader. Raises Rejected for the first that has none."""
+        answers: dict[tuple[str, int], ListedOffset] = {}
+
+        def attempt() -> Program[dict[tuple[str, int], ListedOffset]]:
+            names = sorted({name for name, index in wanted if (name, index) not in answers})
+            yield from self.metadata(names)
+            by_leader: dict[int, dict[tuple[str, int], int]] = {}
+            for key, timestamp in wanted.items():
+                if key not in answers:
+                    leader = yield from self.leader(*key)
+                    by_leader.setdefault(leader, {})[key] = timestamp
+            for leader, asked in by_leader.items():
+                found = yield from _ask(leader, calls.list_offsets(asked, isolation))
+                for key in asked:
+                    answer = found.get(key)
+                    if answer is None:
+                        raise Rejected(
+                            ErrorCode.unknown_server_error, f"no offset of {key[0]}-{key[1]}"
+                        )
+                    if answer.error:
+                        raise Rejected(answer.error, f"{key[0]}-{key[1]}: {answer.error.name}")
+                    answers[key] = answer
+            return answers
+
+        return (yield from _persistent(attempt))
+
+    def fetch(self, span: FetchSpan) -> Program[FetchedPartition]:
+        """Record batches from the partition's leader. Raises Rejected for an error that does not pass."""
+        fresh = False
+
+        def attempt() -> Program[FetchedPartition]:
+            nonlocal fresh
+            leader = yield from self.leader(span.topic, span.partition, fresh=fresh)
+            fresh = True  # an attempt that fails is followed by one with fresh metadata
+            found: FetchedPartition = yield from _ask(leader, calls.fetch(span))
+            if found.error_code:
+                code = ErrorCode(found.error_code)
+                raise Rejected(
+                    code, f"fetch of {span.topic}-{span.partition} at {span.offset}: {code.name}"
+                )
+            return found
+
+        return (yield from _persistent(attempt))
+
+
+def _ask(node_id: int | None, call: Call[T]) -> Program[T]:
+    answer: T = yield Ask(node_id, call)
+    return answer
+
+
+def _persistent(attempt: Callable[[], Program[T]]) -> Program[T]:
+    """Run `attempt` until it succeeds, fails for good, or has been refused once more than there are pauses."""
+    for pause in PAUSES_S:
+        try:
+            return (yield from attempt())
+        except Unavailable:
+            pass
+        except Rejected as error:
+            if error.code not in PASSING:
+                raise
+        yield Pause(pause)
+    return (yield from attempt())

@@ -1,0 +1,104 @@
+"""A connection to a broker without its socket.
+
+In: calls to make and bytes that arrived. Out: bytes to send and answers by correlation id. It never does I/O: a
+shell sends what `send` returns, receives into `get_buffer`, and passes on what `received` gives.
+
+Kafka answers a connection's requests in order, so answers are matched to the oldest open request and a correlation
+id that does not fit means that the stream is lost.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stratalog.client.calls import API_VERSIONS, SPOKEN, Call
+from stratalog.errors import ErrorCode, Rejected, Unavailable
+from stratalog.ports import Buffer
+from stratalog.wire.frames import FrameReader
+from stratalog.wire.messages import decode_response, encode_request
+
+MAX_FRAME_BYTES = 512 << 20
+"""A Fetch answer may carry one batch of any size the topic allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    correlation_id: int
+    version: int
+    call: Call[Any]
+
+
+class ClientConnection:
+    """One connection's protocol state. `versions` is empty until an ApiVersions answer has been put there."""
+
+    def __init__(self, peer: str, client_id: str) -> None:
+        self.peer = peer
+        self.versions: Mapping[int, tuple[int, int]] = {}
+        self._client_id = client_id
+        self._frames = FrameReader(MAX_FRAME_BYTES)
+        self._open: deque[_Open] = deque()
+        self._next_id = 0
+
+    @property
+    def waiting(self) -> int:
+        """Requests sent and not answered."""
+        return len(self._open)
+
+    def send(self, call: Call[Any]) -> tuple[int, list[Buffer]]:
+        """A correlation id, and the bytes of the request. Raises Rejected(UNSUPPORTED_VERSION)."""
+        version = self._version(call.api_key, call.highest)
+        correlation_id, self._next_id = self._next_id, (self._next_id + 1) & 0x7FFFFFFF
+        pieces = encode_request(
+            call.api_key, version, correlation_id, self._client_id, call.build(version)
+        )
+        if call.unanswered is None:
+            self._open.append(_Open(correlation_id, version, call))
+        return correlation_id, pieces
+
+    def get_buffer(self) -> memoryview:
+        """Where to receive the next bytes."""
+        return self._frames.get_buffer(-1)
+
+    def received(self, count: int) -> list[tuple[int, Any]]:
+        """(correlation id, answer or the Rejected it means) of each answer that `count` more bytes complete.
+
+        Raises Unavailable when the stream makes no sense: close the connection then.
+        """
+        try:
+            frames = self._frames.buffer_updated(count)
+        except Rejected as error:
+            raise Unavailable(f"broker {self.peer}: {error}") from error
+        return [self._answer(frame) for frame in frames]
+
+    def _answer(self, frame: memoryview) -> tuple[int, Any]:
+        if not self._open:
+            raise Unavailable(f"broker {self.peer} sent an answer to nothing")
+        asked = self._open.popleft()
+        try:
+            correlation_id, body = decode_response(asked.call.api_key, asked.version, frame)
+        except Rejected as error:
+            raise Unavailable(
+                f"broker {self.peer} sent an answer that cannot be read: {error}"
+            ) from error
+        if correlation_id != asked.correlation_id:
+            raise Unavailable(
+                f"broker {self.peer} answered {correlation_id}, not {asked.correlation_id}"
+            )
+        try:
+            return correlation_id, asked.call.read(body, asked.version)
+        except Rejected as error:
+            return correlation_id, error
+
+    def _version(self, api_key: int, limit: int) -> int:
+        lowest, highest = SPOKEN[api_key]
+        highest = min(highest, limit)
+        if api_key == API_VERSIONS:
+            return highest
+        served = self.versions.get(api_key)
+        if served is None or served[0] > highest or served[1] < lowest:
+            raise Rejected(
+                ErrorCode.unsupported_version,
+                f"broker {self.peer} does not serve API {api_key} in versions {lowest} to {highest}",
+            )
+        return min(highest, served[1])
