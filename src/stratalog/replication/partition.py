@@ -1,8 +1,8 @@
 """What one broker knows of a partition's replication: who is in sync, and up to where all of them agree.
 
-In: the metadata log's decisions (leader, epoch, ISR) and log end offsets, ours and those that followers' fetches reveal.
-Out: the high watermark, checks of clients' epochs, and who should join or leave the ISR. It never reads a log, and
-never changes the ISR itself: the controller does.
+In: the metadata log's decisions (leader, epoch, ISR) and log end offsets, ours and those that followers' fetches
+reveal. Out: the high watermark, checks of clients' epochs, and who should join or leave the ISR. It never reads a log,
+and never changes the ISR itself: the controller does.
 
 Invariants:
 
@@ -83,6 +83,8 @@ class PartitionReplica:
             self.leader_epoch = leader_epoch
             self.leads = True
             self.epoch_start_offset = log_end_offset
+            # A crash may have taken the end of a log whose high watermark was written down.
+            self.high_watermark = min(self.high_watermark, log_end_offset)
             self.followers = {one: FollowerState(caught_up_ms=now_ms) for one in others}
         self.on_append(log_end_offset)
 

@@ -9,7 +9,7 @@ request is found from its token and each partition it watches, and forgotten fro
 Kafka: `DelayedOperationPurgatory`, `DelayedProduce`, `DelayedFetch`.
 """
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Mapping
 from heapq import heappop, heappush
 from typing import Generic, TypeVar
@@ -71,7 +71,8 @@ class ProduceWaits(Generic[K, T]):
         self._waiting_max = waiting_max
         self._deadlines: Deadlines[T] = Deadlines()
         self._missing: dict[T, set[K]] = {}
-        self._watched: dict[K, deque[tuple[int, T]]] = {}
+        self._watched: dict[K, OrderedDict[T, int]] = {}
+        """Offsets per key in the order of the log; OrderedDict because a dict that loses its front gets slow."""
 
     def __len__(self) -> int:
         return len(self._deadlines)
@@ -87,67 +88,62 @@ class ProduceWaits(Generic[K, T]):
         self._deadlines.add(token, deadline_ms)
         self._missing[token] = set(needs)
         for key, offset in needs.items():
-            watched = self._watched.setdefault(key, deque())
-            assert not watched or watched[-1][0] <= offset, f"{key}: {offset} after {watched[-1]}"
-            watched.append((offset, token))
+            watched = self._watched.setdefault(key, OrderedDict())
+            last = next(reversed(watched.values()), offset)
+            assert last <= offset, f"{key}: {offset} after {last}"
+            watched[token] = offset
         return True
 
     def on_high_watermark(self, key: K, high_watermark: int) -> list[T]:
         """Tokens that waited for nothing else, in the order in which they came."""
         watched = self._watched.get(key)
         over: list[T] = []
-        while watched and watched[0][0] <= high_watermark:
-            token = watched.popleft()[1]
-            missing = self._missing.get(token)
-            if missing is not None:
-                missing.discard(key)
-                if not missing:
-                    self._end(token)
-                    over.append(token)
-        self._forget_if_idle(key)
+        while watched:
+            token, offset = next(iter(watched.items()))
+            if offset > high_watermark:
+                break
+            missing = self._missing[token]
+            self._unwatch(token, {key})
+            missing.discard(key)
+            if not missing:
+                self._deadlines.end(token)
+                del self._missing[token]
+                over.append(token)
         return over
 
-    def expire(self, now_ms: int) -> list[T]:
-        """Tokens whose time is over: whatever they still miss timed out."""
-        over = self._deadlines.due(now_ms)
-        for token in over:
-            self._unwatch(token)
-        return over
-
-    def missing(self, token: T) -> frozenset[K]:
-        """What `token` still waits for; empty where it does not wait."""
-        return frozenset(self._missing.get(token, ()))
+    def expire(self, now_ms: int) -> list[tuple[T, frozenset[K]]]:
+        """Tokens whose time is over, with what each still misses: that timed out."""
+        return [(token, self._forget(token)) for token in self._deadlines.due(now_ms)]
 
     def drop(self, key: K) -> list[T]:
         """The partition is gone or has a new leader: tokens that waited for it, which wait for nothing any more."""
-        over = []
-        for _, token in self._watched.pop(key, ()):
-            if key in self._missing.get(token, ()):
-                self._end(token)
-                over.append(token)
+        over = list(self._watched.get(key, ()))
+        for token in over:
+            self.end(token)
         return over
+
+    def end(self, token: T) -> bool:
+        """Stop waiting (the connection closed); False where it did not wait."""
+        if not self._deadlines.end(token):
+            return False
+        self._forget(token)
+        return True
 
     def next_deadline_ms(self) -> int | None:
         """When to call `expire`, or None."""
         return self._deadlines.next_ms()
 
-    def _end(self, token: T) -> None:
-        self._deadlines.end(token)
-        self._unwatch(token)
+    def _forget(self, token: T) -> frozenset[K]:
+        missing = frozenset(self._missing.pop(token))
+        self._unwatch(token, missing)
+        return missing
 
-    def _unwatch(self, token: T) -> None:
-        """Its places in the watch lists go stale, and go as the front reaches them."""
-        for key in self._missing.pop(token):
-            self._forget_if_idle(key)
-
-    def _forget_if_idle(self, key: K) -> None:
-        watched = self._watched.get(key)
-        if watched is None:
-            return
-        while watched and key not in self._missing.get(watched[0][1], ()):
-            watched.popleft()
-        if not watched:
-            del self._watched[key]
+    def _unwatch(self, token: T, keys: Iterable[K]) -> None:
+        for key in keys:
+            watched = self._watched[key]
+            del watched[token]
+            if not watched:
+                del self._watched[key]
 
 
 class FetchWaits(Generic[K, T]):
