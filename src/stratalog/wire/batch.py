@@ -101,7 +101,9 @@ class BatchHeader(NamedTuple):
 def parse_header(buf: Buffer, position: int = 0) -> BatchHeader:
     """The header at `position`; raises Corrupt where 61 bytes are not there or they are no v2 header."""
     if position < 0 or position + HEADER_SIZE > len(buf):
-        raise Corrupt(f"{max(len(buf) - position, 0)} bytes where a batch header needs {HEADER_SIZE}")
+        raise Corrupt(
+            f"{max(len(buf) - position, 0)} bytes where a batch header needs {HEADER_SIZE}"
+        )
     fields = HEADER.unpack_from(buf, position)
     size = fields[1] + PREFIX_SIZE
     if size < HEADER_SIZE:

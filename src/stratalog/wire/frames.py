@@ -28,7 +28,15 @@ class FrameReader:
     interleaved (those of one event loop) may share one.
     """
 
-    __slots__ = ("_filled", "_frame", "_frame_bytes", "_max_frame_bytes", "_prefix", "_scratch", "_view")
+    __slots__ = (
+        "_filled",
+        "_frame",
+        "_frame_bytes",
+        "_max_frame_bytes",
+        "_prefix",
+        "_scratch",
+        "_view",
+    )
 
     def __init__(self, max_frame_bytes: int, scratch: bytearray | None = None) -> None:
         """`scratch` has at least 8 bytes and a fixed size; without one the reader makes its own (64 KiB)."""
@@ -84,7 +92,7 @@ class FrameReader:
     def _split(self, end: int) -> list[memoryview]:
         """Cut `scratch[:end]` into frames and begin the one that is not whole."""
         scratch = self._scratch
-        frames = []
+        frames: list[memoryview] = []
         position = 0
         while end - position >= 4:
             (length,) = _LENGTH.unpack_from(scratch, position)

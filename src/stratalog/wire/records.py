@@ -71,9 +71,7 @@ def read_records(batch_view: Buffer, *, max_bytes: int = MAX_BYTES) -> Iterator[
         raise Corrupt(f"{end - position} bytes after the last record")
 
 
-def _record(
-    body: bytes, position: int, stop: int, base_offset: int, base_timestamp: int
-) -> Record:
+def _record(body: bytes, position: int, stop: int, base_offset: int, base_timestamp: int) -> Record:
     timestamp_delta, position = read_signed(body, position + 1, 64)
     offset_delta, position = read_signed(body, position)
     key, position = _nullable(body, position, stop)
@@ -87,9 +85,7 @@ def _record(
     return Record(base_offset + offset_delta, base_timestamp + timestamp_delta, key, value, headers)
 
 
-def _headers(
-    body: bytes, position: int, stop: int, count: int
-) -> tuple[tuple[Header, ...], int]:
+def _headers(body: bytes, position: int, stop: int, count: int) -> tuple[tuple[Header, ...], int]:
     if count < 0 or count > stop - position:
         raise Corrupt(f"{count} record headers in {stop - position} bytes")
     headers = []

@@ -1,0 +1,157 @@
+"""Produce requests, read without copying the records.
+
+In: a request's body as a view, or a `ProduceRequest`. Out: the other. Records stay views into the request's own
+memory; it never looks into them.
+
+Versions 3 to 13. 3: transactional id, record batches v2. 7: zstd may be used. 9: flexible. 13: topic ids instead of
+names (KIP-516). 4-6, 8, 10-12 changed answers or meaning only. kio reads these too, but copies the records.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+from uuid import UUID
+
+from stratalog.errors import Corrupt, ErrorCode, Rejected
+from stratalog.ports import Buffer
+from stratalog.wire.ids import ZERO_ID
+from stratalog.wire.primitives import (
+    ENDED,
+    I32,
+    read_array_length,
+    read_bytes,
+    read_string,
+    skip_tags,
+    write_length,
+    write_string,
+)
+
+__all__ = ["ProducePartition", "ProduceRequest", "ProduceTopic", "decode", "encode"]
+
+_FLEXIBLE: Final = 9
+_TOPIC_IDS: Final = 13
+_ACKS_TIMEOUT: Final = Struct(">hi")
+_INLINE_BYTES: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ProducePartition:
+    """`records` is a view of the request's memory, None where the field was null."""
+
+    index: int
+    records: memoryview | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceTopic:
+    """Named by `name` up to version 12 (then `topic_id` is None), by `topic_id` from 13 on (then `name` is "")."""
+
+    name: str
+    topic_id: UUID | None
+    partitions: list[ProducePartition]
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceRequest:
+    """`acks`: 0 no answer, 1 the leader, -1 all in-sync replicas; others are Kafka's INVALID_REQUIRED_ACKS."""
+
+    transactional_id: str | None
+    acks: int
+    timeout_ms: int
+    topics: list[ProduceTopic]
+
+
+def decode(view: memoryview, version: int) -> ProduceRequest:
+    """The request whose body `view` holds; raises Rejected(INVALID_REQUEST) where it is none."""
+    try:
+        return _request(view, version >= _FLEXIBLE, version >= _TOPIC_IDS)
+    except ENDED as error:
+        raise Rejected(ErrorCode.invalid_request, f"not a produce request: {error}") from error
+
+
+def _request(view: memoryview, flexible: bool, topic_ids: bool) -> ProduceRequest:
+    transactional_id, position = read_string(view, 0, flexible)
+    acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(view, position)
+    count, position = read_array_length(view, position + _ACKS_TIMEOUT.size, flexible)
+    if count < 0:
+        raise Corrupt("no topics")
+    topics = []
+    for _ in range(count):
+        topic, position = _topic(view, position, flexible, topic_ids)
+        topics.append(topic)
+    if flexible:
+        skip_tags(view, position)
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+
+
+def _topic(
+    view: memoryview, position: int, flexible: bool, topic_ids: bool
+) -> tuple[ProduceTopic, int]:
+    topic_id = None
+    name = ""
+    if topic_ids:
+        if position + 16 > len(view):
+            raise Corrupt("a topic id runs past the end")
+        topic_id = UUID(bytes=bytes(view[position : position + 16]))
+        position += 16
+    else:
+        found, position = read_string(view, position, flexible)
+        if found is None:
+            raise Corrupt("a topic without a name")
+        name = found
+    count, position = read_array_length(view, position, flexible)
+    if count < 0:
+        raise Corrupt("a topic without partitions")
+    partitions = []
+    for _ in range(count):
+        (index,) = I32.unpack_from(view, position)
+        records, position = read_bytes(view, position + 4, flexible)
+        if flexible:
+            position = skip_tags(view, position)
+        partitions.append(ProducePartition(index, records))
+    if flexible:
+        position = skip_tags(view, position)
+    return ProduceTopic(name, topic_id, partitions), position
+
+
+def encode(request: ProduceRequest, version: int) -> list[Buffer]:
+    """The body in pieces; records of more than a few kilobytes are pieces of their own, not copied."""
+    flexible = version >= _FLEXIBLE
+    pieces: list[Buffer] = []
+    out = bytearray()
+    write_string(out, request.transactional_id, flexible)
+    out += _ACKS_TIMEOUT.pack(request.acks, request.timeout_ms)
+    write_length(out, len(request.topics), flexible, I32)
+    for topic in request.topics:
+        if version >= _TOPIC_IDS:
+            out += (topic.topic_id or ZERO_ID).bytes
+        else:
+            write_string(out, topic.name, flexible)
+        out = _partitions(pieces, out, topic.partitions, flexible)
+        if flexible:
+            out.append(0)
+    if flexible:
+        out.append(0)
+    pieces.append(out)
+    return pieces
+
+
+def _partitions(
+    pieces: list[Buffer], out: bytearray, partitions: Sequence[ProducePartition], flexible: bool
+) -> bytearray:
+    """Write to `out`, move it to `pieces` where records follow it by reference; returns what to go on with."""
+    write_length(out, len(partitions), flexible, I32)
+    for partition in partitions:
+        out += I32.pack(partition.index)
+        records = partition.records
+        write_length(out, -1 if records is None else len(records), flexible, I32)
+        if records is not None:
+            if len(records) <= _INLINE_BYTES:
+                out += records
+            else:
+                pieces += (out, records)
+                out = bytearray()
+        if flexible:
+            out.append(0)
+    return out
