@@ -1,0 +1,384 @@
+"""The house rules that linters cannot hold, as tests (after TigerBeetle's `tidy.zig`).
+
+Every rule is a function from a source file to complaints, and every rule is shown a file that breaks it, so that none
+of them can fall asleep.
+"""
+
+import ast
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+TOP = Path(__file__).parent.parent
+LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+APIS = "src/stratalog/broker/apis/"
+GENERATED = ("src/stratalog/wire/internal/",)
+PURE = ("wire", "log", "metadata", "quorum", "replication", "coordinators", "config")
+PURE_FILES = ("src/stratalog/statemachine.py", "src/stratalog/errors.py")
+
+IMPURE_MODULES = {
+    "asyncio": "the shell's business: return values and let the caller wait",
+    "concurrent": "take a ports.Worker in the shell",
+    "io": "take and return bytes",
+    "multiprocessing": "take a ports.Worker in the shell",
+    "os": "return an effect, or use ports in the shell",
+    "pathlib": "paths are text relative to the log directory",
+    "random": "take ports.Entropy",
+    "secrets": "take ports.Entropy",
+    "select": "the shell's business",
+    "selectors": "the shell's business",
+    "shutil": "return an effect",
+    "signal": "the shell's business",
+    "socket": "ports.Network, in the shell",
+    "ssl": "ports.Network, in the shell",
+    "subprocess": "the shell's business",
+    "tempfile": "return an effect",
+    "threading": "take a ports.Worker in the shell",
+    "time": "take now_ms",
+}
+IMPURE_CALLS = {
+    "open": "return an effect, or use ports.Disk in the shell",
+    "input": "the CLI's business",
+    "print": "the CLI's business",
+    "uuid4": "take ports.Entropy",
+    "uuid1": "take ports.Entropy",
+    "now": "take now_ms",
+    "utcnow": "take now_ms",
+    "today": "take now_ms",
+}
+EVERYWHERE_BANNED_CALLS = {
+    "breakpoint": "nothing: it is left over",
+    "eval": "a table",
+    "exec": "a table",
+    "__import__": "an import statement",
+}
+CLASS_NAMES_BANNED = {
+    "Manager": "what it is",
+    "Helper": "what it does",
+    "Util": "what it does",
+    "Utils": "what it does",
+    "Impl": "what is special about it",
+    "Factory": "a function",
+}
+MODULE_NAMES_BANNED = {"util", "utils", "helper", "helpers", "common", "misc", "base"}
+API_OPENING = re.compile(r"\w+ \(key \d+\), versions? [\d-]+\.", re.ASCII)
+MACHINE_PATHS = re.compile(r"(?<![\w.])/(work|farm|root|home/[a-z]+)/[a-z]")
+REGISTRY_HOSTS = re.compile(
+    r"pypi\.org|pythonh[o]sted|registry\.npmjs|repo1?\.maven|proxy\.golang|static\.crates|deb\.debian"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One Python file: its path below the top of the checkout, its text and its tree."""
+
+    path: str
+    text: str
+    tree: ast.Module
+
+    @property
+    def is_product(self) -> bool:
+        return self.path.startswith(("src/", "pipelines/"))
+
+    @property
+    def is_pure(self) -> bool:
+        return self.path in PURE_FILES or any(
+            self.path.startswith(f"src/stratalog/{package}/") for package in PURE
+        )
+
+    @property
+    def is_generated(self) -> bool:
+        return self.path.startswith(GENERATED)
+
+
+def source(path: str, text: str) -> Source:
+    return Source(path, text, ast.parse(text))
+
+
+@cache
+def files() -> tuple[str, ...]:
+    """What is or would be committed."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=TOP,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    return tuple(sorted(name for name in set(listed) if (TOP / name).is_file()))
+
+
+@cache
+def sources() -> tuple[Source, ...]:
+    return tuple(source(name, (TOP / name).read_text()) for name in files() if name.endswith(".py"))
+
+
+Complaints = Iterator[str]
+Rule = Callable[[Source], Complaints]
+
+
+def modules_are_read_in_one_sitting(file: Source) -> Complaints:
+    lines = file.text.count("\n")
+    if lines > LINES_MAX and not file.is_generated:
+        yield f"{lines} lines, {LINES_MAX} at most: split it where one part knows nothing of the other"
+
+
+def functions_fit_on_a_screen(file: Source) -> Complaints:
+    for node in ast.walk(file.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not file.is_generated:
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > FUNCTION_LINES_MAX:
+                yield f"{node.lineno}: {node.name} has {lines} lines, {FUNCTION_LINES_MAX} at most"
+
+
+def modules_say_what_enters_and_leaves(file: Source) -> Complaints:
+    if not file.is_product or file.is_generated:
+        return
+    opening = ast.get_docstring(file.tree) or ""
+    missing = [word for word in ("In:", "Out:") if word not in opening]
+    if Path(file.path).name == "__init__.py" and len(file.tree.body) <= 1:
+        missing = [] if opening else ["a line that says what enters and leaves the folder"]
+    if file.path.startswith(APIS) and not file.path.endswith("__init__.py"):
+        missing = (
+            []
+            if API_OPENING.match(opening)
+            else ["`Name (key N), versions A-B.` as its first line"]
+        )
+    if missing:
+        yield f"its docstring lacks {' and '.join(missing)}"
+
+
+def imported_modules(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.lineno, node.module
+
+
+def the_core_touches_nothing_outside(file: Source) -> Complaints:
+    if not file.is_pure:
+        return
+    for line, module in imported_modules(file.tree):
+        name = module.partition(".")[0]
+        if name in IMPURE_MODULES:
+            yield f"{line}: imports {module}; instead: {IMPURE_MODULES[name]}"
+    yield from banned_calls(file, IMPURE_CALLS)
+
+
+def called_name(call: ast.Call) -> str:
+    match call.func:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case _:
+            return ""
+
+
+def banned_calls(file: Source, banned: dict[str, str]) -> Complaints:
+    for node in ast.walk(file.tree):
+        if isinstance(node, ast.Call) and (name := called_name(node)) in banned:
+            yield f"{node.lineno}: calls {name}(); instead: {banned[name]}"
+
+
+def nothing_is_left_over(file: Source) -> Complaints:
+    yield from (
+        complaint
+        for complaint in banned_calls(file, EVERYWHERE_BANNED_CALLS)
+        if file.is_product and not file.is_generated
+    )
+
+
+def no_failure_is_swallowed(file: Source) -> Complaints:
+    """Bugs must surface: a handler names what it expects, raises again, or says to whom it carries the failure."""
+    if not file.is_product:
+        return
+    lines = file.text.splitlines()
+    for node in ast.walk(file.tree):
+        caught: list[ast.expr | None] = []
+        if isinstance(node, ast.ExceptHandler) and not is_bare_raise(node.body[-1]):
+            caught = list(node.type.elts) if isinstance(node.type, ast.Tuple) else [node.type]
+        elif isinstance(node, ast.Call) and called_name(node) == "suppress":
+            caught = list(node.args)
+        for what in caught:
+            everything = what is None or ast.unparse(what) in {"Exception", "BaseException"}
+            line = getattr(node, "lineno", 1)
+            if everything and "noqa: BLE001 - " not in lines[line - 1]:
+                yield f"{line}: catches everything; instead: the exceptions it can handle"
+
+
+def is_bare_raise(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Raise) and statement.exc is None
+
+
+def names_say_what_things_are(file: Source) -> Complaints:
+    if not file.is_product:
+        return
+    if Path(file.path).stem in MODULE_NAMES_BANNED:
+        yield "a module is named for what it holds"
+    for node in ast.walk(file.tree):
+        if isinstance(node, ast.ClassDef):
+            for word, instead in CLASS_NAMES_BANNED.items():
+                if re.search(rf"[a-z]{word}$|^{word}([A-Z]|$)", node.name):
+                    yield f"{node.lineno}: class {node.name}; instead of {word}: {instead}"
+
+
+def values_are_slotted(file: Source) -> Complaints:
+    if not file.path.startswith("src/") or file.is_generated:
+        return
+    for node in ast.walk(file.tree):
+        if not isinstance(node, ast.ClassDef):
+            continue
+        for decorator in node.decorator_list:
+            if ast.unparse(decorator).startswith("dataclass") and "slots=True" not in ast.unparse(
+                decorator
+            ):
+                yield f"{node.lineno}: dataclass {node.name} without slots=True"
+
+
+def our_names_are_imported_one_by_one(file: Source) -> Complaints:
+    for node in ast.walk(file.tree):
+        if isinstance(node, ast.Import) and any(a.name.startswith("stratalog") for a in node.names):
+            yield f"{node.lineno}: import stratalog…; instead: from … import the names"
+
+
+RULES: tuple[Rule, ...] = (
+    modules_are_read_in_one_sitting,
+    functions_fit_on_a_screen,
+    modules_say_what_enters_and_leaves,
+    the_core_touches_nothing_outside,
+    nothing_is_left_over,
+    no_failure_is_swallowed,
+    names_say_what_things_are,
+    values_are_slotted,
+    our_names_are_imported_one_by_one,
+)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_rule(rule: Rule) -> None:
+    complaints = [f"{file.path}:{complaint}" for file in sources() for complaint in rule(file)]
+    assert not complaints, "\n" + "\n".join(complaints)
+
+
+BREAKS: dict[str, tuple[str, str]] = {
+    "modules_are_read_in_one_sitting": ("src/stratalog/x.py", "a = 1\n" * 501),
+    "functions_fit_on_a_screen": ("scripts/x.py", "def f():\n" + "    a = 1\n" * 70),
+    "modules_say_what_enters_and_leaves": ("src/stratalog/x.py", '"""A module.\n\nIn: bytes."""\n'),
+    "the_core_touches_nothing_outside": ("src/stratalog/log/x.py", "f = open('x')\n"),
+    "nothing_is_left_over": ("src/stratalog/cli/x.py", "breakpoint()\n"),
+    "no_failure_is_swallowed": (
+        "src/stratalog/x.py",
+        "try:\n    pass\nexcept (OSError, Exception):\n    pass\n",
+    ),
+    "names_say_what_things_are": ("src/stratalog/x.py", "class LogManager: ...\n"),
+    "values_are_slotted": ("src/stratalog/x.py", "@dataclass(frozen=True)\nclass A: ...\n"),
+    "our_names_are_imported_one_by_one": ("tests/x.py", "import stratalog.log\n"),
+}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_rule_sees_what_it_forbids(rule: Rule) -> None:
+    assert list(rule(source(*BREAKS[rule.__name__])))
+
+
+def test_the_core_has_no_clock() -> None:
+    for text in (
+        "import time\n",
+        "from time import monotonic\n",
+        "import os.path\n",
+        "uuid.uuid4()\n",
+    ):
+        assert list(the_core_touches_nothing_outside(source("src/stratalog/quorum/x.py", text)))
+        assert not list(the_core_touches_nothing_outside(source("src/stratalog/broker/x.py", text)))
+
+
+def complaints_about_text(name: str, text: str) -> Iterator[str]:
+    for number, line in enumerate(text.splitlines(), 1):
+        for what, pattern in (
+            ("a path of one machine", MACHINE_PATHS),
+            ("a registry's host", REGISTRY_HOSTS),
+        ):
+            if pattern.search(line):
+                yield f"{name}:{number}: {what}: {line.strip()[:120]}"
+
+
+def test_no_file_knows_a_machine_or_a_registry() -> None:
+    complaints = []
+    for name in files():
+        data = (TOP / name).read_bytes()
+        if b"\0" not in data[:8000] and not name.endswith(".log"):
+            complaints += complaints_about_text(name, data.decode(errors="replace"))
+    assert not complaints, "\n" + "\n".join(complaints)
+
+
+def test_a_machine_and_a_registry_are_seen() -> None:
+    assert list(complaints_about_text("x", "cd /" + "work/main"))
+    assert list(complaints_about_text("x", "https://" + "pypi" + ".org/simple"))
+    assert not list(complaints_about_text("x", "the network/work/others"))
+
+
+def modules_named_in(tree: ast.Module) -> Iterator[str]:
+    """By an import, or whole in a string (lazy imports, entry points)."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from re.findall(r"stratalog(?:\.\w+)+", node.value)
+
+
+def test_no_module_is_dead() -> None:
+    """Every module of the product is named by another file of the product, by a script, or by pyproject.toml."""
+    named = set(re.findall(r"stratalog(?:\.\w+)+", (TOP / "pyproject.toml").read_text()))
+    for file in sources():
+        if not file.path.startswith("tests/"):
+            named.update(modules_named_in(file.tree))
+    dead = []
+    for file in sources():
+        if file.is_generated or file.path.endswith("__init__.py"):
+            continue
+        if file.path.startswith("src/stratalog/"):
+            dotted = file.path.removeprefix("src/").removesuffix(".py").replace("/", ".")
+            dead += [] if dotted in named else [file.path]
+    assert not dead, f"nothing imports {dead}"
+
+
+def test_no_definition_is_dead() -> None:
+    """A function, class or constant of the product whose name occurs once in the whole checkout is used by nobody."""
+    words = Counter(word for file in sources() for word in re.findall(r"\w+", file.text))
+    for name in files():
+        if name.endswith((".toml", ".sh", ".yml")):
+            words.update(re.findall(r"\w+", (TOP / name).read_text()))
+    dead = []
+    for file in sources():
+        if not file.path.startswith("src/") or file.is_generated:
+            continue
+        for node in file.tree.body:
+            unused = [name for name in defined_names(node) if words[name] == 1]
+            dead += [f"{file.path}:{node.lineno}: {name}" for name in unused]
+    assert not dead, "\n" + "\n".join(dead)
+
+
+def defined_names(node: ast.stmt) -> list[str]:
+    """Names that a statement of a module binds; what a decorator registers is in use already."""
+    match node:
+        case (
+            ast.FunctionDef(name=name, decorator_list=[])
+            | ast.AsyncFunctionDef(name=name, decorator_list=[])
+        ):
+            return [name]
+        case ast.ClassDef(name=name):
+            return [name]
+        case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+            return [] if name.startswith("__") else [name]
+        case _:
+            return []
