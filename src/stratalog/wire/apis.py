@@ -2,8 +2,8 @@
 
 In: nothing. Out: a table. It says what exists, never what this broker serves.
 
-A flexible version (KIP-482) has compact lengths and tagged fields, and its requests carry header version 2, its responses
-header version 1 — save ApiVersions, whose answer must be readable before versions are agreed (KIP-511). Source: the
+A flexible version (KIP-482) has compact lengths and tagged fields; its requests carry header version 2, its responses
+header version 1, save ApiVersions, whose answer must be readable before versions are agreed (KIP-511). Source: the
 schemas of Apache Kafka 4.3 as kio ships them; a test holds the table against kio.
 """
 
@@ -18,7 +18,7 @@ _NEVER: Final = 1 << 15
 
 
 class Api(NamedTuple):
-    """`name` is kio's module (snake case); `oldest`..`newest` have schemas; from `flexible_from` on they are flexible."""
+    """`name` is kio's module; `oldest` to `newest` have schemas; those from `flexible_from` on are flexible."""
 
     key: int
     name: str

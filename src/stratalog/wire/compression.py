@@ -64,8 +64,10 @@ def compress(codec: int, data: Buffer) -> bytes:
 
 
 def decompress(codec: int, data: Buffer, *, max_bytes: int = MAX_BYTES) -> bytes:
-    """What `data` was before `compress`; raises Corrupt for bytes that are not the codec's, an unknown codec, or
-    a result longer than `max_bytes`."""
+    """What `data` was before `compress`.
+
+    Raises Corrupt for bytes that are not the codec's, an unknown codec, or a result longer than `max_bytes`.
+    """
     if codec == NONE:
         if len(data) > max_bytes:
             raise Corrupt(f"records of more than {max_bytes} bytes")
@@ -82,8 +84,7 @@ def decompress(codec: int, data: Buffer, *, max_bytes: int = MAX_BYTES) -> bytes
 
 
 def _bounded(into: Callable[[Any, Any], int], data: Buffer, max_bytes: int) -> bytes:
-    """Decompress into a buffer that cannot grow: first one of a likely size, then one of `max_bytes` (untouched
-    pages of which cost nothing)."""
+    """Decompress into a buffer that cannot grow: first one of a likely size, then one of `max_bytes`."""
     size = min(max_bytes, max(_FIRST_GUESS, len(data) * 8))
     while True:
         target = bytearray(size)

@@ -46,8 +46,8 @@ def body_class(api_key: int, version: int, side: Side) -> type[Any]:
 class EntityTypes:
     """Attribute access gives a constructor for each class of one message: `response(3, 12).MetadataResponse(...)`.
 
-    A constructor takes the fields by name. It fills in `throttle_time` (0) and kio's own defaults; another field left out
-    is a TypeError. Names that only other versions have are dropped, and a class that only they have makes None.
+    A constructor takes the fields by name. It fills in `throttle_time` (0) and kio's own defaults; another field left
+    out is a TypeError. Names that only other versions have are dropped, and a class that only they have makes None.
     """
 
     def __init__(self, api_key: int, version: int, side: Side) -> None:

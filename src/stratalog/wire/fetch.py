@@ -7,6 +7,8 @@ Versions 4 to 18. 4: last stable offset, aborted transactions. 5: log start offs
 (KIP-516). 16: node endpoints (KIP-951). 6, 8-10, 14, 15, 17, 18 changed meaning only. kio reads these too, but copies.
 """
 
+# ruff: noqa: FBT001, FBT003 - called for every field of a message: keywords would cost
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from struct import Struct

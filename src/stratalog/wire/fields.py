@@ -138,10 +138,12 @@ _IMPLICIT: Final[dict[str, Any]] = {
 
 
 def is_fixed(field: FieldShape) -> bool:
+    """Whether every value of the field takes the same number of bytes (`FIXED`)."""
     return not field.is_array and field.item is None and field.kafka_type in FIXED
 
 
 def default_of(field: FieldShape) -> Any:
+    """What a tagged field is where it is absent."""
     if field.default is not MISSING:
         return field.default
     if field.is_array:

@@ -4,8 +4,8 @@ In: bytes as a socket delivers them, received into the memory that `get_buffer` 
 their four-byte length. It never touches a socket, and never looks inside a frame.
 
 A frame is its own writable bytearray: the log patches offsets in it, writes it, and may keep it. Small frames are
-copied out of a scratch buffer, many per read; the rest of a larger one is received straight into its bytearray. A length
-is only a claim: memory follows what has arrived, not what was announced.
+copied out of a scratch buffer, many per read; the rest of a larger one is received straight into its bytearray. A
+length is only a claim: memory follows what has arrived, not what was announced.
 """
 
 from struct import Struct
@@ -24,8 +24,8 @@ _EMPTY: Final = memoryview(b"")
 class FrameReader:
     """The receiving half of an `asyncio.BufferedProtocol`: call `get_buffer`, fill it, call `buffer_updated`.
 
-    Invariant: between two calls the scratch buffer holds nothing of this reader, so that readers whose two calls are never
-    interleaved (those of one event loop) may share one.
+    Invariant: between two calls the scratch buffer holds nothing of this reader, so that readers whose two calls are
+    never interleaved (those of one event loop) may share one.
     """
 
     __slots__ = (

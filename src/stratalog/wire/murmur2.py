@@ -21,9 +21,9 @@ def murmur2(key: bytes) -> int:
     hashed = _SEED ^ length
     whole = length & ~3
     for (word,) in iter_unpack("<I", key[:whole]):
-        word = word * _MULTIPLIER & _MASK
-        word = (word ^ word >> 24) * _MULTIPLIER & _MASK
-        hashed = hashed * _MULTIPLIER & _MASK ^ word
+        mixed = word * _MULTIPLIER & _MASK
+        mixed = (mixed ^ mixed >> 24) * _MULTIPLIER & _MASK
+        hashed = hashed * _MULTIPLIER & _MASK ^ mixed
     if length > whole:
         tail = int.from_bytes(key[whole:], "little")
         hashed = (hashed ^ tail) * _MULTIPLIER & _MASK

@@ -3,9 +3,11 @@
 In: a buffer and a position, or a value. Out: the value and the next position, or bytes. It never reads past the end:
 it raises Corrupt (`struct.error` and IndexError, too, mean that: callers turn `ENDED` into their own error).
 
-Legacy strings have an i16 length, bytes and arrays an i32 one, -1 for null; compact ones (KIP-482) an unsigned varint of
-length + 1, 0 for null.
+Legacy strings have an i16 length, bytes and arrays an i32 one, -1 for null; compact ones (KIP-482) an unsigned varint
+of length + 1, 0 for null.
 """
+
+# ruff: noqa: FBT001 - called for every field of a message: keywords would cost
 
 from struct import Struct
 from struct import error as struct_error

@@ -7,6 +7,8 @@ Versions 3 to 13. 3: transactional id, record batches v2. 7: zstd may be used. 9
 names (KIP-516). 4-6, 8, 10-12 changed answers or meaning only. kio reads these too, but copies the records.
 """
 
+# ruff: noqa: FBT001 - called for every field of a message: keywords would cost
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct

@@ -3,9 +3,9 @@
 In: a view of one whole batch, or keys, values and timestamps. Out: `Record` values, or a batch as a bytearray. It
 never reads a clock: a record's timestamp is given.
 
-A record: length varint, attributes i8, timestamp delta varlong, offset delta varint, key and value (varint length, -1 for
-none), header count and headers. Kafka: `DefaultRecord`. This is for control batches, tests, tools and small producers;
-consumers of volume use `kernels`.
+A record: length varint, attributes i8, timestamp delta varlong, offset delta varint, key and value (varint length, -1
+for none), header count and headers. Kafka: `DefaultRecord`. This is for control batches, tests, tools and small
+producers; consumers of volume use `kernels`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -47,8 +47,8 @@ class Record(NamedTuple):
 def read_records(batch_view: Buffer, *, max_bytes: int = MAX_BYTES) -> Iterator[Record]:
     """Every record of the batch at the start of `batch_view`, decompressed if need be.
 
-    Raises Corrupt (from the iterator) for anything that is not exactly the header's count of records; never reads past the
-    batch, never unpacks more than `max_bytes`. The CRC is not looked at: `batch.crc_holds`.
+    Raises Corrupt (from the iterator) for anything that is not exactly the header's count of records; never reads past
+    the batch, never unpacks more than `max_bytes`. The CRC is not looked at: `batch.crc_holds`.
     """
     with memoryview(batch_view) as view:
         header = parse_header(view)
@@ -174,7 +174,7 @@ class BatchBuilder:
         self.count = count + 1
         self.size += len(prefix) + length
 
-    def build(
+    def build(  # noqa: PLR0913 - a batch header has these fields
         self,
         base_offset: int = 0,
         leader_epoch: int = -1,
@@ -230,7 +230,7 @@ def _encode_headers(headers: Sequence[Header]) -> bytes:
     return b"".join(parts)
 
 
-def build_batch(
+def build_batch(  # noqa: PLR0913 - a batch header has these fields
     records: Iterable[Record],
     *,
     codec: str = "none",
