@@ -14,6 +14,8 @@ from stratalog.wire.ids import topic_id_parse, topic_id_text
 __all__ = [
     "CLAIM",
     "SegmentName",
+    "boundary_path",
+    "boundary_prefix",
     "deleted_path",
     "deleted_prefix",
     "identity_path",
@@ -87,6 +89,16 @@ def manifest_version(path: str) -> int:
     if len(name) != 20 or not name.isdecimal():
         raise Corrupt(f"{path}: not the name of a manifest version")
     return int(name)
+
+
+def boundary_prefix(prefix: str) -> str:
+    """The folder of a partition's boundary objects."""
+    return f"{prefix}boundary/"
+
+
+def boundary_path(prefix: str, level: int, number: int) -> str:
+    """The boundary object that says: all versions of this group may be gone (see `tier/commit.py`)."""
+    return f"{prefix}boundary/{level}/{number:020d}"
 
 
 def identity_path(cluster_id: str) -> str:

@@ -1,0 +1,203 @@
+"""What counts in the bucket: one immutable, versioned manifest per partition.
+
+In: values; stored bytes. Out: manifests, their bytes, and answers about offsets. It never reads or writes the bucket:
+`tier/commit.py` says how versions come to be.
+
+Stored as sealed JSON (`tier/envelope.py`); readers ignore fields that they do not know and refuse a `format` that
+they do not know.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Final
+from uuid import UUID
+
+from msgspec import DecodeError, Struct, ValidationError
+from msgspec.json import Decoder, Encoder
+
+from stratalog.errors import Corrupt
+from stratalog.tier.envelope import seal, unseal
+from stratalog.tier.paths import SegmentName, partition_prefix, segment_path
+from stratalog.wire.ids import topic_id_parse
+
+__all__ = [
+    "ArchivedManifest",
+    "Entry",
+    "Manifest",
+    "RemoteSegment",
+    "SegmentState",
+    "decode",
+    "encode",
+]
+
+FORMAT: Final = 1
+
+
+class SegmentState(StrEnum):
+    """KIP-405's `RemoteLogSegmentState`. A segment that is not listed is one of the two others: not finished, or
+    gone.
+    """
+
+    COPY_STARTED = "COPY_SEGMENT_STARTED"
+    COPY_FINISHED = "COPY_SEGMENT_FINISHED"
+    DELETE_STARTED = "DELETE_SEGMENT_STARTED"
+    DELETE_FINISHED = "DELETE_SEGMENT_FINISHED"
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """One segment object. Sizes are bytes, times epoch ms (timestamps -1: no record), offsets inclusive.
+
+    `id` is the object's id in 22 characters; `leader_epoch` that of the leader who copied it. Objects may be named by
+    offsets without a batch (compaction), never overlap, and follow each other without a gap. `min_timestamp` is a true
+    minimum only where `min_timestamp_exact`. `leader_epochs` are (epoch, first offset) pairs. `state_ms`: since when.
+    """
+
+    id: str
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+    size: int
+    data_size: int
+    records: int
+    min_timestamp: int
+    max_timestamp: int
+    min_timestamp_exact: bool
+    data_crc: int
+    footer_crc: int
+    leader_epochs: tuple[tuple[int, int], ...]
+    state: SegmentState
+    state_ms: int
+
+
+class ArchivedManifest(Struct, frozen=True, kw_only=True):
+    """Reserved: an object that holds the oldest entries of a long manifest."""
+
+    id: str
+    base_offset: int
+    last_offset: int
+    segments: int
+    size: int
+    min_timestamp: int
+    max_timestamp: int
+    crc: int
+
+
+class RemoteSegment(Struct, frozen=True):
+    """A segment object and where it is: what a reader needs."""
+
+    path: str
+    entry: Entry
+
+
+class Manifest(Struct, frozen=True, kw_only=True):
+    """One version of what a partition has in the bucket.
+
+    `topic_id` is in 22 characters. Written by `node_id` as leader of `leader_epoch`; `write_id` is drawn for each
+    write.
+    `tiered_end` is the first offset that was never archived; `log_start_offset` and `last_stable_offset` are the
+    leader's at `written_ms`. Boundary groups below `boundary` are pruned (`tier/commit.py`).
+
+    Invariants: versions of a partition rise by one, and with them never fall `leader_epoch`, `tiered_end`,
+    `log_start_offset` and `boundary`; `segments` are sorted, tile the offsets up to `tiered_end`, and those being
+    deleted come first.
+    """
+
+    format: int = FORMAT
+    cluster_id: str
+    topic_id: str
+    topic: str
+    partition: int
+    version: int = 0
+    node_id: int = -1
+    leader_epoch: int = -1
+    write_id: str = ""
+    written_ms: int = 0
+    log_start_offset: int = 0
+    last_stable_offset: int = 0
+    tiered_end: int = 0
+    boundary: int = 0
+    archives: tuple[ArchivedManifest, ...] = ()
+    segments: tuple[Entry, ...] = ()
+
+    @property
+    def topic_uuid(self) -> UUID:
+        """The topic's id."""
+        return topic_id_parse(self.topic_id)
+
+    @property
+    def prefix(self) -> str:
+        """The partition's folder in the bucket."""
+        return partition_prefix(self.cluster_id, self.topic_uuid, self.partition)
+
+    def path_of(self, entry: Entry) -> str:
+        """Where an entry's object is."""
+        object_id = topic_id_parse(entry.id)
+        name = SegmentName(entry.base_offset, entry.last_offset, entry.leader_epoch, object_id)
+        return segment_path(self.prefix, name)
+
+    def live(self) -> Iterator[RemoteSegment]:
+        """The segments that readers may read, in the order of offsets."""
+        prefix = self.prefix
+        for entry in self.segments:
+            if entry.state is SegmentState.COPY_FINISHED:
+                object_id = topic_id_parse(entry.id)
+                name = SegmentName(
+                    entry.base_offset, entry.last_offset, entry.leader_epoch, object_id
+                )
+                yield RemoteSegment(segment_path(prefix, name), entry)
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of log that readers may read (without the objects' tails)."""
+        return sum(e.data_size for e in self.segments if e.state is SegmentState.COPY_FINISHED)
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset that can be read from the bucket; `tiered_end` where there is none."""
+        for entry in self.segments:
+            if entry.state is SegmentState.COPY_FINISHED:
+                return max(self.log_start_offset, entry.base_offset)
+        return self.tiered_end
+
+    def segment_for(self, offset: int) -> RemoteSegment | None:
+        """The live segment that covers `offset`; None below `start_offset` and from `tiered_end` on."""
+        if not self.start_offset <= offset < self.tiered_end:
+            return None
+        at = bisect_left(self.segments, offset, key=lambda entry: entry.last_offset)
+        if at == len(self.segments):
+            return None
+        entry = self.segments[at]
+        return RemoteSegment(self.path_of(entry), entry)
+
+    def segment_for_timestamp(self, timestamp: int) -> RemoteSegment | None:
+        """The first live segment with a record of `timestamp` or later; its first such offset may lie below log
+        start.
+        """
+        start = self.start_offset
+        for entry in self.segments:
+            if entry.last_offset >= start and entry.max_timestamp >= timestamp:
+                return RemoteSegment(self.path_of(entry), entry)
+        return None
+
+
+_encoder: Final = Encoder()
+_decoder: Final = Decoder(Manifest)
+
+
+def encode(manifest: Manifest) -> bytes:
+    """The bytes to store."""
+    return seal(_encoder.encode(manifest))
+
+
+def decode(data: bytes, path: str) -> Manifest:
+    """The manifest in stored bytes. Raises Corrupt naming `path` for altered bytes or an unknown format."""
+    try:
+        manifest = _decoder.decode(unseal(data, path))
+    except (DecodeError, ValidationError) as error:
+        raise Corrupt(f"{path}: not a manifest: {error}") from error
+    if manifest.format != FORMAT:
+        raise Corrupt(
+            f"{path}: a manifest of format {manifest.format}; this version reads {FORMAT}"
+        )
+    return manifest
