@@ -1,0 +1,302 @@
+"""The controller: decides what the cluster becomes, and holds what it is.
+
+In: requests; committed records to replay. Out: decisions (records to append as one batch, and an answer). It never
+appends, waits or does I/O, and only `replay` changes its state (`statemachine.py`).
+
+The image is always that of the last replayed record. Every decision is taken on it, so it sees all earlier decisions
+applied. Kafka: QuorumController and its *ControlManager classes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID
+
+from stratalog.errors import Corrupt, ErrorCode, Rejected
+from stratalog.metadata.delta import Delta
+from stratalog.metadata.image import (
+    EMPTY,
+    METADATA_VERSION,
+    METADATA_VERSION_LEVEL,
+    NO_LEADER,
+    Broker,
+    Endpoint,
+    FeatureRange,
+    Image,
+    ResourceType,
+)
+from stratalog.metadata.snapshot import broker_record
+from stratalog.ports import Entropy
+from stratalog.quorum.topics import (
+    Created,
+    Deleted,
+    NewTopic,
+    TopicRules,
+    check_topic_name,
+    collision_key,
+    create_records,
+    delete_records,
+)
+from stratalog.statemachine import Decision
+from stratalog.wire.internal.control_records import VotersRecord
+from stratalog.wire.internal.metadata_records import (
+    BrokerRegistrationChangeRecord,
+    ConfigRecord,
+    FeatureLevelRecord,
+    PartitionChangeRecord,
+    ProducerIdsRecord,
+)
+
+__all__ = [
+    "BrokerRegistration",
+    "Controller",
+    "Created",
+    "Deleted",
+    "NewTopic",
+    "TopicRules",
+    "check_topic_name",
+]
+
+SUPPORTED_FEATURES = (
+    FeatureRange("kraft.version", 0, 1),
+    FeatureRange(METADATA_VERSION, METADATA_VERSION_LEVEL, METADATA_VERSION_LEVEL),
+)
+PRODUCER_ID_BLOCK = 1000
+"""Kafka: ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistration:
+    """What a broker says of itself when it starts. `incarnation_id` is new with every start."""
+
+    id: int
+    incarnation_id: UUID
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None = None
+    directories: tuple[UUID, ...] = ()
+    features: tuple[FeatureRange, ...] = SUPPORTED_FEATURES
+
+
+class Controller:
+    """State machine of `__cluster_metadata`.
+
+    `voters` is the last Voters record replayed; None before the first.
+    """
+
+    def __init__(self, rules: TopicRules | None = None, image: Image = EMPTY) -> None:
+        self.voters: VotersRecord | None = None
+        self._rules = rules or TopicRules()
+        self._image = image
+        self._names: dict[str, set[str]] = {}
+        """Names with '.' or '_' by what they collide on."""
+        self._replaying: Delta | None = None
+        """Records that `replay` was given and that no image was asked of yet."""
+        for name in image.topic_ids_by_name:
+            self._name_appeared(name)
+
+    @property
+    def image(self) -> Image:
+        """The image after the last replayed record."""
+        if self._replaying is not None:
+            self._take(self._replaying)
+            self._replaying = None
+        return self._image
+
+    def replay(self, offset: int, record: Any) -> None:
+        """Apply one committed record, control records included.
+
+        Cheap: the image is made when it is next asked for, so a whole log may be replayed record by record.
+        """
+        if self._replaying is None:
+            self._replaying = Delta(self._image)
+        self._replaying.replay(offset, record)
+        if isinstance(record, VotersRecord):
+            self.voters = record
+
+    def replay_batch(self, base_offset: int, records: Sequence[Any]) -> Delta:
+        """Apply the committed records of one batch; the delta says what changed."""
+        base = self.image
+        for index, record in enumerate(records):
+            self.replay(base_offset + index, record)
+        delta = self._replaying or Delta(base)
+        assert self.image.offset == delta.offset
+        return delta
+
+    def start_epoch(self, epoch: int) -> None:
+        """Records replayed from here on were written in `epoch` (a batch header's leader epoch)."""
+        assert epoch >= self.image.epoch, f"epoch {epoch} after {self.image.epoch}"
+        if epoch > self.image.epoch:
+            self._image = replace(self.image, epoch=epoch)
+
+    def _take(self, delta: Delta) -> None:
+        self._image = delta.image()
+        for topic in delta.deleted_topics.values():
+            self._name_vanished(topic.name)
+        for topic_id in delta.created_topics:
+            self._name_appeared(self._image.topics_by_id[topic_id].name)
+
+    def bootstrap(self) -> Decision[Any, int]:
+        """The first records of an empty log; none later. Answer: the metadata version level.
+
+        Raises Corrupt for a log of a level that we do not know: it must not be written to.
+        """
+        level = self.image.features.get(METADATA_VERSION)
+        if level is None:
+            record = FeatureLevelRecord(name=METADATA_VERSION, feature_level=METADATA_VERSION_LEVEL)
+            return Decision([record], METADATA_VERSION_LEVEL)
+        if level != METADATA_VERSION_LEVEL:
+            raise Corrupt(
+                f"the metadata log is at {METADATA_VERSION} {level}, known is {METADATA_VERSION_LEVEL}"
+            )
+        return Decision([], level)
+
+    # Brokers
+
+    def register_broker(self, asked: BrokerRegistration) -> Decision[Any, int]:
+        """Register a broker, fenced; answer: its epoch.
+
+        Asking again in the same incarnation answers the same epoch. Raises Rejected: INVALID_REGISTRATION (a directory
+        of another broker), UNSUPPORTED_VERSION (a finalized feature it cannot work with).
+        """
+        image = self.image
+        for other in image.brokers.values():
+            shared = set(other.directories) & set(asked.directories)
+            if other.id != asked.id and shared:
+                raise Rejected(
+                    ErrorCode.invalid_registration,
+                    f"directory {next(iter(shared))} belongs to broker {other.id}",
+                )
+        ranges = {feature.name: feature for feature in asked.features}
+        for name, level in image.features.items():
+            known = ranges.get(name)
+            if known is None or not known.min_level <= level <= known.max_level:
+                raise Rejected(
+                    ErrorCode.unsupported_version,
+                    f"broker {asked.id} does not support {name} at level {level}",
+                )
+        before = image.brokers.get(asked.id)
+        if before is not None and before.incarnation_id == asked.incarnation_id:
+            return Decision([], before.epoch)
+        # Any offset not used yet is above every earlier registration's epoch (Kafka takes the record's own).
+        epoch = image.offset + 1
+        broker = Broker(
+            id=asked.id,
+            epoch=epoch,
+            incarnation_id=asked.incarnation_id,
+            endpoints=asked.endpoints,
+            rack=asked.rack,
+            directories=asked.directories,
+            features=asked.features,
+        )
+        return Decision([broker_record(broker)], epoch)
+
+    def unfence_broker(self, broker_id: int, broker_epoch: int) -> Decision[Any, None]:
+        """Let a registered broker lead; raises Rejected as `_registered`."""
+        broker = self._registered(broker_id, broker_epoch)
+        if not broker.fenced:
+            return Decision([], None)
+        record = BrokerRegistrationChangeRecord(
+            broker_id=broker_id, broker_epoch=broker_epoch, fenced=-1
+        )
+        return Decision([record], None)
+
+    def activate_leaders(self, broker_id: int) -> Decision[Any, int]:
+        """Name the broker leader, in a new leader epoch, of each partition it led or that only it can lead.
+
+        To be committed before a restarted leader's first append: records it may have lost with its page cache must not
+        share an epoch with new ones. Answer: how many partitions.
+        """
+        records = [
+            PartitionChangeRecord(partition_id=index, topic_id=topic.id, leader=broker_id)
+            for topic in self.image.topics_by_id.values()
+            for index, partition in sorted(topic.partitions.items())
+            if partition.leader == broker_id
+            or (partition.leader == NO_LEADER and broker_id in partition.isr)
+        ]
+        return Decision(records, len(records))
+
+    def _registered(self, broker_id: int, broker_epoch: int) -> Broker:
+        """Raises Rejected: BROKER_ID_NOT_REGISTERED, STALE_BROKER_EPOCH."""
+        broker = self.image.brokers.get(broker_id)
+        if broker is None:
+            raise Rejected(ErrorCode.broker_id_not_registered, f"broker {broker_id}")
+        if broker.epoch != broker_epoch:
+            raise Rejected(
+                ErrorCode.stale_broker_epoch,
+                f"broker {broker_id} is at epoch {broker.epoch}, not {broker_epoch}",
+            )
+        return broker
+
+    # Topics and configurations
+
+    def create_topics(
+        self, asked: Sequence[NewTopic], entropy: Entropy, *, validate_only: bool = False
+    ) -> Decision[Any, list[Created]]:
+        """Create what can be created, all in one batch; each topic has its own result."""
+        records, results = create_records(self.image, asked, self._rules, entropy, self._colliding)
+        return Decision([] if validate_only else records, results)
+
+    def delete_topics(self, wanted: Sequence[str | UUID]) -> Decision[Any, list[Deleted]]:
+        """Delete topics by name or id; each has its own result."""
+        records, results = delete_records(self.image, wanted)
+        return Decision(records, results)
+
+    def set_configs(
+        self, resource_type: int, resource_name: str, changes: Mapping[str, str | None]
+    ) -> Decision[Any, None]:
+        """Set values, or remove them (None), of a topic or broker; what is so already writes no record.
+
+        Raises Rejected: UNKNOWN_TOPIC_OR_PARTITION, INVALID_CONFIG (from the rules' check), INVALID_REQUEST.
+        """
+        before = self.image.configs.get((resource_type, resource_name), {})
+        after = {**before, **changes}
+        match resource_type:
+            case ResourceType.TOPIC:
+                if resource_name not in self.image.topic_ids_by_name:
+                    raise Rejected(ErrorCode.unknown_topic_or_partition, f"topic {resource_name}")
+                self._rules.check_configs({k: v for k, v in after.items() if v is not None})
+            case ResourceType.BROKER:
+                if resource_name and not resource_name.isdecimal():
+                    raise Rejected(ErrorCode.invalid_request, f"broker {resource_name!r}")
+            case _:
+                raise Rejected(ErrorCode.invalid_request, f"resource type {resource_type}")
+        records = [
+            ConfigRecord(
+                resource_type=resource_type, resource_name=resource_name, name=name, value=value
+            )
+            for name, value in changes.items()
+            if before.get(name) != value
+        ]
+        return Decision(records, None)
+
+    # Producer ids
+
+    def allocate_producer_ids(
+        self, broker_id: int, broker_epoch: int, count: int = PRODUCER_ID_BLOCK
+    ) -> Decision[Any, range]:
+        """A block of producer ids that nobody else gets; raises Rejected as `_registered`."""
+        self._registered(broker_id, broker_epoch)
+        first = self.image.next_producer_id
+        record = ProducerIdsRecord(
+            broker_id=broker_id, broker_epoch=broker_epoch, next_producer_id=first + count
+        )
+        return Decision([record], range(first, first + count))
+
+    # Names
+
+    def _colliding(self, name: str) -> str | None:
+        key = collision_key(name)
+        others = self._names.get(key, set()) - {name} if key is not None else set()
+        return min(others, default=None)
+
+    def _name_appeared(self, name: str) -> None:
+        key = collision_key(name)
+        if key is not None:
+            self._names.setdefault(key, set()).add(name)
+
+    def _name_vanished(self, name: str) -> None:
+        key = collision_key(name)
+        if key is not None:
+            self._names[key].discard(name)
+            if not self._names[key]:
+                del self._names[key]

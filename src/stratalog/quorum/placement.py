@@ -1,0 +1,67 @@
+"""Where a new topic's replicas go.
+
+In: the registered brokers, how many partitions and replicas. Out: replicas per partition, the leader first. It draws
+no chance: where to begin is given.
+
+Leaders go round the active brokers; a partition's other replicas prefer racks that it does not have yet. A fenced
+broker may hold a replica but not be the first (Kafka: StripedReplicaPlacer).
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.metadata.image import Broker
+
+Replicas = tuple[int, ...]
+
+
+def place(
+    brokers: Sequence[Broker], partitions: int, replication_factor: int, start: int
+) -> list[Replicas]:
+    """Replicas for each partition; raises Rejected(INVALID_REPLICATION_FACTOR) where there are too few brokers."""
+    usable = [broker for broker in brokers if not broker.in_controlled_shutdown]
+    if replication_factor > len(usable):
+        raise Rejected(
+            ErrorCode.invalid_replication_factor,
+            f"replication factor {replication_factor} with {len(usable)} brokers registered",
+        )
+    ring = _alternating_racks(usable)
+    leaders = [broker for broker in ring if broker.is_active]
+    if not leaders:
+        raise Rejected(ErrorCode.invalid_replication_factor, "all brokers are fenced")
+    placed = []
+    for partition in range(start, start + partitions):
+        leader = leaders[partition % len(leaders)]
+        # Each lap begins its followers one broker further on, so that pairs of brokers do not repeat.
+        lap = partition // len(leaders)
+        others = deque(broker for broker in ring if broker is not leader)
+        others.rotate(-(ring.index(leader) + lap))
+        placed.append(_with_followers(leader, others, replication_factor))
+    return placed
+
+
+def _with_followers(leader: Broker, others: deque[Broker], replication_factor: int) -> Replicas:
+    chosen = [leader]
+    racks = {leader.rack}
+    while len(chosen) < replication_factor:
+        fresh = [broker for broker in others if broker.rack not in racks or broker.rack is None]
+        if not fresh:
+            # Every rack has its share: begin another round.
+            racks = set()
+            continue
+        broker = fresh[0]
+        others.remove(broker)
+        chosen.append(broker)
+        racks.add(broker.rack)
+    return tuple(broker.id for broker in chosen)
+
+
+def _alternating_racks(brokers: Sequence[Broker]) -> list[Broker]:
+    """One broker of each rack in turn, so that neighbours are on different racks as far as possible."""
+    by_rack: dict[str, list[Broker]] = {}
+    for broker in sorted(brokers, key=lambda broker: broker.id):
+        by_rack.setdefault(broker.rack or "", []).append(broker)
+    rows = [by_rack[rack] for rack in sorted(by_rack)]
+    longest = max((len(row) for row in rows), default=0)
+    return [row[turn] for turn in range(longest) for row in rows if turn < len(row)]

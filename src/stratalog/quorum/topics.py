@@ -1,0 +1,310 @@
+"""Creating and deleting topics: what is refused and which records the rest becomes.
+
+In: requests, the image. Out: records and one result per topic. It never changes an image.
+
+Refusals, their order and their codes are Kafka's (ReplicationControlManager, Topic.validate); the words are ours.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import UUID
+
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.metadata.image import (
+    DIRECTORY_MIGRATING,
+    DIRECTORY_UNASSIGNED,
+    Broker,
+    Image,
+    Partition,
+    ResourceType,
+    Topic,
+)
+from stratalog.metadata.snapshot import topic_records
+from stratalog.ports import Entropy
+from stratalog.quorum.metadata_batches import METADATA_TOPIC
+from stratalog.quorum.placement import Replicas, place
+from stratalog.wire.ids import ZERO_ID, topic_id_text
+from stratalog.wire.internal.metadata_records import ConfigRecord, RemoveTopicRecord
+
+DEFAULT: Final = -1
+NAME_LENGTH_MAX: Final = 249
+PARTITIONS_PER_REQUEST_MAX: Final = 10_000
+"""Kafka: one decision is one batch, and that must not grow without bound."""
+
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic asked for; -1 partitions or replicas means the default, and is a must where `assignments` are given."""
+
+    name: str
+    partitions: int = DEFAULT
+    replication_factor: int = DEFAULT
+    assignments: Mapping[int, Replicas] = field(default_factory=dict)
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """The answer for one NewTopic; only `name`, `error` and `message` count where `error` is not none."""
+
+    name: str
+    topic_id: UUID = ZERO_ID
+    error: ErrorCode = ErrorCode.none
+    message: str | None = None
+    partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """The answer for one topic to delete, named as it was asked for and as far as it is known."""
+
+    name: str | None = None
+    topic_id: UUID = ZERO_ID
+    error: ErrorCode = ErrorCode.none
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRules:
+    """What a cluster lets a topic be: its defaults, and a check that raises Rejected(INVALID_CONFIG)."""
+
+    partitions_default: int = 1
+    replication_factor_default: int = 1
+    check_configs: Callable[[Mapping[str, str]], None] = lambda _configs: None
+
+
+def check_topic_name(name: str) -> None:
+    """Raises Rejected(INVALID_TOPIC_EXCEPTION) for a name that no topic may have."""
+    if not name:
+        reason = "it is empty"
+    elif name in (".", ".."):
+        reason = "'.' and '..' are not names"
+    elif len(name) > NAME_LENGTH_MAX:
+        reason = f"it has {len(name)} characters, at most {NAME_LENGTH_MAX} are allowed"
+    elif not _LEGAL_NAME.fullmatch(name):
+        reason = "only ASCII letters, digits, '.', '_' and '-' are allowed"
+    else:
+        return
+    raise Rejected(ErrorCode.invalid_topic_exception, f"topic name {name!r}: {reason}")
+
+
+def collision_key(name: str) -> str | None:
+    """What two names share that metrics could not tell apart; None for a name without '.' and '_'."""
+    return name.replace(".", "_") if "." in name or "_" in name else None
+
+
+def create_records(
+    image: Image,
+    asked: Sequence[NewTopic],
+    rules: TopicRules,
+    entropy: Entropy,
+    colliding: Callable[[str], str | None],
+) -> tuple[list[Any], list[Created]]:
+    """Records that create what can be created, and one result per name asked for, in order.
+
+    `colliding(name)` is an existing topic whose name collides with this one.
+    """
+    counts = Counter(topic.name for topic in asked)
+    too_many = sum(_partition_count(topic, rules) for topic in asked) > PARTITIONS_PER_REQUEST_MAX
+    records: list[Any] = []
+    results: list[Created] = []
+    accepted: dict[str | None, str] = {}
+    for topic in {topic.name: topic for topic in asked}.values():
+        try:
+            _check_request(topic, twice=counts[topic.name] > 1, too_many=too_many)
+            clash = colliding(topic.name) or _clash(accepted, topic.name)
+            _check_new_name(image, topic.name, clash)
+            rules.check_configs(topic.configs)
+            created = _new_topic(image, topic, rules, entropy)
+        except Rejected as refusal:
+            results.append(Created(topic.name, error=refusal.code, message=refusal.message))
+            continue
+        accepted[collision_key(topic.name)] = topic.name
+        records += _records(created, topic.configs)
+        factors = {len(partition.replicas) for partition in created.partitions.values()}
+        results.append(
+            Created(
+                topic.name,
+                created.id,
+                partitions=len(created.partitions),
+                replication_factor=max(factors),
+                configs=topic.configs,
+            )
+        )
+    return records, results
+
+
+def delete_records(
+    image: Image, wanted: Sequence[str | UUID]
+) -> tuple[list[RemoveTopicRecord], list[Deleted]]:
+    """Records that delete what is there, and one result per topic named by name or id, in order."""
+    resolved = [_find(image, name_or_id) for name_or_id in wanted]
+    counts = Counter(topic.id for topic in resolved if topic is not None)
+    records = [RemoveTopicRecord(topic_id=id_) for id_, count in counts.items() if count == 1]
+    results = []
+    for name_or_id, topic in zip(wanted, resolved, strict=True):
+        if topic is None:
+            results.append(_not_found(name_or_id))
+        elif counts[topic.id] == 1:
+            results.append(Deleted(topic.name, topic.id))
+        else:
+            results.append(Deleted(topic.name, topic.id, ErrorCode.invalid_request, "named twice"))
+    return records, results
+
+
+def _not_found(name_or_id: str | UUID) -> Deleted:
+    if isinstance(name_or_id, str):
+        message = f"there is no topic {name_or_id}"
+        return Deleted(name_or_id, ZERO_ID, ErrorCode.unknown_topic_or_partition, message)
+    if name_or_id == ZERO_ID:
+        return Deleted(None, ZERO_ID, ErrorCode.invalid_request, "neither a name nor an id")
+    message = f"there is no topic with id {topic_id_text(name_or_id)}"
+    return Deleted(None, name_or_id, ErrorCode.unknown_topic_id, message)
+
+
+def _find(image: Image, name_or_id: str | UUID) -> Topic | None:
+    if isinstance(name_or_id, str):
+        return image.topic(name_or_id)
+    return image.topics_by_id.get(name_or_id)
+
+
+def _clash(accepted: Mapping[str | None, str], name: str) -> str | None:
+    key = collision_key(name)
+    return None if key is None else accepted.get(key)
+
+
+def _check_request(topic: NewTopic, *, twice: bool, too_many: bool) -> None:
+    if twice:
+        raise Rejected(ErrorCode.invalid_request, f"topic {topic.name} is asked for twice")
+    if too_many:
+        raise Rejected(
+            ErrorCode.policy_violation,
+            f"more than {PARTITIONS_PER_REQUEST_MAX} partitions asked for at once",
+        )
+
+
+def _check_new_name(image: Image, name: str, collides_with: str | None) -> None:
+    if name == METADATA_TOPIC:
+        raise Rejected(ErrorCode.invalid_request, f"{METADATA_TOPIC} cannot be created")
+    check_topic_name(name)
+    if name in image.topic_ids_by_name:
+        raise Rejected(ErrorCode.topic_already_exists, f"topic {name} exists")
+    if collides_with is not None:
+        raise Rejected(
+            ErrorCode.invalid_topic_exception,
+            f"topic {name} and the existing {collides_with} would share metric names",
+        )
+
+
+def _partition_count(topic: NewTopic, rules: TopicRules) -> int:
+    if topic.assignments:
+        return len(topic.assignments)
+    return rules.partitions_default if topic.partitions == DEFAULT else topic.partitions
+
+
+def _new_topic(image: Image, topic: NewTopic, rules: TopicRules, entropy: Entropy) -> Topic:
+    """The topic with its partitions placed; raises Rejected for what cannot be."""
+    chosen = bool(topic.assignments)
+    placed = _assigned(image, topic) if chosen else _placed(image, topic, rules, entropy)
+    partitions = {
+        index: _partition(image.brokers, replicas) for index, replicas in enumerate(placed)
+    }
+    return Topic(fresh_topic_id(image, entropy), topic.name, partitions)
+
+
+def _placed(image: Image, topic: NewTopic, rules: TopicRules, entropy: Entropy) -> list[Replicas]:
+    if topic.replication_factor != DEFAULT and topic.replication_factor < 1:
+        raise Rejected(
+            ErrorCode.invalid_replication_factor,
+            f"replication factor {topic.replication_factor}: at least 1, or -1 for the default",
+        )
+    if topic.partitions != DEFAULT and topic.partitions < 1:
+        raise Rejected(
+            ErrorCode.invalid_partitions,
+            f"{topic.partitions} partitions: at least 1, or -1 for the default",
+        )
+    factor = topic.replication_factor
+    if factor == DEFAULT:
+        factor = rules.replication_factor_default
+    brokers = list(image.brokers.values())
+    start = int(entropy.uniform(0, len(brokers))) if len(brokers) > 1 else 0
+    return place(brokers, _partition_count(topic, rules), factor, start)
+
+
+def _assigned(image: Image, topic: NewTopic) -> list[Replicas]:
+    """The replicas that the client chose, checked."""
+    if topic.replication_factor != DEFAULT or topic.partitions != DEFAULT:
+        raise Rejected(
+            ErrorCode.invalid_request,
+            "with assignments given, partitions and replication factor must be -1",
+        )
+    count = len(topic.assignments)
+    if set(topic.assignments) != set(range(count)):
+        raise Rejected(
+            ErrorCode.invalid_replica_assignment, "assigned partitions must be 0, 1, 2 and so on"
+        )
+    placed = [tuple(topic.assignments[index]) for index in range(count)]
+    for replicas in placed:
+        unknown = [broker for broker in replicas if broker not in image.brokers]
+        reason = None
+        if not replicas or len(set(replicas)) < len(replicas):
+            reason = f"replicas {list(replicas)}: at least one, and none twice"
+        elif unknown:
+            reason = f"replicas {list(replicas)}: broker {unknown[0]} is not registered"
+        elif len(replicas) != len(placed[0]):
+            reason = "all partitions of a new topic have the same number of replicas"
+        elif not any(image.brokers[broker].is_active for broker in replicas):
+            reason = f"replicas {list(replicas)}: all of these brokers are fenced or shutting down"
+        if reason is not None:
+            raise Rejected(ErrorCode.invalid_replica_assignment, reason)
+    return placed
+
+
+def _partition(brokers: Mapping[int, Broker], replicas: Replicas) -> Partition:
+    isr = tuple(broker for broker in replicas if brokers[broker].is_active)
+    assert isr, f"no active broker among {replicas}"
+    return Partition(
+        replicas=replicas,
+        isr=isr,
+        leader=isr[0],
+        directories=tuple(_directory(brokers[broker]) for broker in replicas),
+    )
+
+
+def _directory(broker: Broker) -> UUID:
+    """The only directory of the broker; with several, the broker chooses and tells (KIP-858)."""
+    match len(broker.directories):
+        case 0:
+            return DIRECTORY_MIGRATING
+        case 1:
+            return broker.directories[0]
+        case _:
+            return DIRECTORY_UNASSIGNED
+
+
+def _records(topic: Topic, configs: Mapping[str, str]) -> list[Any]:
+    """In Kafka's order: the topic, its configuration, its partitions."""
+    head, *partitions = topic_records(topic)
+    settings = [
+        ConfigRecord(
+            resource_type=ResourceType.TOPIC, resource_name=topic.name, name=name, value=value
+        )
+        for name, value in configs.items()
+    ]
+    return [head, *settings, *partitions]
+
+
+def fresh_topic_id(image: Image, entropy: Entropy) -> UUID:
+    """An id that no topic has, that means nothing special and that reads as no option on a command line."""
+    while True:
+        topic_id = entropy.uuid()
+        reserved = topic_id.int <= DIRECTORY_UNASSIGNED.int
+        if not (reserved or topic_id in image.topics_by_id or topic_id_text(topic_id)[0] == "-"):
+            return topic_id
