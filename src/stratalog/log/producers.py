@@ -1,0 +1,240 @@
+"""What each idempotent producer last wrote to a partition: accept, refuse, or recognise a repeat.
+
+In: batch headers. Out: verdicts, and the `.snapshot` file. It never opens records and never assigns an offset.
+
+Rules of Kafka 4 (`ProducerAppendInfo`, `ProducerStateEntry`, KIP-98, KIP-360): the last five batches of a producer are
+remembered; a batch with the sequences of one of them is a repeat; otherwise its first sequence must follow the last (wrapping
+from 2^31 - 1 to 0). A newer producer epoch starts at sequence 0. A producer that is not known (its records are gone or it
+expired) may start anywhere.
+
+One difference from Kafka: a producer expires by when it last wrote here, not by its records' timestamps. Loading old records
+would otherwise forget its producer at once, and with it the repeats.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from struct import Struct
+from struct import error as StructError
+from typing import Final
+
+from crc32c import crc32c
+
+from stratalog.errors import Corrupt, ErrorCode, Rejected
+from stratalog.wire.batch import BatchHeader
+
+__all__ = ["BATCHES_KEPT", "ProducerState", "ProducerStates", "WrittenBatch"]
+
+BATCHES_KEPT: Final = 5
+_SEQUENCES: Final = 1 << 31
+_PREFIX: Final = Struct(">hIi")
+_CRC_END: Final = 6
+_ENTRY: Final = Struct(">qhiqiqiq")
+_VERSION: Final = 1
+
+WrittenBatch = tuple[int, int, int, int, int]
+"""First sequence, last sequence, base offset, last offset, max timestamp."""
+
+
+class ProducerState:
+    """One producer. `batches` are the newest, oldest first; `transaction_start` is -1 outside a transaction."""
+
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "touched_ms", "transaction_start")
+
+    def __init__(self, epoch: int, touched_ms: int) -> None:
+        self.epoch = epoch
+        self.touched_ms = touched_ms
+        self.coordinator_epoch = -1
+        self.transaction_start = -1
+        self.batches: deque[WrittenBatch] = deque(maxlen=BATCHES_KEPT)
+
+    def copy(self) -> "ProducerState":
+        """A state that changes apart from this one."""
+        other = ProducerState(self.epoch, self.touched_ms)
+        other.coordinator_epoch = self.coordinator_epoch
+        other.transaction_start = self.transaction_start
+        other.batches.extend(self.batches)
+        return other
+
+
+@dataclass(frozen=True, slots=True)
+class Undo:
+    """Producers as they were before a multi-batch append."""
+
+    states: dict[int, ProducerState | None]
+
+
+class ProducerStates:
+    """Every producer of one partition, by producer id."""
+
+    __slots__ = ("_open", "_states")
+
+    def __init__(self) -> None:
+        self._states: dict[int, ProducerState] = {}
+        self._open: set[int] = set()
+        """Producers with a transaction open: what every fetch asks for must not walk over all of them."""
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def get(self, producer_id: int) -> ProducerState | None:
+        """What is known of a producer. Do not change it."""
+        return self._states.get(producer_id)
+
+    def items(self) -> Iterable[tuple[int, ProducerState]]:
+        """Every producer id with its state. Do not change them."""
+        return self._states.items()
+
+    def check(self, header: BatchHeader) -> WrittenBatch | None:
+        """Whether a client may append this batch now: None if so, else the batch that it repeats.
+
+        Raises Rejected: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE.
+        """
+        state = self._states.get(header[9])
+        if state is None:
+            return None
+        epoch = header[10]
+        first = header[11]
+        if epoch == state.epoch:
+            batches = state.batches
+            if batches:
+                newest = batches[-1]
+                if first != (newest[1] + 1) % _SEQUENCES:
+                    last = header.last_sequence
+                    for batch in batches:
+                        if batch[0] == first and batch[1] == last:
+                            return batch
+                    raise _out_of_order(header, newest[1])
+            elif first != 0:
+                raise _out_of_order(header, -1)
+            if state.transaction_start >= 0 and not header.is_transactional:
+                raise Rejected(
+                    ErrorCode.invalid_txn_state,
+                    f"producer {header[9]} writes outside the transaction it has open",
+                )
+            return None
+        if epoch < state.epoch:
+            raise Rejected(
+                ErrorCode.invalid_producer_epoch,
+                f"producer {header[9]} of epoch {epoch} where {state.epoch} has written",
+            )
+        if first != 0:
+            raise _out_of_order(header, -1)
+        return None
+
+    def update(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
+        """Note an accepted batch of a producer (id at least 0) at its offsets."""
+        producer_id = header[9]
+        state = self._states.get(producer_id)
+        if state is None:
+            state = self._states[producer_id] = ProducerState(header[10], now_ms)
+        elif header[10] > state.epoch:
+            state.epoch = header[10]
+            state.batches.clear()
+        state.touched_ms = now_ms
+        if header.is_control:
+            # The end of its transaction; the marker carries no sequence.
+            state.transaction_start = -1
+            self._open.discard(producer_id)
+            return
+        delta = header[6]
+        state.batches.append(
+            (
+                header[11],
+                (header[11] + delta) % _SEQUENCES,
+                base_offset,
+                base_offset + delta,
+                header[8],
+            )
+        )
+        if header.is_transactional and state.transaction_start < 0:
+            state.transaction_start = base_offset
+            self._open.add(producer_id)
+
+    def remember(self, headers: Iterable[BatchHeader]) -> Undo:
+        """The states of the producers in `headers`, for `restore`."""
+        ids = {header.producer_id for header in headers if header.producer_id >= 0}
+        found = {producer_id: self._states.get(producer_id) for producer_id in ids}
+        return Undo({p: state.copy() if state else None for p, state in found.items()})
+
+    def restore(self, undo: Undo) -> None:
+        """Take back every change since `remember`."""
+        for producer_id, state in undo.states.items():
+            self._open.discard(producer_id)
+            if state is None:
+                self._states.pop(producer_id, None)
+                continue
+            self._states[producer_id] = state
+            if state.transaction_start >= 0:
+                self._open.add(producer_id)
+
+    def first_unstable_offset(self) -> int | None:
+        """Where the oldest open transaction begins."""
+        if not self._open:
+            return None
+        return min(self._states[producer_id].transaction_start for producer_id in self._open)
+
+    def expire(self, now_ms: int, expiration_ms: int) -> None:
+        """Forget producers that have written nothing here for so long and have no transaction open."""
+        gone = [
+            producer_id
+            for producer_id, state in self._states.items()
+            if state.transaction_start < 0 and now_ms - state.touched_ms >= expiration_ms
+        ]
+        for producer_id in gone:
+            del self._states[producer_id]
+
+    def encode(self) -> bytes:
+        """The `.snapshot` file (Kafka's ProducerSnapshot, version 1): of each producer its newest batch."""
+        entries = []
+        for producer_id, state in self._states.items():
+            first, last, base_offset, last_offset, timestamp = (
+                state.batches[-1] if state.batches else (-1, -1, -1, -1, -1)
+            )
+            entries.append(
+                _ENTRY.pack(
+                    producer_id,
+                    state.epoch,
+                    last,
+                    last_offset,
+                    last_offset - base_offset,
+                    timestamp,
+                    state.coordinator_epoch,
+                    state.transaction_start,
+                )
+            )
+        body = len(entries).to_bytes(4, "big") + b"".join(entries)
+        return _VERSION.to_bytes(2, "big") + crc32c(body).to_bytes(4, "big") + body
+
+    @classmethod
+    def decode(cls, data: bytes, now_ms: int) -> "ProducerStates":
+        """A `.snapshot` file back; raises Corrupt. Every producer in it counts as having written at `now_ms`."""
+        try:
+            version, crc, count = _PREFIX.unpack_from(data)
+        except StructError as error:
+            raise Corrupt(f"a producer snapshot of {len(data)} bytes") from error
+        if version != _VERSION:
+            raise Corrupt(f"a producer snapshot of version {version}")
+        if len(data) != _PREFIX.size + count * _ENTRY.size or crc32c(data[_CRC_END:]) != crc:
+            raise Corrupt("a producer snapshot whose CRC does not hold")
+        states = cls()
+        for fields in _ENTRY.iter_unpack(data[_PREFIX.size :]):
+            producer_id, epoch, last, last_offset, delta, timestamp, coordinator, start = fields
+            state = ProducerState(epoch, now_ms)
+            state.coordinator_epoch = coordinator
+            state.transaction_start = start
+            if last_offset >= 0:
+                first = (last - delta) % _SEQUENCES
+                state.batches.append((first, last, last_offset - delta, last_offset, timestamp))
+            states._states[producer_id] = state
+            if start >= 0:
+                states._open.add(producer_id)
+        return states
+
+
+def _out_of_order(header: BatchHeader, last: int) -> Rejected:
+    return Rejected(
+        ErrorCode.out_of_order_sequence_number,
+        f"producer {header.producer_id} epoch {header.producer_epoch}: "
+        f"sequence {header.base_sequence} after {last}",
+    )

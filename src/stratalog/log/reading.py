@@ -1,0 +1,276 @@
+"""Finding batches and timestamps in segments on disk.
+
+In: segments, offsets, timestamps. Out: programs that yield `Read` and end with views of whole batches. It never opens
+records unless asked for a timestamp, and never looks at CRCs (the client does; recovery and the archiver do).
+"""
+
+from bisect import bisect_right
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Final
+
+from stratalog.errors import Corrupt
+from stratalog.log.effects import Program, Read, Result
+from stratalog.log.index import OFFSET_ENTRY, TIME_ENTRY, search_file
+from stratalog.log.segment import Segment
+from stratalog.wire.batch import HEADER_SIZE, BatchHeader, parse_header
+from stratalog.wire.records import read_records
+
+__all__ = [
+    "Places",
+    "ReadPlan",
+    "Slices",
+    "Tiered",
+    "offset_for_timestamp",
+    "read_batches",
+    "segment_at",
+]
+
+_SCAN_BYTES: Final = 256 * 1024
+
+
+class Tiered(Exception):
+    """The offset is in the log, but no longer on this disk: ask the tier."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """Whole batches, as views in order: offsets [first_offset, next_offset). The first may begin before the offset asked
+    for. Empty: `first_offset == next_offset`.
+    """
+
+    buffers: list[memoryview]
+    first_offset: int
+    next_offset: int
+
+    @property
+    def size(self) -> int:
+        """Bytes in all."""
+        return sum(map(len, self.buffers))
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """Read `size` bytes at `position` of `path` and hand them to `PartitionLog.finish_read`, once."""
+
+    path: str
+    position: int
+    size: int
+    program: Generator[Read, Result, Slices]
+
+
+class Places:
+    """Where readers got to: (offset after a read → byte position), so that the next read of a consumer starts exactly there."""
+
+    __slots__ = ("_positions",)
+
+    _PLACES_MAX: Final = 64
+
+    def __init__(self) -> None:
+        self._positions: dict[int, tuple[Segment, int]] = {}
+
+    def note(self, offset: int, segment: Segment, position: int) -> None:
+        """A read ended before `offset`, which is at `position` of `segment` if it is there."""
+        if len(self._positions) >= self._PLACES_MAX:
+            del self._positions[next(iter(self._positions))]
+        self._positions[offset] = segment, position
+
+    def take(self, offset: int, segment: Segment) -> int | None:
+        """The position of `offset`, if a read ended there and it is still in `segment`."""
+        found = self._positions.pop(offset, None)
+        return found[1] if found is not None and found[0] is segment else None
+
+    def clear(self) -> None:
+        """Forget all: the log was cut."""
+        self._positions.clear()
+
+
+def segment_at(segments: list[Segment], offset: int) -> Segment | None:
+    """The last segment that begins at or before `offset`."""
+    at = bisect_right(segments, offset, key=_base_offset)
+    return segments[at - 1] if at else None
+
+
+def _base_offset(segment: Segment) -> int:
+    return segment.base_offset
+
+
+def _following(segments: list[Segment], segment: Segment) -> Segment | None:
+    at = bisect_right(segments, segment.base_offset, key=_base_offset)
+    return segments[at] if at < len(segments) else None
+
+
+def read_batches(
+    segments: list[Segment],
+    places: Places,
+    offset: int,
+    end_offset: int,
+    max_bytes: int,
+    *,
+    minimum_one_batch: bool,
+) -> Generator[Read, Result, Slices]:
+    """Whole batches from the one that holds `offset` (or the next there is), below `end_offset`, out of one segment.
+
+    `segments` is the log's own list: it may change between reads. Raises Corrupt where the files make no sense.
+    """
+    segment = segment_at(segments, offset)
+    while segment is not None and segment.base_offset < end_offset:
+        position = places.take(offset, segment)
+        if position is None:
+            position = yield from _locate(segment, offset)
+        walk = _Walk(offset, end_offset, max_bytes, minimum_one_batch)
+        while not walk.done and position < segment.readable:
+            size = min(max(walk.wanted, HEADER_SIZE), segment.readable - position)
+            data = yield Read(segment.path, position, size)
+            assert isinstance(data, bytes)
+            if len(data) < size:
+                raise Corrupt(f"{segment.path} ends before byte {position + size}")
+            step = walk.feed(segment.path, data)
+            if step == 0 and not walk.done and size == segment.readable - position:
+                raise Corrupt(f"{segment.path} ends inside the batch at {position}")
+            position += step
+        if walk.view is not None:
+            places.note(walk.next_offset, segment, position)
+            return Slices([walk.view], walk.first_offset, walk.next_offset)
+        if walk.done:
+            break
+        segment = _following(segments, segment)
+    return Slices([], offset, offset)
+
+
+def _locate(segment: Segment, offset: int) -> Generator[Read, Result, int]:
+    relative = offset - segment.base_offset
+    if segment.index is not None:
+        return segment.index.floor(relative)
+    found = yield from search_file(  # type: ignore[misc]  # it yields nothing but reads
+        segment.index_path, segment.index_size, OFFSET_ENTRY, relative
+    )
+    return 0 if found is None else found[1]
+
+
+class _Walk:
+    """Headers walked over until the wanted batches are found. `feed` says how far to move on."""
+
+    __slots__ = (
+        "done",
+        "end_offset",
+        "first_offset",
+        "max_bytes",
+        "minimum_one_batch",
+        "next_offset",
+        "offset",
+        "view",
+        "wanted",
+    )
+
+    def __init__(
+        self, offset: int, end_offset: int, max_bytes: int, minimum_one_batch: bool
+    ) -> None:
+        self.offset = offset
+        self.end_offset = end_offset
+        self.max_bytes = max_bytes
+        self.minimum_one_batch = minimum_one_batch
+        self.wanted = max_bytes
+        self.done = False
+        self.first_offset = self.next_offset = offset
+        self.view: memoryview | None = None
+
+    def feed(self, path: str, data: bytes) -> int:
+        """Look at bytes that begin with a batch; returns how many are behind the next place to read from.
+
+        After it either `done` (with `view`, or without where nothing fits), or `wanted` bytes are needed from there.
+        """
+        at = 0
+        end = len(data)
+        start = -1
+        while at + HEADER_SIZE <= end:
+            header = _header(path, data, at)
+            if start < 0 and header.next_offset <= self.offset:
+                at += header.size
+                continue
+            if header.next_offset > self.end_offset:
+                self.done = True
+                break
+            taken = at if start < 0 else start
+            fits = at + header.size - taken <= self.max_bytes
+            if not fits and (start >= 0 or not self.minimum_one_batch):
+                self.done = True
+                break
+            if at + header.size > end:
+                self.wanted = max(header.size, self.max_bytes)
+                break
+            if start < 0:
+                start = at
+                self.first_offset = header.base_offset
+            at += header.size
+            self.next_offset = header.next_offset
+        if start >= 0:
+            self.done = True
+            self.view = memoryview(data)[start:at]
+        return at
+
+
+def _header(path: str, data: bytes, at: int) -> BatchHeader:
+    try:
+        return parse_header(data, at)
+    except Corrupt as error:
+        raise Corrupt(f"{path}: {error}") from error
+
+
+def offset_for_timestamp(
+    segments: list[Segment], timestamp: int, start_offset: int, end_offset: int
+) -> Program[tuple[int, int, int] | None]:
+    """The first record at or after `timestamp` within [start_offset, end_offset), as (offset, timestamp, leader epoch).
+
+    "First" is by offset. Kafka: `UnifiedLog.fetchOffsetByTimestamp`.
+    """
+    segment = segment_at(segments, start_offset)
+    while segment is not None and segment.base_offset < end_offset:
+        if segment.max_timestamp >= timestamp:
+            relative = yield from _time_floor(segment, timestamp)
+            from_offset = max(segment.base_offset + relative, start_offset)
+            position = yield from _locate(segment, from_offset)
+            found = yield from _search_records(
+                segment, position, timestamp, start_offset, end_offset
+            )
+            if found is not None:
+                return found
+        segment = _following(segments, segment)
+    return None
+
+
+def _time_floor(segment: Segment, timestamp: int) -> Program[int]:
+    if segment.time_index is not None:
+        return segment.time_index.floor(timestamp)
+    found = yield from search_file(
+        segment.time_index_path, segment.time_index_size, TIME_ENTRY, timestamp - 1
+    )
+    return 0 if found is None else found[1]
+
+
+def _search_records(
+    segment: Segment, position: int, timestamp: int, start_offset: int, end_offset: int
+) -> Program[tuple[int, int, int] | None]:
+    wanted = _SCAN_BYTES
+    while position < segment.readable:
+        size = min(wanted, segment.readable - position)
+        data = yield Read(segment.path, position, size)
+        assert isinstance(data, bytes)
+        at = 0
+        wanted = _SCAN_BYTES
+        while at + HEADER_SIZE <= len(data):
+            header = _header(segment.path, data, at)
+            if header.base_offset >= end_offset:
+                return None
+            if at + header.size > len(data):
+                wanted = max(header.size, _SCAN_BYTES)
+                break
+            if header.max_timestamp >= timestamp and header.next_offset > start_offset:
+                for record in read_records(memoryview(data)[at : at + header.size]):
+                    if record.timestamp >= timestamp and start_offset <= record.offset < end_offset:
+                        return record.offset, record.timestamp, header.leader_epoch
+            at += header.size
+        if at == 0 and size == segment.readable - position:
+            raise Corrupt(f"{segment.path} ends inside the batch at {position}")
+        position += at
+    return None

@@ -1,0 +1,79 @@
+"""Which closed segments go, and how.
+
+In: segments, the topic's limits, the time. Out: how many of the oldest to delete, and the effects that do it. It never
+deletes what is not below the limit offset (the high watermark), nor, with a tier, what the bucket does not hold yet.
+
+Kafka: `UnifiedLog.deleteOldSegments` (by time, by size, below log start), KIP-405 for local retention.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from stratalog.config import LogConfig
+from stratalog.log.effects import Effect, Rename
+from stratalog.log.segment import DELETED, SNAPSHOT, Segment, segment_path
+
+__all__ = ["deleted_paths", "expired_segments", "rename_deleted"]
+
+_SAME_AS_TOTAL = -2
+
+
+def expired_segments(
+    segments: Sequence[Segment],
+    config: LogConfig,
+    now_ms: int,
+    *,
+    limit_offset: int,
+    log_start_offset: int,
+    tiered_end: int,
+) -> int:
+    """How many of the oldest segments are to go; the active one among them if it too is expired (roll it first)."""
+    retention_ms, retention_bytes = _limits(config)
+    bounded = "delete" in config.cleanup_policy
+    excess = sum(segment.size for segment in segments) - retention_bytes
+    count = 0
+    for segment in segments:
+        active = segment is segments[-1]
+        if segment.next_offset > limit_offset or (active and segment.size == 0):
+            break
+        gone = segment.next_offset <= log_start_offset and not active
+        if not gone and bounded and not _only_here(segment, config, tiered_end):
+            too_old = retention_ms >= 0 and now_ms - segment.largest_timestamp > retention_ms
+            too_much = retention_bytes >= 0 and excess >= segment.size
+            gone = too_old or too_much
+        if not gone:
+            break
+        excess -= segment.size
+        count += 1
+    return count
+
+
+def _only_here(segment: Segment, config: LogConfig, tiered_end: int) -> bool:
+    return config.remote_storage_enable and segment.next_offset > tiered_end
+
+
+def _limits(config: LogConfig) -> tuple[int, int]:
+    if not config.remote_storage_enable:
+        return config.retention_ms, config.retention_bytes
+    local_ms, local_bytes = config.local_retention_ms, config.local_retention_bytes
+    return (
+        config.retention_ms if local_ms == _SAME_AS_TOTAL else local_ms,
+        config.retention_bytes if local_bytes == _SAME_AS_TOTAL else local_bytes,
+    )
+
+
+def deleted_paths(segments: Iterable[Segment], snapshots: set[int]) -> list[str]:
+    """Every file of these segments, oldest first, with the producer snapshots that only they need."""
+    paths = []
+    for segment in segments:
+        base = segment.base_offset
+        paths += [
+            segment_path(segment.directory, base, suffix) for suffix in segment.file_suffixes()
+        ]
+        if base in snapshots:
+            paths.append(segment_path(segment.directory, base, SNAPSHOT))
+    return paths
+
+
+def rename_deleted(paths: Iterable[str]) -> list[Effect]:
+    """Take files out of the log; they can be unlinked later, when no reader has them in hand."""
+    return [Rename(path, path + DELETED) for path in paths]

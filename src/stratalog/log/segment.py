@@ -1,0 +1,144 @@
+"""One segment of a partition: a `.log` file, its indexes, and what is remembered of them.
+
+In: headers of appended batches. Out: index entries, file effects. It never decides offsets or when to roll.
+
+Two sizes matter: `size` and `next_offset` are decided, and run ahead of the disk; `readable` bytes have been written and may be
+read. Index arrays exist for the active segment only (and for a just closed one until its files are written): a closed
+segment is searched in its files.
+"""
+
+from stratalog.log.effects import Append, Effect
+from stratalog.log.index import OffsetIndex, TimeIndex
+
+__all__ = [
+    "DELETED",
+    "INDEX",
+    "LOG",
+    "RELATIVE_OFFSET_MAX",
+    "SNAPSHOT",
+    "TIME_INDEX",
+    "TRANSACTION_INDEX",
+    "Segment",
+    "segment_path",
+]
+
+LOG = ".log"
+INDEX = ".index"
+TIME_INDEX = ".timeindex"
+TRANSACTION_INDEX = ".txnindex"
+SNAPSHOT = ".snapshot"
+DELETED = ".deleted"
+RELATIVE_OFFSET_MAX = 2**31 - 1
+
+
+def segment_path(directory: str, offset: int, suffix: str) -> str:
+    """The path of one of a segment's files."""
+    return f"{directory}/{offset:020}{suffix}"
+
+
+class Segment:
+    """Mutable. Offsets are absolute, sizes in bytes, times in epoch milliseconds (-1 for none).
+
+    `first_timestamp` is the largest timestamp of the first batch, from which rolling counts (Kafka:
+    `LogSegment.rollingBasedTimestamp`); `created_ms` stands in where records have no timestamps, and `touched_ms`, the time
+    of the last append here, where the segment's age is asked for.
+    """
+
+    __slots__ = (
+        "base_offset",
+        "created_ms",
+        "directory",
+        "first_append_ms",
+        "first_timestamp",
+        "has_transaction_index",
+        "index",
+        "index_size",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "next_offset",
+        "path",
+        "readable",
+        "since_index",
+        "size",
+        "time_index",
+        "time_index_size",
+        "touched_ms",
+    )
+
+    def __init__(self, directory: str, base_offset: int, now_ms: int) -> None:
+        self.directory = directory
+        self.base_offset = base_offset
+        self.path = segment_path(directory, base_offset, LOG)
+        self.size = 0
+        self.readable = 0
+        self.next_offset = base_offset
+        self.first_timestamp = -1
+        self.max_timestamp = -1
+        self.max_timestamp_offset = base_offset
+        self.created_ms = now_ms
+        self.first_append_ms = now_ms
+        self.touched_ms = now_ms
+        self.since_index = 0
+        self.index: OffsetIndex | None = OffsetIndex()
+        self.time_index: TimeIndex | None = TimeIndex()
+        self.index_size = 0
+        self.time_index_size = 0
+        self.has_transaction_index = False
+
+    @property
+    def index_path(self) -> str:
+        return segment_path(self.directory, self.base_offset, INDEX)
+
+    @property
+    def time_index_path(self) -> str:
+        return segment_path(self.directory, self.base_offset, TIME_INDEX)
+
+    @property
+    def largest_timestamp(self) -> int:
+        """What retention by time compares: the records' largest timestamp, else when the segment last grew."""
+        return self.max_timestamp if self.max_timestamp >= 0 else self.touched_ms
+
+    def add(
+        self, last_offset: int, next_offset: int, size: int, timestamp: int, interval: int
+    ) -> None:
+        """Note one batch at the end. `last_offset` is its own; `timestamp` its largest; `interval` bytes lie between entries."""
+        if timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+            self.max_timestamp_offset = last_offset
+        position = self.size
+        if position == 0:
+            self.first_timestamp = timestamp
+        if self.since_index > interval:
+            assert self.index is not None
+            assert self.time_index is not None, "a closed segment does not grow"
+            base = self.base_offset
+            self.index.add(last_offset - base, position)
+            self.time_index.add(self.max_timestamp, self.max_timestamp_offset - base)
+            self.since_index = 0
+        self.since_index += size
+        self.size = position + size
+        self.next_offset = next_offset
+
+    def seal(self) -> list[Effect]:
+        """Close it for appends: the effects that write its index files. `drop_indexes` once they are performed."""
+        assert self.index is not None
+        assert self.time_index is not None, "sealed once"
+        self.time_index.add(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+        index, time_index = self.index.encode(), self.time_index.encode()
+        self.index_size, self.time_index_size = len(index), len(time_index)
+        return [
+            Append(self.index_path, 0, (index,)),
+            Append(self.time_index_path, 0, (time_index,)),
+        ]
+
+    def drop_indexes(self) -> None:
+        """Search the files from now on."""
+        self.index = None
+        self.time_index = None
+
+    def file_suffixes(self) -> list[str]:
+        """The files that exist for it once closed, the log first."""
+        suffixes = [LOG, INDEX, TIME_INDEX]
+        if self.has_transaction_index:
+            suffixes.append(TRANSACTION_INDEX)
+        return suffixes

@@ -1,0 +1,92 @@
+"""The newest batches of a partition, still in memory.
+
+In: views of appended batches. Out: views for readers, without touching a disk. It never holds more than its budget of
+other people's memory: what a view keeps alive is what is counted.
+"""
+
+from bisect import bisect_right
+from typing import Final
+
+__all__ = ["TailCache"]
+
+_ENTRY_BYTES: Final = 250
+"""What one batch costs beside its bytes: a view, three list places, three integers."""
+_TRIM_AT: Final = 256
+
+
+class TailCache:
+    """Consecutive batches ending at the log's end, the oldest dropped first.
+
+    A batch that is a small part of a larger buffer (a request with many partitions) is copied; otherwise its
+    buffer is kept and counted whole.
+    """
+
+    __slots__ = ("_bases", "_costs", "_first", "_nexts", "_views", "bytes_held", "bytes_max")
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.bytes_held = 0
+        self._first = 0
+        self._bases: list[int] = []
+        self._nexts: list[int] = []
+        self._costs: list[int] = []
+        self._views: list[memoryview | None] = []
+
+    def add(self, base_offset: int, next_offset: int, view: memoryview) -> None:
+        """Append one batch, which must not change any more."""
+        size = len(view)
+        owner = view.obj
+        kept = len(owner) if type(owner) is bytearray or type(owner) is bytes else size
+        if kept > 2 * size:
+            # A reader may still hold the copy when it is dropped here: bytes it pins are its own then.
+            view = memoryview(bytes(view))
+            kept = size
+        cost = kept + _ENTRY_BYTES
+        self._bases.append(base_offset)
+        self._nexts.append(next_offset)
+        self._costs.append(cost)
+        self._views.append(view)
+        self.bytes_held += cost
+        if self.bytes_held > self.bytes_max:
+            self.trim(self.bytes_max)
+
+    def trim(self, bytes_max: int) -> None:
+        """Drop the oldest until at most `bytes_max` are held (a broker short of memory may ask for less)."""
+        first = self._first
+        while self.bytes_held > bytes_max and first < len(self._views):
+            self.bytes_held -= self._costs[first]
+            self._views[first] = None
+            first += 1
+        self._first = first
+        if first >= _TRIM_AT or first == len(self._views):
+            del self._bases[:first], self._nexts[:first], self._costs[:first], self._views[:first]
+            self._first = 0
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self.trim(0)
+
+    def read(
+        self, offset: int, max_bytes: int, end_offset: int, *, minimum_one_batch: bool
+    ) -> tuple[list[memoryview], int, int] | None:
+        """Whole batches from the one that holds `offset`, as (views, first offset, next offset).
+
+        None where the batch is not here, no batch ends at or below `end_offset`, or none fits `max_bytes`.
+        """
+        at = bisect_right(self._bases, offset, self._first) - 1
+        if at < self._first or self._nexts[at] <= offset:
+            return None
+        first = at
+        found: list[memoryview] = []
+        left = max_bytes
+        while at < len(self._views) and self._nexts[at] <= end_offset:
+            view = self._views[at]
+            assert view is not None, "batches before the first kept one are dropped"
+            left -= len(view)
+            if left < 0 and (found or not minimum_one_batch):
+                break
+            found.append(view)
+            at += 1
+        if not found:
+            return None
+        return found, self._bases[first], self._nexts[at - 1]

@@ -1,0 +1,86 @@
+"""Cutting a log back to an offset.
+
+In: a log's segments and an offset. Out: a program that cuts files and segments alike. It never leaves part of a batch.
+
+Kafka: `UnifiedLog.truncateTo`, `truncateFullyAndStartAt`.
+"""
+
+from stratalog.log.effects import Append, Program, Sync, SyncDirectory, Truncate, Unlink
+from stratalog.log.retention import deleted_paths
+from stratalog.log.scanning import load_indexes, scan_segment
+from stratalog.log.segment import SNAPSHOT, Segment, segment_path
+
+__all__ = ["truncate_segments", "unlink_snapshots"]
+
+
+def truncate_segments(
+    directory: str, segments: list[Segment], offset: int, interval: int, now_ms: int
+) -> Program[None]:
+    """Remove every batch that reaches `offset` or beyond. Nothing may be decided and not yet performed.
+
+    Below the first segment everything goes and the log begins anew at `offset`. `segments` is changed in place.
+    """
+    if offset < segments[0].base_offset:
+        for path in deleted_paths(segments, set()):
+            yield Unlink(path)
+        segments[:] = [Segment(directory, offset, now_ms)]
+        yield Append(segments[0].path, 0, ())
+        return
+    while len(segments) > 1 and segments[-1].base_offset >= offset:
+        for path in deleted_paths([segments.pop()], set()):
+            yield Unlink(path)
+    segment = segments[-1]
+    if segment.next_offset > offset or segment.index is None:
+        segments[-1] = yield from _cut(segment, offset, interval, now_ms)
+
+
+def _cut(segment: Segment, offset: int, interval: int, now_ms: int) -> Program[Segment]:
+    """The segment as it is below `offset`, active again: its indexes in memory, its index files gone."""
+    fresh = yield from _without_tail(segment, offset, interval, now_ms)
+    yield Unlink(segment.index_path)
+    yield Unlink(segment.time_index_path)
+    yield Truncate(segment.path, fresh.size)
+    # Durable at once: else a power loss could bring the old end back behind what is appended next.
+    yield Sync(segment.path)
+    return fresh
+
+
+def _without_tail(segment: Segment, offset: int, interval: int, now_ms: int) -> Program[Segment]:
+    fresh = Segment(segment.directory, segment.base_offset, now_ms)
+    fresh.has_transaction_index = segment.has_transaction_index
+    relative = offset - segment.base_offset
+    if segment.index is not None:
+        assert segment.time_index is not None
+        fresh.index, fresh.time_index = segment.index, segment.time_index
+        fresh.first_timestamp = segment.first_timestamp
+    else:
+        loaded = yield from load_indexes(
+            fresh,
+            index_size=segment.index_size,
+            time_index_size=segment.time_index_size,
+            log_size=segment.size,
+        )
+        if not loaded:
+            fresh = Segment(segment.directory, segment.base_offset, now_ms)
+    assert fresh.index is not None
+    assert fresh.time_index is not None
+    fresh.index.truncate(relative)
+    fresh.time_index.truncate(relative)
+    # What is left of the indexes says where to go on and what was largest before.
+    fresh.size = fresh.index.positions[-1] if len(fresh.index) else 0
+    fresh.max_timestamp, fresh.max_timestamp_offset = -1, segment.base_offset
+    if len(fresh.time_index):
+        fresh.max_timestamp = fresh.time_index.timestamps[-1]
+        fresh.max_timestamp_offset = segment.base_offset + fresh.time_index.offsets[-1]
+    yield from scan_segment(fresh, segment.size, interval, check_crc=False, below=offset)
+    return fresh
+
+
+def unlink_snapshots(directory: str, snapshots: set[int], above: int) -> Program[None]:
+    """Remove producer snapshots taken above an offset, durably: a later one of that name must not be mistaken for them."""
+    gone = sorted(offset for offset in snapshots if offset > above)
+    for offset in gone:
+        yield Unlink(segment_path(directory, offset, SNAPSHOT))
+        snapshots.discard(offset)
+    if gone:
+        yield SyncDirectory(directory)
