@@ -1,0 +1,221 @@
+"""Reads records back from segment objects.
+
+In: a segment that a manifest names, an offset. Out: whole batches, each byte checked against the object's index. It
+never lists the bucket and never returns a byte that was not archived: a missing or altered object is Corrupt, by name.
+
+Objects are read in ranges that begin and end at index entries, about `range_bytes` each and always the same ones, so
+that a sequential reader, and all who follow it, need one request per range; ranges and decoded tails are cached.
+"""
+
+from array import array
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from stratalog.errors import Corrupt
+from stratalog.ports import ObjectStore
+from stratalog.tier.cache import ByteCache
+from stratalog.tier.manifest import Entry, RemoteSegment
+from stratalog.tier.segment_index import IndexBlock
+from stratalog.tier.segment_object import SegmentIndex, read_footer, read_range
+from stratalog.wire.batch import scan
+from stratalog.wire.records import read_records
+
+__all__ = ["Fetcher", "TimestampOffset", "load_index"]
+
+RANGE_BYTES: Final = 1024 * 1024
+READ_BYTES_MAX: Final = 8 * 1024 * 1024
+"""What one `read` gives at most (but for a larger batch), whatever is asked for."""
+
+
+class TimestampOffset(NamedTuple):
+    """The record that a search by time found."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Tail:
+    """A decoded tail and the first index entry of each range."""
+
+    index: SegmentIndex
+    firsts: "array[int]"
+
+    def range_of(self, entry: int) -> int:
+        return bisect_right(self.firsts, entry) - 1
+
+    def entries_of(self, number: int) -> tuple[int, int]:
+        """First entry of a range, and of the next."""
+        last = number + 1 == len(self.firsts)
+        return self.firsts[number], len(self.index.entries) if last else self.firsts[number + 1]
+
+
+def load_index(store: ObjectStore, segment: RemoteSegment) -> SegmentIndex:
+    """A segment's decoded tail, in one request. Raises Corrupt where it is not what the manifest names; Unavailable."""
+    entry = segment.entry
+    index = read_footer(store, segment.path, entry.size, entry.data_size)
+    if not _same(index, entry):
+        raise Corrupt(f"{segment.path}: not the object that the manifest names")
+    return index
+
+
+def _same(index: SegmentIndex, entry: Entry) -> bool:
+    summary = index.summary
+    found = (summary.footer_crc, summary.data_crc, summary.data_size, summary.base_offset)
+    return found == (entry.footer_crc, entry.data_crc, entry.data_size, entry.base_offset)
+
+
+class Fetcher:
+    """Cached reads of tiered segments. Blocking, and safe to use from several threads at once.
+
+    `cache_bytes` bounds the ranges held; decoded tails have a sixteenth of it beside them. Two threads that want the
+    same range at the same moment may both fetch it.
+    """
+
+    def __init__(
+        self, store: ObjectStore, cache_bytes: int = 64 << 20, *, range_bytes: int = RANGE_BYTES
+    ) -> None:
+        self.store = store
+        self.range_bytes = range_bytes
+        self._ranges: ByteCache[bytes] = ByteCache(cache_bytes)
+        self._tails: ByteCache[_Tail] = ByteCache(cache_bytes // 16)
+
+    def read(
+        self,
+        segment: RemoteSegment,
+        offset: int,
+        max_bytes: int,
+        *,
+        minimum_one: bool = True,
+    ) -> memoryview:
+        """Whole batches of `segment` from the one that holds `offset` (in a gap: the next one), at most `max_bytes`.
+
+        With `minimum_one` the first batch comes whole even where it is larger. Empty where the segment has nothing at
+        or after `offset`. Raises Corrupt naming the object, Unavailable.
+        """
+        tail = self._tail(segment)
+        entries = tail.index.entries
+        first = entries.entry_of(offset)
+        if first == len(entries):
+            return memoryview(b"")
+        start = entries.positions[first]
+        wanted = min(max_bytes, READ_BYTES_MAX)
+        number = stop = tail.range_of(first)
+        while stop < len(tail.firsts):
+            end = _end(entries, tail.entries_of(stop)[1])
+            stop += 1
+            if end - start >= wanted:
+                break
+        origin = entries.positions[tail.firsts[number]]
+        data = self._fetch(segment, tail, number, stop)
+        limit = start - origin + entries.lengths[first]
+        reaching = (at for at, h in scan(data, start - origin, limit) if h.last_offset >= offset)
+        begin = next(reaching)  # the index says that the entry has it
+        cut = self._cut(entries, data, origin, (first, begin), wanted)
+        if cut == begin and minimum_one:
+            for at, header in scan(data, begin):
+                cut = at + header.size
+                break
+        return data[begin:cut]
+
+    def _cut(
+        self,
+        entries: IndexBlock,
+        data: memoryview,
+        origin: int,
+        start: tuple[int, int],
+        wanted: int,
+    ) -> int:
+        """The end of the last whole batch within `wanted` bytes of `start` (an entry's number and a place in `data`).
+
+        Only the entry where the bytes run out is scanned.
+        """
+        first, begin = start
+        limit = begin + wanted
+        if limit >= len(data):
+            return len(data)
+        entry = bisect_right(entries.positions, origin + limit) - 1
+        cut = begin if entry == first else entries.positions[entry] - origin
+        for at, header in scan(data, cut):
+            if at + header.size > limit:
+                break
+            cut = at + header.size
+        return cut
+
+    def offset_for_timestamp(
+        self, segment: RemoteSegment, timestamp: int, start_offset: int = 0
+    ) -> TimestampOffset | None:
+        """The first record at or after `start_offset` whose timestamp (epoch ms) is `timestamp` or later; None.
+
+        Opens batches, whole ranges of them at worst. Raises Corrupt naming the object, Unavailable.
+        """
+        tail = self._tail(segment)
+        entries = tail.index.entries
+        for at in range(entries.entry_of(start_offset), len(entries)):
+            if entries.max_timestamps[at] < timestamp:
+                continue
+            number = tail.range_of(at)
+            data = self._fetch(segment, tail, number, number + 1)
+            begin = entries.positions[at] - entries.positions[tail.firsts[number]]
+            for position, header in scan(data, begin, begin + entries.lengths[at]):
+                if header.max_timestamp < timestamp:
+                    continue
+                for record in read_records(data[position : position + header.size]):
+                    if record.timestamp >= timestamp and record.offset >= start_offset:
+                        epoch = header.leader_epoch
+                        return TimestampOffset(record.offset, record.timestamp, epoch)
+        return None
+
+    def _tail(self, segment: RemoteSegment) -> _Tail:
+        tail = self._tails.get(segment.path)
+        if tail is None:
+            index = load_index(self.store, segment)
+            tail = _Tail(index, _firsts(index.entries, self.range_bytes))
+            size = segment.entry.size - segment.entry.data_size + 8 * len(tail.firsts)
+            self._tails.put(segment.path, tail, size)
+        return tail
+
+    def _fetch(self, segment: RemoteSegment, tail: _Tail, number: int, stop: int) -> memoryview:
+        """The bytes of ranges `number` to `stop` (excluded), neighbours that are not cached in one request."""
+        pieces: list[bytes] = []
+        while number < stop:
+            held = self._ranges.get((segment.path, number))
+            if held is not None:
+                pieces.append(held)
+                number += 1
+                continue
+            missing = number + 1
+            while missing < stop and self._ranges.get((segment.path, missing)) is None:
+                missing += 1
+            pieces.append(self._request(segment, tail, number, missing))
+            number = missing
+        return memoryview(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+
+    def _request(self, segment: RemoteSegment, tail: _Tail, number: int, stop: int) -> bytes:
+        entries = tail.index.entries
+        first, end = tail.firsts[number], tail.entries_of(stop - 1)[1]
+        start = entries.positions[first]
+        data = read_range(self.store, segment.path, start, _end(entries, end) - start)
+        entries.check(first, end, data, segment.path)
+        for one in range(number, stop):
+            begin, after = tail.entries_of(one)
+            piece = data[entries.positions[begin] - start : _end(entries, after) - start]
+            self._ranges.put((segment.path, one), piece, len(piece))
+        return data
+
+
+def _end(entries: IndexBlock, stop: int) -> int:
+    """Where the entry before `stop` ends in the data."""
+    return entries.positions[stop - 1] + entries.lengths[stop - 1]
+
+
+def _firsts(entries: IndexBlock, range_bytes: int) -> "array[int]":
+    firsts = array("q")
+    start = 0
+    for at, position in enumerate(entries.positions):
+        if not firsts or position - start >= range_bytes:
+            firsts.append(at)
+            start = position
+    return firsts
