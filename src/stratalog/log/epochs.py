@@ -70,7 +70,7 @@ class LeaderEpochs:
         return self._epochs[at] if at >= 0 else NO_EPOCH
 
     def end_of(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The largest epoch up to `epoch` and the offset after its last one; (-1, -1) where `epoch` is unknown and newer.
+        """The largest epoch up to `epoch` and the offset after its last; (-1, -1) where `epoch` is newer than all.
 
         An `epoch` older than every known one is answered with itself and the first offset known.
         """

@@ -3,14 +3,15 @@
 In: offsets, positions and timestamps of appended batches. Out: where to start looking, and the index files. It never
 reads a file itself: closed segments are searched by programs that yield `Read`.
 
-`.index`: 8-byte entries, last offset of a batch (relative to the segment) i32 and the batch's byte position i32. `.timeindex`:
-12-byte entries, largest timestamp so far i64 and the last offset (relative) of the batch that has it i32. Both ascend, both
-big-endian. Kafka: `OffsetIndex`, `TimeIndex`.
+`.index`: 8-byte entries, last offset of a batch (relative to the segment) i32 and the batch's byte position i32.
+`.timeindex`: 12-byte entries, largest timestamp so far i64 and the last offset (relative) of the batch that has it
+i32. Both ascend, both are big-endian. Kafka: `OffsetIndex`, `TimeIndex`.
 """
 
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
+from itertools import pairwise
 from struct import Struct
 from typing import Final
 
@@ -138,7 +139,7 @@ class TimeIndex:
 def _check_ascending(values: "array[int]", what: str) -> None:
     if values and values[0] < 0:
         raise Corrupt(f"{what} start at {values[0]}")
-    if any(later <= earlier for earlier, later in zip(values, values[1:], strict=False)):
+    if any(later <= earlier for earlier, later in pairwise(values)):
         raise Corrupt(f"{what} do not ascend")
 
 

@@ -2,20 +2,19 @@
 
 In: batch headers. Out: verdicts, and the `.snapshot` file. It never opens records and never assigns an offset.
 
-Rules of Kafka 4 (`ProducerAppendInfo`, `ProducerStateEntry`, KIP-98, KIP-360): the last five batches of a producer are
-remembered; a batch with the sequences of one of them is a repeat; otherwise its first sequence must follow the last (wrapping
-from 2^31 - 1 to 0). A newer producer epoch starts at sequence 0. A producer that is not known (its records are gone or it
-expired) may start anywhere.
+Rules of Kafka 4 (`ProducerAppendInfo`, `ProducerStateEntry`, KIP-98, KIP-360): the last five batches of a producer
+are remembered; a batch with the sequences of one of them is a repeat; otherwise its first sequence must follow the
+last (wrapping from 2^31 - 1 to 0). A newer producer epoch starts at sequence 0. A producer that is not known (its
+records are gone or it expired) may start anywhere.
 
-One difference from Kafka: a producer expires by when it last wrote here, not by its records' timestamps. Loading old records
-would otherwise forget its producer at once, and with it the repeats.
+One difference from Kafka: a producer expires by when it last wrote here, not by its records' timestamps. Loading old
+records would otherwise forget its producer at once, and with it the repeats.
 """
 
+import struct
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from struct import Struct
-from struct import error as StructError
 from typing import Final
 
 from crc32c import crc32c
@@ -55,13 +54,6 @@ class ProducerState:
         other.transaction_start = self.transaction_start
         other.batches.extend(self.batches)
         return other
-
-
-@dataclass(frozen=True, slots=True)
-class Undo:
-    """Producers as they were before a multi-batch append."""
-
-    states: dict[int, ProducerState | None]
 
 
 class ProducerStates:
@@ -122,6 +114,27 @@ class ProducerStates:
             raise _out_of_order(header, -1)
         return None
 
+    def check_all(
+        self, headers: Sequence[BatchHeader], base_offset: int, now_ms: int
+    ) -> WrittenBatch | None:
+        """`check` for batches appended together: each against what the ones before it would have left."""
+        if len(headers) == 1:
+            return self.check(headers[0]) if headers[0][9] >= 0 else None
+        if all(header.producer_id < 0 for header in headers):
+            return None
+        before = self._remember(headers)
+        try:
+            for header in headers:
+                if header.producer_id >= 0:
+                    repeated = self.check(header)
+                    if repeated is not None:
+                        return repeated
+                    self.update(header, base_offset, now_ms)
+                base_offset += header.last_offset_delta + 1
+        finally:
+            self._restore(before)
+        return None
+
     def update(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
         """Note an accepted batch of a producer (id at least 0) at its offsets."""
         producer_id = header[9]
@@ -151,15 +164,15 @@ class ProducerStates:
             state.transaction_start = base_offset
             self._open.add(producer_id)
 
-    def remember(self, headers: Iterable[BatchHeader]) -> Undo:
-        """The states of the producers in `headers`, for `restore`."""
+    def _remember(self, headers: Iterable[BatchHeader]) -> dict[int, ProducerState | None]:
         ids = {header.producer_id for header in headers if header.producer_id >= 0}
         found = {producer_id: self._states.get(producer_id) for producer_id in ids}
-        return Undo({p: state.copy() if state else None for p, state in found.items()})
+        return {
+            producer_id: state.copy() if state else None for producer_id, state in found.items()
+        }
 
-    def restore(self, undo: Undo) -> None:
-        """Take back every change since `remember`."""
-        for producer_id, state in undo.states.items():
+    def _restore(self, before: dict[int, ProducerState | None]) -> None:
+        for producer_id, state in before.items():
             self._open.discard(producer_id)
             if state is None:
                 self._states.pop(producer_id, None)
@@ -188,7 +201,7 @@ class ProducerStates:
         """The `.snapshot` file (Kafka's ProducerSnapshot, version 1): of each producer its newest batch."""
         entries = []
         for producer_id, state in self._states.items():
-            first, last, base_offset, last_offset, timestamp = (
+            _first, last, base_offset, last_offset, timestamp = (
                 state.batches[-1] if state.batches else (-1, -1, -1, -1, -1)
             )
             entries.append(
@@ -211,7 +224,7 @@ class ProducerStates:
         """A `.snapshot` file back; raises Corrupt. Every producer in it counts as having written at `now_ms`."""
         try:
             version, crc, count = _PREFIX.unpack_from(data)
-        except StructError as error:
+        except struct.error as error:
             raise Corrupt(f"a producer snapshot of {len(data)} bytes") from error
         if version != _VERSION:
             raise Corrupt(f"a producer snapshot of version {version}")

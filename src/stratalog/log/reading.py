@@ -21,6 +21,7 @@ __all__ = [
     "ReadPlan",
     "Slices",
     "Tiered",
+    "advance",
     "offset_for_timestamp",
     "read_batches",
     "segment_at",
@@ -35,8 +36,9 @@ class Tiered(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """Whole batches, as views in order: offsets [first_offset, next_offset). The first may begin before the offset asked
-    for. Empty: `first_offset == next_offset`.
+    """Whole batches, as views in order: offsets [first_offset, next_offset).
+
+    The first may begin before the offset asked for. Empty: `first_offset == next_offset`.
     """
 
     buffers: list[memoryview]
@@ -60,7 +62,7 @@ class ReadPlan:
 
 
 class Places:
-    """Where readers got to: (offset after a read → byte position), so that the next read of a consumer starts exactly there."""
+    """Where readers got to (offset after a read → byte position): a consumer's next read starts exactly there."""
 
     __slots__ = ("_positions",)
 
@@ -78,11 +80,24 @@ class Places:
     def take(self, offset: int, segment: Segment) -> int | None:
         """The position of `offset`, if a read ended there and it is still in `segment`."""
         found = self._positions.pop(offset, None)
-        return found[1] if found is not None and found[0] is segment else None
+        if found is None or found[0] is not segment:
+            return None
+        return found[1]
 
     def clear(self) -> None:
         """Forget all: the log was cut."""
         self._positions.clear()
+
+
+def advance(program: Generator[Read, Result, Slices], data: bytes | None) -> Slices | ReadPlan:
+    """Run `read_batches` up to its next read (`data` is the last one's result, None at first) or to its end."""
+    try:
+        read = program.send(data)
+    except StopIteration as end:
+        found = end.value
+        assert isinstance(found, Slices)
+        return found
+    return ReadPlan(read.path, read.position, read.size, program)
 
 
 def segment_at(segments: list[Segment], offset: int) -> Segment | None:
@@ -118,7 +133,7 @@ def read_batches(
         position = places.take(offset, segment)
         if position is None:
             position = yield from _locate(segment, offset)
-        walk = _Walk(offset, end_offset, max_bytes, minimum_one_batch)
+        walk = _Walk(offset, end_offset, max_bytes, minimum_one_batch=minimum_one_batch)
         while not walk.done and position < segment.readable:
             size = min(max(walk.wanted, HEADER_SIZE), segment.readable - position)
             data = yield Read(segment.path, position, size)
@@ -164,7 +179,7 @@ class _Walk:
     )
 
     def __init__(
-        self, offset: int, end_offset: int, max_bytes: int, minimum_one_batch: bool
+        self, offset: int, end_offset: int, max_bytes: int, *, minimum_one_batch: bool
     ) -> None:
         self.offset = offset
         self.end_offset = end_offset

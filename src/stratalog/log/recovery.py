@@ -1,15 +1,17 @@
 """Loading a partition from its files, after a clean shutdown or a crash.
 
-In: a directory, what the checkpoints say of it. Out: a program that reads (and repairs) files and ends with a PartitionLog.
-It trusts what lies below the recovery point; above it, only what a CRC confirms.
+In: a directory, what the checkpoints say of it. Out: a program that reads (and repairs) files and ends with a
+PartitionLog. It never trusts what lies above the recovery point, unless a CRC confirms it.
 
-After a crash every segment that reaches beyond the recovery point is scanned; the first batch that is torn, damaged or out of
-order ends the log, and everything after it is removed (Kafka: `LogLoader`, `LogSegment.recover`). Indexes and producer
-snapshots above the recovery point are made anew. After a clean shutdown one read per file suffices, and nothing is written.
+After a crash every segment that reaches beyond the recovery point is scanned; the first batch that is torn, damaged
+or out of order ends the log, and everything after it is removed (Kafka: `LogLoader`, `LogSegment.recover`). Indexes
+and producer snapshots above the recovery point are made anew. After a clean shutdown a few small reads suffice, and
+nothing is written.
 """
 
 import uuid
 from bisect import bisect_right
+from itertools import pairwise
 from typing import Final
 
 from stratalog.config import LogConfig
@@ -32,7 +34,7 @@ from stratalog.log.effects import (
     WriteFile,
 )
 from stratalog.log.epochs import LeaderEpochs
-from stratalog.log.partition_log import TAIL_CACHE_BYTES, PartitionLog, Recovered
+from stratalog.log.partition import PartitionLog
 from stratalog.log.producers import ProducerStates
 from stratalog.log.scanning import (
     load_indexes,
@@ -52,10 +54,12 @@ from stratalog.log.segment import (
     segment_path,
 )
 from stratalog.log.truncation import unlink_snapshots
+from stratalog.log.values import Contents, Recovered
 from stratalog.wire.batch import BatchHeader
 
-__all__ = ["load", "read_topic_id"]
+__all__ = ["TAIL_CACHE_BYTES", "load", "read_topic_id"]
 
+TAIL_CACHE_BYTES: Final = 1024 * 1024
 _SMALL_FILE_BYTES: Final = 16 * 1024 * 1024
 _LEFTOVERS: Final = (DELETED, ".cleaned", ".swap", ".tmp")
 
@@ -70,7 +74,7 @@ def read_topic_id(directory: str) -> Program[uuid.UUID | None]:
     return decode_partition_metadata(data)
 
 
-def load(
+def load(  # noqa: PLR0913  # each is a fact from a checkpoint
     directory: str,
     config: LogConfig,
     *,
@@ -84,9 +88,9 @@ def load(
 ) -> Program[PartitionLog]:
     """Load a partition. `clean`, `recovery_point` and `log_start_offset` are what the directory's checkpoints say.
 
-    `tiered_end` is what the last known manifest says: should the disk have lost part of what the bucket holds, the log goes
-    on from there. `topic_id` is used where the directory has none. Raises Corrupt where the directory belongs to another
-    topic, or to none.
+    `tiered_end` is what the last known manifest says: should the disk have lost part of what the bucket holds, the
+    log goes on from there. `topic_id` is used where the directory has none. Raises Corrupt where the directory belongs
+    to another topic, or to none.
     """
     found_id = yield from _topic_id(directory, topic_id)
     loading = _Loading(directory, config, now_ms)
@@ -96,7 +100,7 @@ def load(
     bases = loading.bases
     trusted = len(bases) - 1 if clean else _first_to_scan(bases, recovery_point)
     trusted = max(trusted, 0)
-    for base, following in zip(bases[:trusted], bases[1 : trusted + 1], strict=True):
+    for base, following in pairwise(bases[: trusted + 1]):
         yield from loading.load_closed(base, following)
     if clean and bases:
         clean = yield from loading.load_active(bases[-1])
@@ -109,10 +113,7 @@ def load(
         loading.epochs.truncate_end(end)
     if not config.remote_storage_enable:
         log_start_offset = max(log_start_offset, loading.segments[0].base_offset)
-    log = PartitionLog(
-        directory,
-        found_id,
-        config,
+    contents = Contents(
         segments=loading.segments,
         producers=loading.producers,
         epochs=loading.epochs,
@@ -120,8 +121,8 @@ def load(
         log_start_offset=log_start_offset,
         recovery_point=end if clean else min(recovery_point, end),
         recovered=Recovered(loading.bytes_cut, loading.segments_scanned),
-        tail_cache_bytes=tail_cache_bytes,
     )
+    log = PartitionLog(directory, found_id, config, contents, tail_cache_bytes=tail_cache_bytes)
     log.mark_tiered(tiered_end)
     if clean and end in loading.snapshots:
         log.mark_saved()
@@ -317,7 +318,10 @@ class _Loading:
             yield SyncDirectory(self.directory)
 
     def begin_at_least(self, offset: int) -> Program[bool]:
-        """Where the log ends below `offset`, begin anew there: what was lost is in the bucket or was deleted. True if not."""
+        """Where the log ends below `offset`, begin anew there: what was lost is in the bucket or was deleted.
+
+        False if so.
+        """
         if self.segments and self.segments[-1].next_offset >= offset:
             return True
         for segment in self.segments:

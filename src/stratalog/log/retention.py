@@ -9,10 +9,10 @@ Kafka: `UnifiedLog.deleteOldSegments` (by time, by size, below log start), KIP-4
 from collections.abc import Iterable, Sequence
 
 from stratalog.config import LogConfig
-from stratalog.log.effects import Effect, Rename
+from stratalog.log.effects import Effect, Rename, Unlink
 from stratalog.log.segment import DELETED, SNAPSHOT, Segment, segment_path
 
-__all__ = ["deleted_paths", "expired_segments", "rename_deleted"]
+__all__ = ["DeletedFiles", "deleted_paths", "expired_segments"]
 
 _SAME_AS_TOTAL = -2
 
@@ -74,6 +74,23 @@ def deleted_paths(segments: Iterable[Segment], snapshots: set[int]) -> list[str]
     return paths
 
 
-def rename_deleted(paths: Iterable[str]) -> list[Effect]:
-    """Take files out of the log; they can be unlinked later, when no reader has them in hand."""
-    return [Rename(path, path + DELETED) for path in paths]
+class DeletedFiles:
+    """Files taken out of the log but not yet unlinked: a reader may have them in hand."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[int, list[str]]] = []
+
+    def take_out(self, paths: list[str], unlink_at_ms: int) -> list[Effect]:
+        """Rename files, to be unlinked later (or at the next start)."""
+        self._waiting.append((unlink_at_ms, [path + DELETED for path in paths]))
+        return [Rename(path, path + DELETED) for path in paths]
+
+    def unlink(self, now_ms: int) -> list[Effect]:
+        """Unlink what has waited long enough."""
+        effects: list[Effect] = [
+            Unlink(path) for at_ms, paths in self._waiting if at_ms <= now_ms for path in paths
+        ]
+        self._waiting = [entry for entry in self._waiting if entry[0] > now_ms]
+        return effects

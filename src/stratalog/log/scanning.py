@@ -1,7 +1,7 @@
 """Walking over the batches of a segment's file, to rebuild what is remembered of it.
 
-In: a segment and the sizes of its files. Out: programs that fill in its indexes, sizes and timestamps, and producers' states.
-It never changes a file.
+In: a segment and the sizes of its files. Out: programs that fill in its indexes, sizes and timestamps, and producers'
+states. It never changes a file.
 """
 
 from collections.abc import Callable
@@ -71,7 +71,7 @@ def scan_segment(
     below: int = OFFSET_MAX,
     on_batch: OnBatch = lambda _header: None,
 ) -> Program[None]:
-    """Take in the batches from `segment.size` on, up to the first that is torn, damaged, out of order or reaches `below`.
+    """Take in the batches from `segment.size` on, up to the first that is damaged, out of order or reaches `below`.
 
     Afterwards `segment.size` is where the sound batches end.
     """
@@ -96,8 +96,10 @@ def scan_segment(
     segment.readable = segment.size
 
 
-def load_indexes(segment: Segment, *, index_size: int, time_index_size: int, log_size: int) -> Program[bool]:
-    """Take the index files of a cleanly closed segment into memory; False (and nothing changed) where they are not sound.
+def load_indexes(
+    segment: Segment, *, index_size: int, time_index_size: int, log_size: int
+) -> Program[bool]:
+    """Take the index files of a cleanly closed segment into memory; False (nothing changed) where they are not sound.
 
     `segment.size` is then where its last indexed batch begins: `scan_segment` goes on from there.
     """
@@ -130,7 +132,7 @@ def load_indexes(segment: Segment, *, index_size: int, time_index_size: int, log
 
 
 def read_max_timestamp(segment: Segment) -> Program[bool]:
-    """Take the largest timestamp of a closed segment from the end of its time index; False where that makes no sense."""
+    """Take a closed segment's largest timestamp from the end of its time index; False where that makes no sense."""
     if segment.time_index_size % TIME_ENTRY.size:
         return False
     if segment.time_index_size == 0:

@@ -2,12 +2,12 @@
 
 In: headers of appended batches. Out: index entries, file effects. It never decides offsets or when to roll.
 
-Two sizes matter: `size` and `next_offset` are decided, and run ahead of the disk; `readable` bytes have been written and may be
-read. Index arrays exist for the active segment only (and for a just closed one until its files are written): a closed
-segment is searched in its files.
+Two sizes matter: `size` and `next_offset` are decided, and run ahead of the disk; `readable` bytes have been written
+and may be read. Index arrays exist for the active segment only (and for a just closed one until its files are
+written): a closed segment is searched in its files.
 """
 
-from stratalog.log.effects import Append, Effect
+from stratalog.log.effects import Append, Effect, Sync
 from stratalog.log.index import OffsetIndex, TimeIndex
 
 __all__ = [
@@ -40,8 +40,8 @@ class Segment:
     """Mutable. Offsets are absolute, sizes in bytes, times in epoch milliseconds (-1 for none).
 
     `first_timestamp` is the largest timestamp of the first batch, from which rolling counts (Kafka:
-    `LogSegment.rollingBasedTimestamp`); `created_ms` stands in where records have no timestamps, and `touched_ms`, the time
-    of the last append here, where the segment's age is asked for.
+    `LogSegment.rollingBasedTimestamp`); `created_ms` stands in where records have no timestamps, and `touched_ms`, the
+    time of the last append here, where the segment's age is asked for.
     """
 
     __slots__ = (
@@ -101,7 +101,7 @@ class Segment:
     def add(
         self, last_offset: int, next_offset: int, size: int, timestamp: int, interval: int
     ) -> None:
-        """Note one batch at the end. `last_offset` is its own; `timestamp` its largest; `interval` bytes lie between entries."""
+        """Note one batch at the end: its last offset, largest timestamp; `interval` bytes lie between index entries."""
         if timestamp > self.max_timestamp:
             self.max_timestamp = timestamp
             self.max_timestamp_offset = last_offset
@@ -130,6 +130,13 @@ class Segment:
             Append(self.index_path, 0, (index,)),
             Append(self.time_index_path, 0, (time_index,)),
         ]
+
+    def sync(self, *, closed: bool) -> list[Effect]:
+        """Make its files durable; of a closed one also the indexes and the producers at its end."""
+        if not closed:
+            return [Sync(self.path)]
+        snapshot = segment_path(self.directory, self.next_offset, SNAPSHOT)
+        return [Sync(path) for path in (self.path, self.index_path, self.time_index_path, snapshot)]
 
     def drop_indexes(self) -> None:
         """Search the files from now on."""

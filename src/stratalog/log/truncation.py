@@ -77,7 +77,7 @@ def _without_tail(segment: Segment, offset: int, interval: int, now_ms: int) -> 
 
 
 def unlink_snapshots(directory: str, snapshots: set[int], above: int) -> Program[None]:
-    """Remove producer snapshots taken above an offset, durably: a later one of that name must not be mistaken for them."""
+    """Remove producer snapshots taken above an offset, durably: none may be mistaken for a later one of its name."""
     gone = sorted(offset for offset in snapshots if offset > above)
     for offset in gone:
         yield Unlink(segment_path(directory, offset, SNAPSHOT))

@@ -1,0 +1,86 @@
+"""What is asked of batches before they get a place in the log.
+
+In: batch headers, a topic's settings, the active segment. Out: nothing, or a refusal; whether to roll. It never opens
+records: timestamps are judged by the batch's first and largest.
+"""
+
+from stratalog.config import LogConfig
+from stratalog.errors import Corrupt, ErrorCode, Rejected
+from stratalog.log.segment import RELATIVE_OFFSET_MAX, Segment
+from stratalog.wire.batch import BatchHeader, crc_holds, scan, set_log_append_time
+
+__all__ = ["check_fetched", "check_timestamps", "is_full", "stamp"]
+
+
+def check_timestamps(headers: list[BatchHeader], config: LogConfig, now_ms: int) -> None:
+    """Raise Rejected(INVALID_TIMESTAMP) where a batch lies outside `message.timestamp.{before,after}.max.ms`."""
+    earliest = now_ms - config.message_timestamp_before_max_ms
+    latest = now_ms + config.message_timestamp_after_max_ms
+    for header in headers:
+        first, largest = header[7], header[8]
+        if largest > latest or (first >= 0 and (first < earliest or first > latest)):
+            raise Rejected(
+                ErrorCode.invalid_timestamp,
+                f"timestamps {first} to {largest} outside {earliest} to {latest}",
+            )
+
+
+def stamp(view: memoryview, headers: list[BatchHeader], now_ms: int) -> list[BatchHeader]:
+    """Give every batch the broker's time, in place; the headers as they now are."""
+    stamped = []
+    at = 0
+    for header in headers:
+        stamped.append(set_log_append_time(view, at, header, now_ms))
+        at += header.size
+    return stamped
+
+
+def check_fetched(view: memoryview, next_offset: int, directory: str) -> list[BatchHeader]:
+    """The headers of batches that have offsets already; raises Corrupt unless they are whole, sound and in order."""
+    headers: list[BatchHeader] = []
+    end = 0
+    offset = next_offset
+    for position, header in scan(view):
+        if not crc_holds(view, position, header):
+            raise Corrupt(f"{directory}: the CRC of fetched batch {header.base_offset} fails")
+        if header.base_offset < offset or header.last_offset_delta < 0:
+            raise Corrupt(f"{directory}: fetched batch {header.base_offset} at {offset}")
+        offset = header.next_offset
+        end = position + header.size
+        headers.append(header)
+    if not headers or end != len(view):
+        raise Corrupt(f"{directory}: {len(view) - end} fetched bytes are no whole batch")
+    return headers
+
+
+def is_full(
+    segment: Segment,
+    config: LogConfig,
+    size: int,
+    headers: list[BatchHeader],
+    now_ms: int,
+) -> bool:
+    """Whether batches of `size` bytes in all must go to a new segment (Kafka: `LogSegment.shouldRoll`).
+
+    Time is the records' own, as long as they have one.
+    """
+    if segment.size + size > config.segment_bytes:
+        return True
+    assert segment.index is not None
+    assert segment.time_index is not None, "the active segment is indexed in memory"
+    # Every batch may bring one entry to each, and closing the segment one more to the time index.
+    room = config.segment_index_bytes
+    more = len(headers)
+    if (len(segment.index) + more) * 8 > room or (len(segment.time_index) + more + 1) * 12 > room:
+        return True
+    last = segment.next_offset
+    timestamp = -1
+    for header in headers:
+        last += header[6] + 1
+        timestamp = max(timestamp, header[8])
+    # A follower's batches bring their offsets, a leader's come as they are counted here.
+    if max(last, headers[-1].next_offset) - segment.base_offset > RELATIVE_OFFSET_MAX:
+        return True
+    first = segment.first_timestamp
+    waited = timestamp - first if first >= 0 else now_ms - segment.created_ms
+    return waited > config.segment_ms

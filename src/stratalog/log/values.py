@@ -1,0 +1,82 @@
+"""What a partition's log answers with.
+
+In: nothing. Out: values. Nothing here does anything.
+"""
+
+from dataclasses import dataclass
+
+from stratalog.log.effects import Effect
+from stratalog.log.epochs import LeaderEpochs
+from stratalog.log.producers import ProducerStates
+from stratalog.log.segment import Segment
+from stratalog.wire.batch import BatchHeader
+
+__all__ = ["Appended", "Contents", "Recovered", "SegmentInfo", "SegmentParts"]
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """One decided append: its offsets (inclusive), and what must be performed before they count.
+
+    `log_append_time_ms` is -1 unless the broker stamped the records. `duplicate`: these batches were here already, at
+    the offsets given; there is nothing to perform. `size` is in bytes. The rest is the log's own.
+    """
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    log_start_offset: int
+    duplicate: bool
+    effects: tuple[Effect, ...]
+    size: int
+    segment: Segment
+    position: int
+    view: memoryview
+    headers: list[BatchHeader]
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What loading found: bytes that were not whole, sound batches, and segments that were looked through for them."""
+
+    bytes_cut: int
+    segments_scanned: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """A closed segment, for the archiver: offsets [base_offset, next_offset), its `.log` file of `size` bytes."""
+
+    base_offset: int
+    next_offset: int
+    size: int
+    path: str
+    max_timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentParts:
+    """What goes with a closed segment: epochs as (epoch, first offset) clipped to it, and the paths of its files.
+
+    The producer snapshot is of the state at the segment's end. `aborted` stays empty while there are no transactions.
+    """
+
+    leader_epochs: list[tuple[int, int]]
+    snapshot_path: str
+    index_path: str
+    time_index_path: str
+    aborted: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a log is made of: its segments (at least one), and the rest as of their end."""
+
+    segments: list[Segment]
+    producers: ProducerStates
+    epochs: LeaderEpochs
+    snapshots: set[int]
+    """Offsets of the producer snapshots that are there."""
+    log_start_offset: int
+    recovery_point: int
+    recovered: Recovered
