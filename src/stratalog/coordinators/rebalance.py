@@ -33,7 +33,9 @@ def prepare(turn: Turn, group: Group) -> None:
     if group.state is GroupState.COMPLETING_REBALANCE:
         for member in group.members.values():
             member.assignment = b""
-            answer_sync(turn, member, SyncGroupAnswer(ErrorCode.rebalance_in_progress))
+            if member.sync_token is not None:
+                answer_sync(turn, member, SyncGroupAnswer(ErrorCode.rebalance_in_progress))
+                turn.keep_alive(group, member)
     group.unsynced.clear()
     turn.cancel_timer(TimerKind.SYNC, group)
     was_empty = group.state is GroupState.EMPTY
