@@ -1,0 +1,291 @@
+"""A disk of a simulation: in memory, and as forgetful as the real one.
+
+In: calls of `ports.Disk`; `crash` with a source of chance. Out: bytes, OSError. What was not synced may be gone after
+a crash: of each file any of the writes since its last sync, the last survivor torn; of each directory the entries made,
+renamed or removed since its last sync (in order, as journals keep them). It never loses what was synced.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from stratalog.ports import Buffer, FileInfo
+
+
+class PowerLoss(Exception):
+    """The machine died in the middle of a call."""
+
+
+@dataclass(slots=True)
+class _File:
+    content: bytearray = field(default_factory=bytearray)
+    synced: bytes = b""
+    unsynced: list[tuple[int, bytes | None]] = field(default_factory=list)  # None: cut there
+
+    def write(self, position: int, data: bytes) -> None:
+        self.unsynced.append((position, data))
+        _write(self.content, position, data)
+
+    def cut(self, size: int) -> None:
+        self.unsynced.append((size, None))
+        _cut(self.content, size)
+
+    def sync(self) -> None:
+        self.synced = bytes(self.content)
+        self.unsynced.clear()
+
+    def crash(self, chance: Random) -> None:
+        kept = _survivors(self.unsynced, chance)
+        content = bytearray(self.synced)
+        for at, (position, data) in enumerate(kept):
+            if data is None:
+                _cut(content, position)
+                continue
+            torn = at == len(kept) - 1 and chance.random() < 0.5
+            _write(content, position, data[: chance.randint(0, len(data))] if torn else data)
+        self.content = content
+        self.sync()
+
+
+@dataclass(slots=True)
+class _Directory:
+    entries: "dict[str, _File | _Directory]" = field(default_factory=dict)
+    synced: "dict[str, _File | _Directory]" = field(default_factory=dict)
+    unsynced: "list[dict[str, _File | _Directory | None]]" = field(default_factory=list)
+
+    def change(self, changes: "dict[str, _File | _Directory | None]") -> None:
+        self.unsynced.append(changes)
+        _apply(self.entries, changes)
+
+    def sync(self) -> None:
+        self.synced = dict(self.entries)
+        self.unsynced.clear()
+
+    def crash(self, chance: Random) -> None:
+        entries = dict(self.synced)
+        for changes in self.unsynced[: chance.randint(0, len(self.unsynced))]:
+            _apply(entries, changes)
+        self.entries = entries
+        self.sync()
+        for entry in entries.values():
+            entry.crash(chance)
+
+
+class SimDisk:
+    """`ports.Disk` in memory.
+
+    `before` is called with (operation, path) ahead of every call that changes something; what it raises leaves the disk
+    as it was. `tear_after(n)` lets the next append write n bytes and then raises PowerLoss. `syncs` counts.
+    """
+
+    def __init__(self) -> None:
+        self._root = _Directory()
+        self._locked = False
+        self._tear_after: int | None = None
+        self.before: Callable[[str, str], None] = lambda _operation, _path: None
+        self.syncs = 0
+        self.bytes_written = 0
+
+    # What happens to disks
+
+    def crash(self, chance: Random) -> None:
+        """Lose power: forget what chance decides of everything that was not synced."""
+        self._root.crash(chance)
+        self._locked = False
+
+    def end_process(self) -> None:
+        """The process died, the machine did not: everything written is there."""
+        self._locked = False
+
+    def tear_after(self, size: int) -> None:
+        """Let the next append write only `size` bytes before the power goes."""
+        self._tear_after = size
+
+    def copy(self) -> "SimDisk":
+        """Another disk with the same files, all of them synced."""
+        other = SimDisk()
+        other._root = _copy(self._root)
+        return other
+
+    def flip(self, path: str, position: int) -> None:
+        """Damage one bit, silently."""
+        file = self._file(path)
+        file.content[position] ^= 1
+        file.sync()
+
+    # ports.Disk
+
+    def append(self, path: str, position: int, buffers: Sequence[Buffer]) -> None:
+        self.before("append", path)
+        data = b"".join(bytes(buffer) for buffer in buffers)
+        torn, self._tear_after = self._tear_after, None
+        self._create(path).write(position, data if torn is None else data[:torn])
+        if torn is not None:
+            raise PowerLoss(path)
+        self.bytes_written += len(data)
+
+    def read(self, path: str, position: int, size: int) -> bytes:
+        return bytes(self._file(path).content[position : position + size])
+
+    def try_read(self, path: str, position: int, size: int) -> bytes | None:
+        data = self.read(path, position, size)
+        return data if len(data) == size else None
+
+    def write_file(self, path: str, data: Buffer) -> None:
+        self.before("write_file", path)
+        file = _File(bytearray(data))
+        file.sync()
+        directory, name = self._parent(path)
+        directory.change({name: file})
+        directory.sync()
+
+    def sync(self, path: str) -> None:
+        self.before("sync", path)
+        self.syncs += 1
+        self._file(path).sync()
+
+    def sync_directory(self, path: str) -> None:
+        self.before("sync_directory", path)
+        self.syncs += 1
+        self._directory(path).sync()
+
+    def truncate(self, path: str, size: int) -> None:
+        self.before("truncate", path)
+        self._file(path).cut(size)
+
+    def rename(self, source: str, target: str) -> None:
+        self.before("rename", source)
+        directory, name = self._parent(source)
+        entry = directory.entries.get(name)
+        if entry is None:
+            raise FileNotFoundError(source)
+        other, new_name = self._parent(target)
+        if other is directory:
+            directory.change({name: None, new_name: entry})
+        else:
+            other.change({new_name: entry})
+            directory.change({name: None})
+
+    def unlink(self, path: str) -> None:
+        self.before("unlink", path)
+        directory, name = self._parent(path)
+        if name in directory.entries:
+            directory.change({name: None})
+
+    def make_directory(self, path: str) -> None:
+        self.before("make_directory", path)
+        directory, name = self._parent(path)
+        if name not in directory.entries:
+            directory.change({name: _Directory()})
+
+    def remove_tree(self, path: str) -> None:
+        self.unlink(path)
+
+    def list(self, path: str) -> list[FileInfo]:
+        try:
+            entries = self._directory(path).entries
+        except FileNotFoundError:
+            return []
+        return [_info(name, entry) for name, entry in sorted(entries.items())]
+
+    def size(self, path: str) -> int:
+        return len(self._file(path).content)
+
+    def free_bytes(self) -> int:
+        return 1 << 40
+
+    def lock(self) -> bool:
+        if self._locked:
+            return False
+        self._locked = True
+        return True
+
+    def close(self) -> None:
+        self._locked = False
+
+    def close_idle(self) -> None:
+        """Nothing is open."""
+
+    # Finding
+
+    def _directory(self, path: str) -> _Directory:
+        found: _File | _Directory | None = self._root
+        for name in path.split("/") if path else []:
+            found = found.entries.get(name) if isinstance(found, _Directory) else None
+        if not isinstance(found, _Directory):
+            raise FileNotFoundError(path)
+        return found
+
+    def _parent(self, path: str) -> tuple[_Directory, str]:
+        above, _, name = path.rpartition("/")
+        return self._directory(above), name
+
+    def _file(self, path: str) -> _File:
+        directory, name = self._parent(path)
+        found = directory.entries.get(name)
+        if not isinstance(found, _File):
+            raise FileNotFoundError(path)
+        return found
+
+    def _create(self, path: str) -> _File:
+        directory, name = self._parent(path)
+        if name not in directory.entries:
+            directory.change({name: _File()})
+        return self._file(path)
+
+
+def _survivors(
+    writes: "list[tuple[int, bytes | None]]", chance: Random
+) -> "list[tuple[int, bytes | None]]":
+    if chance.random() < 0.5:
+        return writes[: chance.randint(0, len(writes))]
+    return [write for write in writes if chance.random() < 0.5]
+
+
+def _write(content: bytearray, position: int, data: bytes) -> None:
+    if position > len(content):
+        content.extend(bytes(position - len(content)))
+    content[position : position + len(data)] = data
+
+
+def _cut(content: bytearray, size: int) -> None:
+    del content[size:]
+    content.extend(bytes(size - len(content)))
+
+
+def _apply(
+    entries: "dict[str, _File | _Directory]", changes: "dict[str, _File | _Directory | None]"
+) -> None:
+    for name, entry in changes.items():
+        if entry is None:
+            entries.pop(name, None)
+        else:
+            entries[name] = entry
+
+
+def _copy(directory: _Directory) -> _Directory:
+    copied = _Directory()
+    for name, entry in directory.entries.items():
+        copied.entries[name] = (
+            _copy(entry)
+            if isinstance(entry, _Directory)
+            else _File(bytearray(entry.content), bytes(entry.content))
+        )
+    copied.sync()
+    return copied
+
+
+def _info(name: str, entry: _File | _Directory) -> FileInfo:
+    if isinstance(entry, _Directory):
+        return FileInfo(name, 0, is_directory=True)
+    return FileInfo(name, len(entry.content), is_directory=False)
+
+
+def paths(disk: SimDisk, directory: str = "") -> Iterator[str]:
+    """Every file's path below `directory`."""
+    for info in disk.list(directory):
+        path = f"{directory}/{info.name}" if directory else info.name
+        if info.is_directory:
+            yield from paths(disk, path)
+        else:
+            yield path
