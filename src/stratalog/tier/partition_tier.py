@@ -7,6 +7,7 @@ removes an object that a confirmed manifest has not given up first, and never se
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Final
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -20,7 +21,10 @@ from stratalog.tier.paths import SegmentName
 from stratalog.tier.segment_object import INDEX_INTERVAL_BYTES
 from stratalog.wire.ids import topic_id_text
 
-__all__ = ["PartitionTier", "Retention"]
+__all__ = ["ORPHAN_GRACE_MS", "PartitionTier", "Retention"]
+
+ORPHAN_GRACE_MS: Final = 60 * 60 * 1000
+"""An object that no manifest has named for so long may be swept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +166,7 @@ class PartitionTier:
         assert self.writer is not None, "activate first"
         last = segment.next_offset - 1
         known = self._uploaded.get(start)
-        if known is not None and known.last_offset == last:
+        if known is not None and known.last_offset == last and now_ms < _good_until(known):
             return known
         name = SegmentName(start, last, self.writer.leader_epoch, self.entropy.uuid())
         interval = self.index_interval_bytes
@@ -240,6 +244,11 @@ class PartitionTier:
             with suppress(Unavailable):  # what was committed stays so; the next commit tries again
                 self._boundary = run(self.store, prune(prefix, manifest))
         return manifest
+
+
+def _good_until(uploaded: Entry) -> int:
+    """A sweep may take an object that nobody names: well before that (epoch ms) it is copied again."""
+    return uploaded.state_ms + ORPHAN_GRACE_MS // 2
 
 
 def _there(manifest: Manifest | None) -> Manifest:

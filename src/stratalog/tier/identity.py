@@ -1,0 +1,267 @@
+"""Whose bucket it is, and which topics are in it, so that the bucket can be read without a broker.
+
+In: the cluster's id, its topics. Out: small sealed JSON objects, and back. It never holds records.
+
+    stratalog                            the claim: one cluster owns the prefix (put if absent)
+    <cluster-id>/cluster/identity        the cluster and its incarnation (put if absent)
+    <cluster-id>/cluster/topics/<id>     a topic: name, partitions, configuration (replaced when it changes)
+    <cluster-id>/cluster/deleted/<id>    the mark that a topic is deleted (put if absent; goes when its objects are
+    gone)
+"""
+
+from collections.abc import Mapping
+from typing import Final, TypeVar
+from uuid import UUID
+
+from msgspec import DecodeError, Struct, ValidationError
+from msgspec.json import decode as json_decode
+from msgspec.json import encode as json_encode
+
+from stratalog.errors import Corrupt, UserError
+from stratalog.ports import AlreadyExists, ObjectStore
+from stratalog.tier.envelope import seal, unseal
+from stratalog.tier.paths import (
+    CLAIM,
+    deleted_path,
+    deleted_prefix,
+    identity_path,
+    partition_prefix,
+    topic_path,
+    topics_prefix,
+)
+from stratalog.wire.ids import topic_id_parse, topic_id_text
+
+__all__ = [
+    "Claim",
+    "DeletedTopic",
+    "Identity",
+    "TierTopic",
+    "claim_bucket",
+    "delete_topic",
+    "list_deleted",
+    "list_topics",
+    "read_claim",
+    "register_topic",
+    "remove_deleted_topics",
+]
+
+T = TypeVar("T")
+
+FORMAT: Final = 1
+_DELETE_BATCH: Final = 1000
+
+
+class Claim(Struct, frozen=True, kw_only=True):
+    """Which cluster owns the prefix."""
+
+    format: int = FORMAT
+    cluster_id: str
+    created_ms: int
+
+
+class Identity(Struct, frozen=True, kw_only=True):
+    """A cluster; `incarnation` rises when it is restored from the bucket."""
+
+    format: int = FORMAT
+    cluster_id: str
+    incarnation: int = 0
+    created_ms: int
+
+
+class TierTopic(Struct, frozen=True, kw_only=True):
+    """A topic as the registry has it. `topic_id` is in 22 characters; `configs` are the topic's own, by Kafka's
+    names.
+    """
+
+    format: int = FORMAT
+    cluster_id: str
+    name: str
+    topic_id: str
+    partitions: int
+    configs: dict[str, str] = {}
+    created_ms: int = 0
+
+    @property
+    def topic_uuid(self) -> UUID:
+        """The topic's id."""
+        return topic_id_parse(self.topic_id)
+
+
+class DeletedTopic(Struct, frozen=True, kw_only=True):
+    """The mark of a deleted topic."""
+
+    format: int = FORMAT
+    cluster_id: str
+    name: str
+    topic_id: str
+    partitions: int
+    deleted_ms: int
+
+
+def decode(data: bytes, kind: type[T], path: str) -> T:
+    """A registry object. Raises Corrupt naming `path` for altered bytes or an unknown format."""
+    try:
+        document = json_decode(unseal(data, path), type=kind)
+    except (DecodeError, ValidationError) as error:
+        raise Corrupt(f"{path}: not a {kind.__name__}: {error}") from error
+    found = getattr(document, "format", FORMAT)
+    if found != FORMAT:
+        raise Corrupt(f"{path}: of format {found}; this version reads {FORMAT}")
+    return document
+
+
+def encode(document: Struct) -> bytes:
+    """The bytes to store."""
+    return seal(json_encode(document))
+
+
+def read_claim(store: ObjectStore) -> Claim | None:
+    """Who owns the bucket; None where nobody does. Raises Corrupt, Unavailable."""
+    try:
+        return decode(store.get(CLAIM), Claim, CLAIM)
+    except FileNotFoundError:
+        return None
+
+
+def claim_bucket(store: ObjectStore, cluster_id: str, now_ms: int) -> None:
+    """Make the bucket this cluster's, or find that it is. To be called before anything else is put.
+
+    Raises UserError where it is another cluster's (nothing is changed then), Unavailable, Corrupt.
+    """
+    mine = Claim(cluster_id=cluster_id, created_ms=now_ms)
+    owner = _put_or_read(store, CLAIM, mine)
+    if owner.cluster_id != cluster_id:
+        raise UserError(
+            f"bucket {store.url} belongs to cluster {owner.cluster_id}, not {cluster_id}"
+        )
+    identity = Identity(cluster_id=cluster_id, created_ms=now_ms)
+    _put_or_read(store, identity_path(cluster_id), identity)
+
+
+def _put_or_read(store: ObjectStore, path: str, document: T) -> T:
+    """Put a document if absent; the one that is there."""
+    assert isinstance(document, Struct), "only documents are put"
+    try:
+        store.put_if_absent(path, encode(document))
+    except AlreadyExists:
+        return decode(store.get(path), type(document), path)
+    return document
+
+
+def register_topic(  # noqa: PLR0913, PLR0917
+    store: ObjectStore,
+    cluster_id: str,
+    topic_id: UUID,
+    name: str,
+    partitions: int,
+    configs: Mapping[str, str],
+    now_ms: int,
+) -> TierTopic:
+    """Have a topic in the registry as it is now; what is there. Nothing is put where nothing changed.
+
+    To be called before the topic's first segment is archived (the registry is how the bucket alone is read), and when
+    its configuration or number of partitions changes (that never falls). A deleted topic is not put again. Raises
+    Unavailable, Corrupt.
+    """
+    path = topic_path(cluster_id, topic_id)
+    try:
+        known = decode(store.get(path), TierTopic, path)
+    except FileNotFoundError:
+        known = None
+    topic = TierTopic(
+        cluster_id=cluster_id,
+        name=name,
+        topic_id=topic_id_text(topic_id),
+        partitions=max(partitions, known.partitions if known is not None else 0),
+        configs=dict(sorted(configs.items())),
+        created_ms=known.created_ms if known is not None else now_ms,
+    )
+    if topic != known and not _is_there(store, deleted_path(cluster_id, topic_id)):
+        store.put(path, [encode(topic)])
+    return topic
+
+
+def _is_there(store: ObjectStore, path: str) -> bool:
+    try:
+        store.size(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def list_topics(store: ObjectStore, cluster_id: str | None = None) -> list[TierTopic]:
+    """The topics in the bucket that are not deleted, by name. Empty where nobody owns the bucket.
+
+    Raises Corrupt naming the object, Unavailable.
+    """
+    if cluster_id is None:
+        claim = read_claim(store)
+        if claim is None:
+            return []
+        cluster_id = claim.cluster_id
+    deleted = {info.path.rsplit("/", 1)[-1] for info in store.list(deleted_prefix(cluster_id))}
+    topics = []
+    for info in store.list(topics_prefix(cluster_id)):
+        if info.path.rsplit("/", 1)[-1] in deleted:
+            continue
+        try:
+            topics.append(decode(store.get(info.path), TierTopic, info.path))
+        except FileNotFoundError:
+            continue  # deleted and removed since the list
+    return sorted(topics, key=lambda topic: (topic.name, topic.created_ms))
+
+
+def delete_topic(store: ObjectStore, cluster_id: str, topic_id: UUID, now_ms: int) -> None:
+    """Mark a topic deleted: readers that open the bucket no longer see it. May be repeated.
+
+    Its objects stay, for readers under way, until `remove_deleted_topics`. Raises Unavailable, Corrupt.
+    """
+    path = topic_path(cluster_id, topic_id)
+    try:
+        topic = decode(store.get(path), TierTopic, path)
+    except FileNotFoundError:
+        return  # never registered, so nothing of it was archived; or gone already
+    mark = DeletedTopic(
+        cluster_id=cluster_id,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=topic.partitions,
+        deleted_ms=now_ms,
+    )
+    _put_or_read(store, deleted_path(cluster_id, topic_id), mark)
+
+
+def list_deleted(store: ObjectStore, cluster_id: str) -> list[DeletedTopic]:
+    """The topics that are marked deleted and whose objects are not all gone."""
+    marks = []
+    for info in store.list(deleted_prefix(cluster_id)):
+        try:
+            marks.append(decode(store.get(info.path), DeletedTopic, info.path))
+        except FileNotFoundError:
+            continue
+    return marks
+
+
+def remove_deleted_topics(
+    store: ObjectStore, cluster_id: str, now_ms: int, grace_ms: int
+) -> list[DeletedTopic]:
+    """Remove all objects of topics that were marked `grace_ms` ago or earlier; the topics that are gone now.
+
+    To be called now and then by whoever leads the cluster; it costs one list where nothing is marked.
+
+    The mark goes last, so that whatever interrupts this, the next call goes on. Raises Unavailable, Corrupt.
+    """
+    removed = []
+    for mark in list_deleted(store, cluster_id):
+        if mark.deleted_ms + grace_ms > now_ms:
+            continue
+        topic_id = topic_id_parse(mark.topic_id)
+        for partition in range(mark.partitions):
+            prefix = partition_prefix(cluster_id, topic_id, partition)
+            paths = [info.path for info in store.list(prefix)]
+            for start in range(0, len(paths), _DELETE_BATCH):
+                store.delete(paths[start : start + _DELETE_BATCH])
+        store.delete([topic_path(cluster_id, topic_id)])
+        store.delete([deleted_path(cluster_id, topic_id)])
+        removed.append(mark)
+    return removed

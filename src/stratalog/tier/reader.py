@@ -1,0 +1,71 @@
+"""The bucket as those see it who only read: Spark, the command line.
+
+In: a store. Out: topics, pinned manifests, checked bytes. It never writes, and needs no broker.
+"""
+
+from dataclasses import dataclass
+
+from stratalog.errors import UserError
+from stratalog.ports import ObjectStore
+from stratalog.tier.commit import load_latest, run
+from stratalog.tier.fetcher import load_index
+from stratalog.tier.identity import TierTopic, list_topics, read_claim
+from stratalog.tier.manifest import Manifest, RemoteSegment
+from stratalog.tier.paths import partition_prefix
+from stratalog.tier.segment_object import SegmentIndex, read_range
+
+__all__ = ["Bucket", "load_index", "open_bucket", "read_entries"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A cluster's bucket. All methods ask the store; they raise Corrupt naming the object, and Unavailable."""
+
+    store: ObjectStore
+    cluster_id: str
+
+    def topics(self) -> list[TierTopic]:
+        """The topics that are not deleted, by name."""
+        return list_topics(self.store, self.cluster_id)
+
+    def topic(self, name: str) -> TierTopic | None:
+        """The (newest) topic of that name."""
+        named = [topic for topic in self.topics() if topic.name == name]
+        return named[-1] if named else None
+
+    def manifest(self, topic: TierTopic, partition: int) -> Manifest | None:
+        """The newest manifest of a partition; None where nothing was ever archived.
+
+        It is a pinned version: what its `live` segments name stays readable for `remote.delete.grace.ms` after a later
+        version gives it up.
+        """
+        prefix = partition_prefix(self.cluster_id, topic.topic_uuid, partition)
+        return run(self.store, load_latest(prefix))
+
+    def manifests(self, topic: TierTopic) -> dict[int, Manifest]:
+        """The newest manifest of each partition that has one."""
+        found = {number: self.manifest(topic, number) for number in range(topic.partitions)}
+        return {number: manifest for number, manifest in found.items() if manifest is not None}
+
+
+def open_bucket(store: ObjectStore) -> Bucket:
+    """The bucket in a store. Raises UserError where it is nobody's, Corrupt, Unavailable."""
+    claim = read_claim(store)
+    if claim is None:
+        raise UserError(f"{store.url} holds no bucket of stratalog")
+    return Bucket(store, claim.cluster_id)
+
+
+def read_entries(
+    store: ObjectStore, segment: RemoteSegment, index: SegmentIndex, first: int, stop: int
+) -> bytes:
+    """The batches of index entries `first` to `stop` (excluded), in one request, every byte checked.
+
+    Raises Corrupt naming the object where it is missing or altered; Unavailable.
+    """
+    entries = index.entries
+    start = entries.positions[first]
+    end = entries.positions[stop - 1] + entries.lengths[stop - 1]
+    data = read_range(store, segment.path, start, end - start)
+    entries.check(first, stop, data, segment.path)
+    return data

@@ -1,0 +1,307 @@
+"""Is the bucket whole, and is there anything in it that nothing refers to?
+
+In: a store. Out: problems, each naming an object. It reads every byte and changes nothing; `sweep` removes what is
+found to be an orphan, and nothing else.
+
+Orphans come from crashes: an object uploaded whose commit never happened, a manifest version put again behind the
+boundary, a topic whose deletion was interrupted before its mark. A young object may be one that a broker is about to
+commit, so orphans count only from `grace_ms` on. While a broker runs, a grace below ORPHAN_GRACE_MS may take an object
+that it is about to name.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from stratalog.errors import Corrupt
+from stratalog.ports import ObjectInfo, ObjectStore
+from stratalog.tier.commit import is_pruned, load_latest, run
+from stratalog.tier.envelope import unseal
+from stratalog.tier.fetcher import load_index
+from stratalog.tier.identity import DeletedTopic, Identity, TierTopic, read_claim
+from stratalog.tier.identity import decode as decode_document
+from stratalog.tier.manifest import Manifest, RemoteSegment, SegmentState, decode
+from stratalog.tier.partition_tier import ORPHAN_GRACE_MS
+from stratalog.tier.paths import (
+    CLAIM,
+    boundary_prefix,
+    deleted_prefix,
+    identity_path,
+    manifest_prefix,
+    manifest_version,
+    partition_prefix,
+    topics_prefix,
+)
+from stratalog.tier.reader import read_entries
+from stratalog.wire.ids import topic_id_parse
+
+__all__ = ["ORPHAN_GRACE_MS", "Problem", "sweep", "verify"]
+
+_READ_BYTES: Final = 4 * 1024 * 1024
+_DELETE_BATCH: Final = 1000
+
+
+class Problem(NamedTuple):
+    """Something wrong with one object. An orphan costs space, and `sweep` removes it; anything else is damage."""
+
+    path: str
+    what: str
+    orphan: bool = False
+
+
+@dataclass(slots=True)
+class _Survey:
+    """One pass over the bucket: what was found so far."""
+
+    store: ObjectStore
+    now_ms: int
+    grace_ms: int
+    progress: Callable[[int, int], None]
+    data: bool
+    problems: list[Problem] = field(default_factory=list)
+    bytes_total: int = 0
+    bytes_done: int = 0
+
+    def report(self, path: str, what: str) -> None:
+        self.problems.append(Problem(path, what))
+
+    def orphan(self, info: ObjectInfo, what: str) -> None:
+        if info.modified_ms + self.grace_ms <= self.now_ms:
+            self.problems.append(Problem(info.path, what, orphan=True))
+
+    def advance(self, size: int) -> None:
+        self.bytes_done += size
+        self.progress(self.bytes_done, self.bytes_total)
+
+
+def verify(
+    store: ObjectStore,
+    *,
+    now_ms: int,
+    grace_ms: int = ORPHAN_GRACE_MS,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> list[Problem]:
+    """Read the whole bucket; what is wrong with it, damage first.
+
+    Every object that the newest manifests name must be there with exactly the bytes that were archived, all other
+    objects must be sound, and all must belong to something. `progress` is told bytes done and in total. Raises
+    Unavailable.
+    """
+    survey = _Survey(store, now_ms, grace_ms, progress, data=True)
+    _walk(survey)
+    return sorted(survey.problems, key=lambda problem: problem.orphan)
+
+
+def sweep(store: ObjectStore, *, now_ms: int, grace_ms: int = ORPHAN_GRACE_MS) -> list[Problem]:
+    """Remove orphans, and say which. Nothing is removed of a bucket in which anything else is wrong with the
+    manifests or the registry: an object may seem to be an orphan because what names it is damaged.
+
+    Raises Corrupt (naming the damaged object), Unavailable.
+    """
+    survey = _Survey(store, now_ms, grace_ms, lambda _done, _total: None, data=False)
+    _walk(survey)
+    for problem in survey.problems:
+        if not problem.orphan:
+            raise Corrupt(f"{problem.path}: {problem.what}; nothing was removed")
+    paths = [problem.path for problem in survey.problems]
+    for start in range(0, len(paths), _DELETE_BATCH):
+        store.delete(paths[start : start + _DELETE_BATCH])
+    return survey.problems
+
+
+def _walk(survey: _Survey) -> None:
+    store = survey.store
+    try:
+        claim = read_claim(store)
+    except Corrupt as corrupt:
+        survey.report(CLAIM, str(corrupt))
+        return
+    if claim is None:
+        survey.report(CLAIM, "missing: nobody owns this bucket")
+        return
+    cluster = claim.cluster_id
+    # The list comes before the manifests: what they name and it lacks is asked for again, and what it has and they do
+    # not name is younger than any grace, or an orphan.
+    objects = {info.path: info for info in store.list(f"{cluster}/")}
+    survey.bytes_total = sum(info.size for info in objects.values())
+    live, deleted = _registry(survey, cluster, objects)
+    registry = f"{cluster}/cluster/"
+    folders: dict[str, list[ObjectInfo]] = {}
+    for path, info in objects.items():
+        if path.startswith(registry):
+            continue
+        parts = path.split("/")
+        folder = "/".join(parts[:4]) + "/"
+        if len(parts) < 5 or not _is_partition(cluster, parts):
+            survey.orphan(info, "no place of an object")
+            survey.advance(info.size)
+        elif parts[2] in deleted:
+            survey.advance(info.size)  # on its way out
+        else:
+            folders.setdefault(folder, []).append(info)
+    for folder, infos in sorted(folders.items()):
+        if folder.split("/")[2] not in live:
+            _unregistered(survey, folder, infos)
+        _partition(survey, folder, infos)
+
+
+def _unregistered(survey: _Survey, folder: str, infos: list[ObjectInfo]) -> None:
+    """A topic is registered before anything is archived, and its registration goes last: this one was lost."""
+    if any(info.path.startswith(manifest_prefix(folder)) for info in infos):
+        topic = folder.split("/")[2]
+        survey.report(folder, f"the registry does not know topic {topic}")
+
+
+def _is_partition(cluster: str, parts: list[str]) -> bool:
+    try:
+        prefix = partition_prefix(cluster, topic_id_parse(parts[2]), int(parts[3]))
+    except (ValueError, OverflowError):
+        return False
+    return "/".join(parts[:4]) + "/" == prefix
+
+
+def _registry(
+    survey: _Survey, cluster: str, objects: dict[str, ObjectInfo]
+) -> tuple[set[str], set[str]]:
+    """Check the registry; the ids of its topics, and of those marked deleted (damaged objects count by their names)."""
+    live: set[str] = set()
+    deleted: set[str] = set()
+    kinds: dict[str, type[TierTopic | DeletedTopic | Identity]] = {
+        topics_prefix(cluster): TierTopic,
+        deleted_prefix(cluster): DeletedTopic,
+    }
+    if identity_path(cluster) not in objects:
+        survey.report(identity_path(cluster), "missing")
+    for path, info in objects.items():
+        if not path.startswith(f"{cluster}/cluster/"):
+            continue
+        survey.advance(info.size)
+        folder, _, name = path.rpartition("/")
+        kind = kinds.get(f"{folder}/")
+        if path == identity_path(cluster):
+            kind = Identity
+        if kind is None:
+            survey.orphan(info, "no object of the registry")
+            continue
+        try:
+            document = decode_document(survey.store.get(path), kind, path)
+        except FileNotFoundError:
+            continue  # removed since the list
+        except Corrupt as corrupt:
+            survey.report(path, str(corrupt))
+        else:
+            if document.cluster_id != cluster or getattr(document, "topic_id", name) != name:
+                survey.report(path, "says that it is another object")
+        if kind is TierTopic:
+            live.add(name)
+        elif kind is DeletedTopic:
+            deleted.add(name)
+    return live, deleted
+
+
+def _partition(survey: _Survey, folder: str, infos: list[ObjectInfo]) -> None:
+    segments = {info.path: info for info in infos if info.path.endswith(".seg")}
+    versions = [info for info in infos if info.path.startswith(manifest_prefix(folder))]
+    for info in infos:
+        if info.path.startswith(boundary_prefix(folder)):
+            _check_boundary(survey, info)
+        elif info.path not in segments and info not in versions:
+            survey.orphan(info, "no place of an object")
+            survey.advance(info.size)
+    sound = [_check_version(survey, folder, info) for info in versions]
+    tip = None
+    try:
+        tip = run(survey.store, load_latest(folder))
+    except Corrupt as corrupt:
+        if all(sound):
+            survey.report(folder, str(corrupt))
+    else:
+        if tip is None and segments:
+            survey.report(manifest_prefix(folder), "no manifest names the segments in this folder")
+    if tip is None:
+        for info in segments.values():
+            survey.advance(info.size)
+        return  # without its manifest nothing can be called an orphan
+    _check_segments(survey, tip, segments)
+
+
+def _check_boundary(survey: _Survey, info: ObjectInfo) -> None:
+    survey.advance(info.size)
+    try:
+        unseal(survey.store.get(info.path), info.path)
+    except FileNotFoundError:
+        pass  # replaced by one of the next level since the list
+    except Corrupt as corrupt:
+        survey.report(info.path, str(corrupt))
+
+
+def _check_version(survey: _Survey, folder: str, info: ObjectInfo) -> bool:
+    """Whether a manifest version is sound; one behind the boundary is an orphan."""
+    survey.advance(info.size)
+    try:
+        manifest = decode(survey.store.get(info.path), info.path)
+        if manifest.version != manifest_version(info.path) or manifest.prefix != folder:
+            raise Corrupt(f"{info.path}: says that it is another version")  # noqa: TRY301
+    except FileNotFoundError:
+        return True  # pruned since the list
+    except Corrupt as corrupt:
+        survey.report(info.path, str(corrupt))
+        return False
+    if run(survey.store, is_pruned(folder, manifest.version)):
+        survey.orphan(info, "lies behind the boundary")
+    return True
+
+
+def _check_segments(survey: _Survey, tip: Manifest, objects: dict[str, ObjectInfo]) -> None:
+    for segment in tip.live():
+        try:
+            _check_segment(survey, segment)
+        except Corrupt as corrupt:
+            # It may have been given up and removed since the manifest was read.
+            newest = run(survey.store, load_latest(tip.prefix, tip))
+            kept = newest is not None and segment in newest.live()
+            if kept:
+                survey.report(segment.path, str(corrupt))
+    named = {tip.path_of(entry) for entry in tip.segments}
+    for path, info in objects.items():
+        if path not in named:
+            survey.orphan(info, "no manifest names it")
+            survey.advance(info.size)
+    given_up = [e for e in tip.segments if e.state is not SegmentState.COPY_FINISHED]
+    survey.advance(sum(entry.size for entry in given_up if tip.path_of(entry) in objects))
+
+
+def _check_segment(survey: _Survey, segment: RemoteSegment) -> None:
+    """Raises Corrupt where an object is not exactly what was archived."""
+    entry = segment.entry
+    try:
+        size = survey.store.size(segment.path)
+    except FileNotFoundError as missing:
+        survey.advance(0)
+        raise Corrupt(f"{segment.path}: missing") from missing
+    if size != entry.size:
+        survey.advance(size)
+        raise Corrupt(f"{segment.path}: {size} bytes instead of {entry.size}")
+    if not survey.data:
+        return
+    read = 0
+    try:
+        index = load_index(survey.store, segment)
+        for first, stop in _runs(index.entries.lengths):
+            piece = len(read_entries(survey.store, segment, index, first, stop))
+            read += piece
+            survey.advance(piece)
+    finally:
+        survey.advance(entry.size - read)
+
+
+def _runs(lengths: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Runs of entries of about _READ_BYTES: first, and the one after the last."""
+    first = total = at = 0
+    for at, length in enumerate(lengths, 1):
+        total += length
+        if total >= _READ_BYTES:
+            yield first, at
+            first, total = at, 0
+    if total:
+        yield first, at
