@@ -138,9 +138,13 @@ class Story:
 
     def leave(self, plain, options):
         members = [LeavingMember(self.client(name).member_id) for name in plain]
-        members += [LeavingMember("", one) for one in options.get("instances", "").split(",") if one]
+        members += [
+            LeavingMember("", one) for one in options.get("instances", "").split(",") if one
+        ]
         request = LeaveGroup(options.get("group", "g"), tuple(members))
-        self.take(self.shard.leave(request, (plain[0] if plain else "admin", "LeaveGroup"), self.now_ms))
+        self.take(
+            self.shard.leave(request, (plain[0] if plain else "admin", "LeaveGroup"), self.now_ms)
+        )
 
     def commit(self, plain, options):
         client = self.client(plain[0])
@@ -153,7 +157,9 @@ class Story:
                 topics.setdefault(topic, []).append(one)
         request = OffsetCommit(
             options.get("group", "g"),
-            tuple(CommitTopic(name, tuple(parts), topic_id(name)) for name, parts in topics.items()),
+            tuple(
+                CommitTopic(name, tuple(parts), topic_id(name)) for name, parts in topics.items()
+            ),
             -1 if alone else int(options.get("generation", client.generation_id)),
             "" if alone else self.member_id(client, options),
             group_not_found_known=options.get("v") == "9",
@@ -197,13 +203,17 @@ class Story:
         step = self.shard.heartbeat(request, (client.name, "Heartbeat"), self.now_ms)
         for _, answer in step.answers:
             if answer.error is not self.beats.get(client.name, ErrorCode.none):
-                self.trace.append(f"at {self.now_ms} ms {client.name} <- Heartbeat {answer.error.name}")
+                self.trace.append(
+                    f"at {self.now_ms} ms {client.name} <- Heartbeat {answer.error.name}"
+                )
             self.beats[client.name] = answer.error
 
     def describe(self, plain, options):
         found = self.shard.describe(options.get("group", "g"))
         error = "" if found.error is ErrorCode.none else f" {found.error.name}"
-        self.trace.append(f"{found.state}{error} {found.protocol_type}/{found.protocol_name}".rstrip(" /"))
+        self.trace.append(
+            f"{found.state}{error} {found.protocol_type}/{found.protocol_name}".rstrip(" /")
+        )
         for one in found.members:
             self.trace.append(
                 f"  {one.member_id} instance={one.group_instance_id} {one.client_host}"
@@ -261,7 +271,9 @@ class Story:
             if answer.member_id:
                 words.append(answer.member_id)
             if answer.error is ErrorCode.none:
-                words.append(f"generation={answer.generation_id} {answer.protocol_type}/{answer.protocol_name}")
+                words.append(
+                    f"generation={answer.generation_id} {answer.protocol_type}/{answer.protocol_name}"
+                )
                 words.append(f"leader={answer.leader}")
             if answer.members:
                 said = (f"{one.member_id}:{one.metadata.decode()}" for one in answer.members)
@@ -269,9 +281,14 @@ class Story:
             if answer.skip_assignment:
                 words.append("skip-assignment")
         elif api == "SyncGroup" and answer.error is ErrorCode.none:
-            words.append(f"{answer.protocol_type}/{answer.protocol_name} {answer.assignment.decode() or '(empty)'}")
+            words.append(
+                f"{answer.protocol_type}/{answer.protocol_name} {answer.assignment.decode() or '(empty)'}"
+            )
         elif api == "LeaveGroup":
-            words += [f"{one.member_id or one.group_instance_id}:{one.error.name}" for one in answer.members]
+            words += [
+                f"{one.member_id or one.group_instance_id}:{one.error.name}"
+                for one in answer.members
+            ]
         return " ".join(words)
 
     # --- what is seen ---

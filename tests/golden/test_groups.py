@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 
 import pytest
-
 from tests.golden.group_script import Story
 
 STORIES = sorted((Path(__file__).parent / "groups").glob("*.txt"))

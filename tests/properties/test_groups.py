@@ -9,6 +9,7 @@ from collections import Counter
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from tests.golden.group_script import Client, CountingEntropy
 
 from stratalog.coordinators.groups import GroupShard
 from stratalog.coordinators.messages import (
@@ -27,7 +28,6 @@ from stratalog.coordinators.messages import (
 from stratalog.coordinators.states import GroupState
 from stratalog.coordinators.turn import GroupSettings, TimerKey, TimerKind
 from stratalog.errors import ErrorCode
-from tests.golden.group_script import Client, CountingEntropy
 
 OK = ErrorCode.none
 NAMES = ("ann", "ben", "cat", "dan")
@@ -241,7 +241,9 @@ class Crowd(RuleBasedStateMachine):
         # A generation that was not written is not known to have been: its number may be used again.
         self.latest_generation = self.group().generation_id if self.group() else 0
         self.generations = {
-            number: told for number, told in self.generations.items() if number <= self.latest_generation
+            number: told
+            for number, told in self.generations.items()
+            if number <= self.latest_generation
         }
         if before.state == GroupState.STABLE.value:
             assert self.shard.describe("g") == before
@@ -252,7 +254,9 @@ class Crowd(RuleBasedStateMachine):
     @invariant()
     def offsets_are_those_committed(self):
         found = self.shard.fetch_offsets(OffsetFetch("g")).topics
-        assert {one.index: one.offset for topic in found for one in topic.partitions} == self.committed
+        assert {
+            one.index: one.offset for topic in found for one in topic.partitions
+        } == self.committed
 
     @invariant()
     def group_is_consistent(self):
@@ -268,7 +272,9 @@ class Crowd(RuleBasedStateMachine):
         assert +group.support == supported
         assert not members or len(members) in supported.values(), "nothing in common"
         assert group.instances == {
-            one.group_instance_id: one.member_id for one in members.values() if one.group_instance_id
+            one.group_instance_id: one.member_id
+            for one in members.values()
+            if one.group_instance_id
         }
         assert group.unsynced <= members.keys()
         assert not group.pending & members.keys()

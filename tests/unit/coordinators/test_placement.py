@@ -1,0 +1,21 @@
+import pytest
+
+from stratalog.coordinators.placement import partition_for
+
+
+@pytest.mark.parametrize(
+    ("group_id", "java_hash"),
+    [
+        ("", 0),
+        ("a", 97),
+        ("console-consumer-12345", 158_455_506),
+        ("polygenelubricants", -(2**31)),
+        ("gruppe-ä", 673_522_898),
+        ("𝄞", 1_772_394),
+    ],
+)
+def test_java_hash(group_id, java_hash):
+    """Hashes printed by Java's `String.hashCode`; the fourth is the one that has no absolute value."""
+    positive = 0 if java_hash == -(2**31) else abs(java_hash)
+    for count in (1, 7, 50):
+        assert partition_for(group_id, count) == positive % count
