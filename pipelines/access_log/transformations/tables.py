@@ -1,0 +1,89 @@
+# ruff: noqa: D103 - a table is described by its comment, where Spark keeps it
+"""The access log as tables: raw, parsed, bad lines, and what people ask of them.
+
+In: a topic of log lines, history from its bucket and the tail from its broker. Out: three streaming tables, which
+take in only what is new at each update, and materialized views, which are worked out afresh from them.
+Never here: sessions, paths, or anything that runs: Spark's pipeline runner decides when.
+"""
+
+from typing import Any
+
+from parse import COLUMNS, with_columns
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
+
+PARTS = ("topic", "partition", "offset", "timestamp", "origin")
+
+
+def session() -> Any:
+    """The session of the run that is importing this file."""
+    active = SparkSession.getActiveSession()
+    assert active is not None
+    return active
+
+
+@dp.table(
+    comment="Every record of the topic as it came, and whether the bucket or a broker served it"
+)
+def raw() -> Any:
+    spark = session()
+    reader = spark.readStream.format(spark.conf.get("stratalog.format", "stratalog"))
+    for option in ("kafka.bootstrap.servers", "tier.url"):
+        value = spark.conf.get(f"stratalog.{option}")
+        if value:
+            reader = reader.option(option, value)
+    return (
+        reader.option("subscribe", spark.conf.get("stratalog.subscribe"))
+        .option("startingOffsets", "earliest")
+        .option("includeOrigin", "true")
+        .load()
+        .select("value", *PARTS)
+    )
+
+
+@dp.table(comment="One row per good line")
+def parsed() -> Any:
+    return with_columns(session().readStream.table("raw")).where("NOT bad").select(*PARTS, *COLUMNS)
+
+
+@dp.table(comment="Lines whose host, time, request or status cannot be read, as they came")
+def bad_lines() -> Any:
+    return with_columns(session().readStream.table("raw")).where("bad").select("value", *PARTS)
+
+
+def requests_and_errors() -> list[Any]:
+    """The counts that every view gives."""
+    return [
+        F.count("*").alias("requests"),
+        F.count_if(F.col("status") >= 400).alias("errors"),
+        F.sum("bytes").alias("bytes"),
+    ]
+
+
+@dp.materialized_view(comment="Records by where they were read: `bucket` or `broker`")
+def by_origin() -> Any:
+    return session().read.table("raw").groupBy("origin").agg(F.count("*").alias("records"))
+
+
+@dp.materialized_view(comment="Requests by HTTP status and by where they were read")
+def by_status() -> Any:
+    return session().read.table("parsed").groupBy("status", "origin").agg(*requests_and_errors())
+
+
+@dp.materialized_view(comment="Requests by hour, UTC")
+def by_hour() -> Any:
+    hour = F.date_trunc("hour", "time").alias("hour")
+    return session().read.table("parsed").groupBy(hour).agg(*requests_and_errors())
+
+
+@dp.materialized_view(
+    comment="Requests by path, without the query; null where the request names none"
+)
+def by_path() -> Any:
+    return session().read.table("parsed").groupBy("path").agg(*requests_and_errors())
+
+
+@dp.materialized_view(comment="Requests by client address")
+def by_client() -> Any:
+    return session().read.table("parsed").groupBy("host").agg(*requests_and_errors())

@@ -1,0 +1,350 @@
+"""`strata pipeline run DIR`: one update of a declarative pipeline, on a catalog that lasts.
+
+In: a directory with a `spark-pipeline.yml` and its definitions; a state directory. Out: the pipeline's tables in
+STATE/warehouse, its checkpoints, its catalog (Hive on Derby), the run's log, and progress on the terminal. It never
+parses or changes what the definitions say, and never starts more than Spark's own runner.
+
+The state directory is all there is: run again with it and only what is new is read; remove it and start afresh.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from shutil import rmtree, which
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stratalog.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["PipelineRun", "pipeline_app", "spark_environment", "start_spark", "table_rows"]
+
+JAVA_MIN = 17
+SCRATCH = "tmp"
+SPEC_NAMES = ("spark-pipeline.yml", "spark-pipeline.yaml")
+EVENT = re.compile(r"Flow '?(?:[\w`]+\.)*`?(\w+)`?'? (?:is|has) ([A-Z]+)")
+FAILED = re.compile(r"^(?:Error: |[\w.]+(?:Exception|Error): |Exception in thread .*?: )(.+)")
+
+pipeline_app = typer.Typer(help="Declarative pipelines on Spark.", no_args_is_help=True)
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineRun:
+    """What to run. `conf` overrides the configuration in the specification; `memory` is the JVM's heap."""
+
+    directory: Path
+    state: Path
+    conf: Mapping[str, str] = field(default_factory=dict)
+    master: str = "local[*]"
+    memory: str = "1g"
+    full: bool = False
+
+    def update(self, on_event: Callable[[str, str], None]) -> None:
+        """Run one update; `on_event(table, state)` hears of each table as it goes through Spark's states
+        (QUEUED, STARTING, RUNNING, COMPLETED, FAILED, ...).
+
+        Raises UserError naming what Spark said and where its whole log is.
+        """
+        spec = self._prepare()
+        log = self.state / "run.log"
+        command = [
+            "-m",
+            "stratalog.spark.pipeline_runner",
+            str(spec),
+            *(["full"] if self.full else []),
+        ]
+        said: deque[str] = deque(maxlen=200)
+        environment = spark_environment(self.state, master=self.master)
+        environment["PYTHONPATH"] = os.pathsep.join(
+            [str(self.directory.resolve()), *filter(None, [os.environ.get("PYTHONPATH")])]
+        )
+        with (
+            log.open("w", encoding="utf-8") as kept,
+            start_spark(command, environment, self.state, stderr=subprocess.STDOUT) as process,
+        ):
+            assert process.stdout is not None
+            for line in process.stdout:
+                kept.write(line)
+                said.append(line.rstrip())
+                if event := EVENT.search(line):
+                    on_event(event[1], event[2])
+        rmtree(self.state / SCRATCH, ignore_errors=True)
+        if process.returncode != 0:
+            raise UserError(f"pipeline {self.directory}: {_reason(said)} (log: {log})")
+
+    def _prepare(self) -> Path:
+        """The state directory's contents before a run; returns the specification to run."""
+        written = _read_spec(self.directory)
+        project = self.state / "project"
+        conf = self.state / "conf"
+        for directory in (project, conf, self.state / SCRATCH):
+            directory.mkdir(parents=True, exist_ok=True)
+        for old in project.iterdir():
+            old.unlink()
+        for entry in self.directory.resolve().iterdir():
+            if entry.name not in SPEC_NAMES:
+                (project / entry.name).symlink_to(entry)
+        written["storage"] = (self.state / "storage").resolve().as_uri()
+        written["configuration"] = {**written.get("configuration", {}), **self.conf}
+        spec = project / SPEC_NAMES[0]
+        spec.write_text(json.dumps(written, indent=2), encoding="utf-8")  # JSON is YAML
+        _write_spark_conf(self.state, conf, self.memory)
+        return spec
+
+
+def _read_spec(directory: Path) -> dict[str, Any]:
+    yaml: Any = import_module("yaml")  # comes with Spark, and has no types of its own
+    if not directory.is_dir():
+        raise UserError(f"{directory}: no such directory")
+    for name in SPEC_NAMES:
+        path = directory / name
+        if path.is_file():
+            try:
+                spec = yaml.safe_load(path.read_text(encoding="utf-8"))
+            except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+                raise UserError(f"{path}: {' '.join(str(error).split())}") from error
+            if not isinstance(spec, dict):
+                raise UserError(f"{path}: a mapping is expected")
+            return spec
+    raise UserError(f"{directory}: no {SPEC_NAMES[0]} there")
+
+
+def _write_spark_conf(state: Path, conf: Path, memory: str) -> None:
+    """What must be known before the JVM or its catalog starts, and so cannot be in a specification."""
+    here = state.resolve()
+    scratch = str(here / SCRATCH)
+    settings = {
+        "spark.driver.memory": memory,
+        # A heap that does not depend on how much there is to read: all of it young enough to be reused.
+        "spark.driver.extraJavaOptions": (
+            f"-XX:+UseParallelGC -Dderby.system.home={here} -Djava.io.tmpdir={scratch}"
+        ),
+        "spark.sql.catalogImplementation": "hive",
+        "spark.sql.warehouse.dir": (here / "warehouse").as_uri(),
+        "spark.hadoop.javax.jdo.option.ConnectionURL": (
+            f"jdbc:derby:;databaseName={here}/metastore;create=true"
+        ),
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": "0",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.local.dir": scratch,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "4",
+        # What fails here fails again: say so at once.
+        "spark.sql.pipelines.maxFlowRetryAttempts": "0",
+    }
+    lines = (f"{name} {value}\n" for name, value in settings.items())
+    (conf / "spark-defaults.conf").write_text("".join(lines), encoding="utf-8")
+    (conf / "log4j2.properties").write_text(LOG4J, encoding="utf-8")
+
+
+LOG4J = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+"""
+
+
+def spark_environment(state: Path, *, master: str) -> dict[str, str]:
+    """The environment of a Spark process: this Python, its Spark, a Java new enough.
+
+    Raises UserError where Spark or Java is missing.
+    """
+    found = find_spec("pyspark")
+    if found is None or found.origin is None:
+        raise UserError("Spark is missing: pip install 'stratalog[spark]'")
+    return {
+        **os.environ,
+        "JAVA_HOME": _java_home(),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYTHONUNBUFFERED": "1",
+        "SPARK_HOME": str(Path(found.origin).parent),
+        "SPARK_CONF_DIR": str((state / "conf").resolve()),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_REMOTE": master,
+    }
+
+
+def _java_home() -> str:
+    """Where a Java 17 or newer lives: JAVA_HOME's, else PATH's."""
+    advice = "install it (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else which("java")
+    if java is None:
+        raise UserError(f"Java is missing and Spark needs {JAVA_MIN} or newer: {advice}")
+    try:
+        said = subprocess.run(  # noqa: S603 - the user's own Java
+            [java, "-XshowSettings:properties", "-version"],
+            capture_output=True,
+            text=True,
+            check=True,
+            stdin=subprocess.DEVNULL,
+        ).stderr
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise UserError(f"{java} does not run: {advice}") from error
+    settings: dict[str, str] = dict(re.findall(r"^ *([\w.]+) = (.*)$", said, re.MULTILINE))
+    version = settings.get("java.specification.version", "0")
+    if not version.isdigit() or int(version) < JAVA_MIN:
+        raise UserError(f"{java} is Java {version} and Spark needs {JAVA_MIN} or newer: {advice}")
+    return settings["java.home"]
+
+
+@contextmanager
+def start_spark(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    directory: Path,
+    *,
+    stderr: int | None = None,
+) -> Iterator["subprocess.Popen[str]"]:
+    """This Python with `arguments`, as a process group of its own whose output is read from `stdout`; `directory` is
+    where it runs. On leaving, normally or not, the whole group is gone.
+    """
+    process = subprocess.Popen(  # noqa: S603 - this very Python
+        [sys.executable, *arguments],
+        env=dict(environment),
+        cwd=directory,
+        stdin=subprocess.PIPE,  # the lifeline: closed however this process ends
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        yield process
+        process.wait()
+    finally:
+        _end(process)
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        # The group may have members left after its first process has ended.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, how)
+        # Its output ends when the last of them has, the JVM and its Python workers included.
+        with suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=10)
+            return
+
+
+def _reason(said: Sequence[str]) -> str:
+    """The one line that explains a failed run, out of the last lines of its log."""
+    for line in said:
+        if found := FAILED.match(line):
+            return found[1].rstrip(".")
+    return next((line for line in reversed(said) if line.strip()), "Spark ended without a word")
+
+
+def table_rows(state: Path) -> dict[str, int]:
+    """Rows of each table of a pipeline as they lie in its warehouse, by table."""
+    from pyarrow.dataset import dataset
+
+    warehouse = state / "warehouse"
+    tables = sorted(path for path in warehouse.iterdir() if path.is_dir())
+    return {path.name: dataset(path, format="parquet").count_rows() for path in tables}
+
+
+@pipeline_app.callback()
+def _pipeline() -> None:
+    """Declarative pipelines on Spark."""
+
+
+@pipeline_app.command("run")
+def run_command(  # noqa: PLR0917 - typer's way
+    directory: Annotated[Path, typer.Argument(help="Directory with a spark-pipeline.yml.")],
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where tables, checkpoints and catalog lie. [default: .state/<pipeline>]"
+        ),
+    ] = None,
+    conf: Annotated[
+        list[str] | None, typer.Option("--conf", help="name=value, over the specification's.")
+    ] = None,
+    master: Annotated[str, typer.Option(help="Spark's master.")] = "local[*]",
+    memory: Annotated[str, typer.Option(help="Heap of Spark's driver.")] = "1g",
+    full: Annotated[
+        bool, typer.Option("--full-refresh", help="Work everything out afresh.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print tables and rows as JSON.")] = False,
+) -> None:
+    """Run one update: streaming tables take in what is new, materialized views are worked out again."""
+    chosen = state or Path(".state") / directory.resolve().name
+    pairs = [pair.partition("=") for pair in conf or []]
+    for name, equals, _ in pairs:
+        if not equals or not name:
+            raise UserError(f"--conf {name}: name=value is expected")
+    run = PipelineRun(
+        directory,
+        chosen,
+        conf={name: value for name, _, value in pairs},
+        master=master,
+        memory=memory,
+        full=full,
+    )
+    from rich.console import Console
+
+    with shown_progress(Console(stderr=True)) as on_event:
+        run.update(on_event)
+    rows = table_rows(chosen)
+    if as_json:
+        typer.echo(json.dumps({"tables": rows}))
+        return
+    for name, count in rows.items():
+        typer.echo(f"{name:<24} {count:>14,} rows")
+
+
+@contextmanager
+def shown_progress(console: "Console") -> Iterator[Callable[[str, str], None]]:
+    """A listener for `PipelineRun.update` that shows how many tables are done, and which are being worked on."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[working]}"),
+    )
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("Pipeline", total=None, working="starting Spark")
+        known: dict[str, str] = {}
+
+        def on_event(table: str, state: str) -> None:
+            known[table] = state
+            done = sum(state == "COMPLETED" for state in known.values())
+            working = sorted(
+                name for name, state in known.items() if state in {"STARTING", "RUNNING"}
+            )
+            progress.update(task, total=len(known), completed=done, working=", ".join(working))
+
+        yield on_event
