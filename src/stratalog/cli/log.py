@@ -1,0 +1,121 @@
+"""`strata log`: a segment's file, looked at without a broker.
+
+In: a `.log` file. Out: one line per batch, and per record where asked for. It never changes a file and stops at the
+first byte that is no batch.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stratalog.cli.terminal import Json, note, show, show_json
+
+if TYPE_CHECKING:
+    from stratalog.wire.batch import BatchHeader
+
+log_app = typer.Typer(help="Look into log files.", no_args_is_help=True)
+
+
+@log_app.callback()
+def group() -> None:
+    """Look into log files."""
+
+
+@log_app.command()
+def dump(
+    file: Annotated[Path, typer.Argument(metavar="FILE.log")],
+    records: Annotated[bool, typer.Option("--records", help="Print the records too.")] = False,
+    json: Json = False,
+) -> None:
+    """Print a segment's batches and check each one's CRC. Exit 1 where bytes are not what was written."""
+    import mmap
+
+    from stratalog.errors import Corrupt, UserError
+
+    try:
+        with file.open("rb") as opened:
+            if not file.stat().st_size:
+                note(f"{file} is empty")
+                return
+            with (
+                mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+                memoryview(mapped) as view,
+            ):
+                end = dump_batches(view, records=records, as_json=json)
+                size = len(view)
+    except OSError as error:
+        raise UserError(f"{file}: {error.strerror}") from None
+    if end < size:
+        raise Corrupt(f"{file}: {size - end} bytes at {end} are no whole batch")
+
+
+def dump_batches(view: memoryview, *, records: bool, as_json: bool) -> int:
+    """Print every whole batch; returns the position behind the last. Raises Corrupt for one whose CRC is wrong."""
+    from stratalog.errors import Corrupt
+    from stratalog.wire.batch import crc_holds, scan
+
+    end = 0
+    rows: list[dict[str, Any]] = []
+    for position, header in scan(view):
+        if not crc_holds(view, position, header):
+            show(rows, as_json=as_json)
+            raise Corrupt(
+                f"the batch at byte {position} (offset {header.base_offset}) has a wrong CRC"
+            )
+        end = position + header.size
+        row = batch_row(position, header)
+        if records:
+            with view[position:end] as batch:
+                dump_records(batch, row, header, as_json=as_json)
+        else:
+            rows.append(row)
+    if not records:
+        show(rows, as_json=as_json)
+    return end
+
+
+def batch_row(position: int, header: "BatchHeader") -> dict[str, Any]:
+    """One batch's header as a row."""
+    from stratalog.wire.compression import CODECS
+
+    codecs = {number: name for name, number in CODECS.items()}
+    return {
+        "position": position,
+        "offset": header.base_offset,
+        "last": header.last_offset,
+        "records": header.record_count,
+        "bytes": header.size,
+        "epoch": header.leader_epoch,
+        "codec": codecs.get(header.codec, str(header.codec)),
+        "timestamp": header.base_timestamp,
+        "max timestamp": header.max_timestamp,
+        "producer": header.producer_id,
+        "sequence": header.base_sequence,
+        "kind": "control"
+        if header.is_control
+        else "transactional"
+        if header.is_transactional
+        else "data",
+    }
+
+
+def dump_records(
+    batch: memoryview, row: dict[str, Any], header: "BatchHeader", *, as_json: bool
+) -> None:
+    """Print a batch and the records in it."""
+    from stratalog.cli.consume import record_json
+    from stratalog.wire.records import read_records
+
+    found = [record_json(record) for record in read_records(batch)]
+    if as_json:
+        show_json(row | {"records": found})
+        return
+    typer.echo(
+        f"batch {header.base_offset}-{header.last_offset} at {row['position']}: {row['bytes']} bytes, "
+        f"{row['codec']}, epoch {row['epoch']}, {row['kind']}"
+    )
+    for record in found:
+        key = record.get("key", record.get("key_base64"))
+        value = record.get("value", record.get("value_base64"))
+        typer.echo(f"  {record['offset']}  {record['timestamp']}  {key!r}  {value!r}")

@@ -1,0 +1,269 @@
+"""`strata produce`: lines become records.
+
+In: lines of standard input or a file. Out: record batches to a topic, and a count. It never splits a line, and never
+retries a batch that a broker may have taken.
+"""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO
+
+import typer
+
+from stratalog.cli.terminal import (
+    DEFAULT_BOOTSTRAP,
+    BootstrapServer,
+    connected,
+    note,
+    run,
+    show_json,
+)
+
+if TYPE_CHECKING:
+    from stratalog.client.aio import Client, Pipeline
+    from stratalog.wire.records import BatchBuilder
+
+BATCH_BYTES = 256 * 1024
+READ_BYTES = 256 * 1024
+LITTLE_BYTES = 16 * 1024
+RECORD_OVERHEAD_BYTES = 30
+WINDOW = 5
+ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
+COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be sent where, and how a line becomes a record.
+
+    `timestamp` is for every line; without it a line may bring its own (`timestamp_separator`), else it is now.
+    """
+
+    topic: str
+    partition: int | None
+    compression: str
+    acks: int
+    key_separator: bytes | None
+    timestamp_separator: bytes | None
+    timestamp: int | None
+
+
+def produce(
+    topic: Annotated[str, typer.Argument()],
+    file: Annotated[
+        Path | None, typer.Argument(help="A file of lines; by default standard input.")
+    ] = None,
+    key_separator: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="What is before it in a line is the key.")
+    ] = None,
+    timestamp_separator: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT", help="What is before it is the timestamp, in epoch milliseconds."
+        ),
+    ] = None,
+    timestamp: Annotated[
+        int | None, typer.Option(metavar="MS", help="The timestamp of every record.")
+    ] = None,
+    partition: Annotated[int | None, typer.Option(help="All to this partition.")] = None,
+    compression: Annotated[str, typer.Option(metavar="|".join(COMPRESSIONS))] = "none",
+    acks: Annotated[str, typer.Option(metavar="all|1|0", help="Who must have it.")] = "all",
+    json: Annotated[bool, typer.Option("--json", help="Print the count as JSON.")] = False,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Send each line as one record.
+
+    Lines with a key go to the partition that Kafka's clients choose for it; others fill one partition's batch after
+    the other's.
+    """
+    from stratalog.errors import UserError
+
+    if compression not in COMPRESSIONS:
+        accepted = ", ".join(COMPRESSIONS)
+        raise UserError(f"--compression: {compression!r} is not accepted; accepted: {accepted}")
+    if acks not in ACKS:
+        raise UserError(f"--acks: {acks!r} is not accepted; accepted: all, 1, 0")
+    order = Order(
+        topic,
+        partition,
+        compression,
+        ACKS[acks],
+        encoded(key_separator),
+        encoded(timestamp_separator),
+        timestamp,
+    )
+    try:
+        with sys.stdin.buffer if file is None else file.open("rb") as lines:
+            count = run(send(bootstrap_server, order, lines))
+    except OSError as error:
+        if file is None or error.filename != str(file):
+            raise
+        raise UserError(f"{file}: {error.strerror}") from None
+    if json:
+        show_json({"topic": topic, "records": count})
+    else:
+        note(f"{count} record(s) to {topic}")
+
+
+def encoded(separator: str | None) -> bytes | None:
+    """A separator as the bytes to look for. Raises UserError for an empty one."""
+    from stratalog.errors import UserError
+
+    if separator == "":
+        raise UserError("a separator may not be empty")
+    return None if separator is None else separator.encode()
+
+
+async def send(bootstrap: str, order: Order, lines: BinaryIO) -> int:
+    """Send every line and wait for the acknowledgements; returns how many. Raises Rejected, Unavailable."""
+    from stratalog.adapters.system import SystemClock
+    from stratalog.cli.consume import chosen_partitions
+
+    clock = SystemClock()
+    async with connected(bootstrap) as client:
+        chosen = None if order.partition is None else [order.partition]
+        partitions = await chosen_partitions(client, order.topic, chosen)
+        limits = await Limits.of(client, order.topic)
+        try:
+            async with client.pipeline(acks=order.acks, window=WINDOW) as pipeline:
+                batches = Batches(order, partitions, pipeline, limits.batch_bytes)
+                for chunk in chunks(lines):
+                    now_ms = clock.now_ms()
+                    for line in chunk:
+                        key, value, timestamp = record_of(line, order, now_ms)
+                        limits.look(timestamp, now_ms)
+                        await batches.add(key, value, timestamp)
+                    # Whoever writes little at a time wants to see it arrive.
+                    if sum(map(len, chunk)) < LITTLE_BYTES:
+                        await batches.flush()
+                        await pipeline.drain()
+                await batches.flush()
+        finally:
+            limits.warn(order.topic)
+        return batches.count
+
+
+def chunks(lines: BinaryIO) -> Iterator[list[bytes]]:
+    """Whole lines without their ends, as many at a time as are there."""
+    rest = b""
+    read = getattr(lines, "read1", lines.read)
+    while data := read(READ_BYTES):
+        *whole, rest = (rest + data).split(b"\n")
+        if whole:
+            yield whole
+    if rest:
+        yield [rest]
+
+
+def record_of(line: bytes, order: Order, now_ms: int) -> tuple[bytes | None, bytes, int]:
+    """(key, value, timestamp) of a line. Raises UserError for a timestamp that is none."""
+    from stratalog.errors import UserError
+
+    timestamp = now_ms if order.timestamp is None else order.timestamp
+    if order.timestamp_separator is not None:
+        text, found, line = line.partition(order.timestamp_separator)
+        if not found or not text.strip().isdigit():
+            raise UserError(
+                f"a line without a timestamp in front: {text[:60].decode(errors='replace')!r}"
+            )
+        timestamp = int(text)
+    key = None
+    if order.key_separator is not None:
+        before, found, after = line.partition(order.key_separator)
+        key, line = (before, after) if found else (None, line)
+    return key, line, timestamp
+
+
+class Batches:
+    """One batch being filled per partition."""
+
+    def __init__(
+        self, order: Order, partitions: list[int], pipeline: "Pipeline", batch_bytes: int
+    ) -> None:
+        self.count = 0
+        self._order = order
+        self._partitions = partitions
+        self._pipeline = pipeline
+        self._batch_bytes = batch_bytes
+        self._open: dict[int, BatchBuilder] = {}
+        self._keyless = 0
+
+    async def add(self, key: bytes | None, value: bytes, timestamp: int) -> None:
+        """Add a record to its partition's batch; a batch without room for it goes first."""
+        from stratalog.wire.murmur2 import partition_of_key
+        from stratalog.wire.records import BatchBuilder
+
+        number = self._keyless if key is None else partition_of_key(key, len(self._partitions))
+        partition = self._partitions[number % len(self._partitions)]
+        builder = self._open.get(partition)
+        size = len(key or b"") + len(value) + RECORD_OVERHEAD_BYTES
+        if builder is not None and builder.size + size > self._batch_bytes:
+            await self._send(partition)
+            builder = None
+        if builder is None:
+            builder = self._open[partition] = BatchBuilder(self._order.compression)
+        builder.add(key, value, timestamp)
+        self.count += 1
+
+    async def flush(self) -> None:
+        """Send what is there."""
+        for partition in list(self._open):
+            await self._send(partition)
+
+    async def _send(self, partition: int) -> None:
+        builder = self._open.pop(partition)
+        self._keyless += 1
+        # The acknowledgement is the pipeline's to await: it raises a refusal by itself.
+        _ = await self._pipeline.send(self._order.topic, partition, builder.build())
+
+
+@dataclass(slots=True)
+class Limits:
+    """What the topic demands of batches and timestamps, and how many records fall foul of it."""
+
+    batch_bytes: int
+
+    retention_ms: int
+    before_max_ms: int
+    after_max_ms: int
+    expired: int = 0
+    refused: int = 0
+
+    @classmethod
+    async def of(cls, client: "Client", topic: str) -> "Limits":
+        """Ask for the topic's settings."""
+        from stratalog.client.calls import TOPIC
+
+        (configs,) = await client.describe_configs([(TOPIC, topic)])
+        values = {entry.name: entry.value for entry in configs.entries}
+        unlimited = 2**63 - 1
+        return cls(
+            min(BATCH_BYTES, int(values.get("max.message.bytes") or BATCH_BYTES)),
+            int(values.get("retention.ms") or -1),
+            int(values.get("message.timestamp.before.max.ms") or unlimited),
+            int(values.get("message.timestamp.after.max.ms") or unlimited),
+        )
+
+    def look(self, timestamp: int, now_ms: int) -> None:
+        """Count a record whose timestamp means trouble."""
+        age_ms = now_ms - timestamp
+        if age_ms > self.before_max_ms or -age_ms > self.after_max_ms:
+            self.refused += 1
+        elif 0 <= self.retention_ms < age_ms:
+            self.expired += 1
+
+    def warn(self, topic: str) -> None:
+        """Say so, once."""
+        if self.expired:
+            note(
+                f"warning: {self.expired} record(s) are older than {topic}'s retention.ms={self.retention_ms} and will "
+                "be deleted soon (strata topic create -c retention.ms=-1 keeps them)"
+            )
+        if self.refused:
+            note(
+                f"warning: {self.refused} record(s) have timestamps that {topic} refuses "
+                f"(message.timestamp.before.max.ms={self.before_max_ms}, "
+                f"message.timestamp.after.max.ms={self.after_max_ms})"
+            )

@@ -1,0 +1,34 @@
+"""`strata server`: one node in the foreground.
+
+In: a properties file, overrides, the environment. Out: a broker that serves until SIGTERM or SIGINT. It never
+detaches and writes no file of its own but `--ready-file`.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stratalog.cli.terminal import Overrides, PropertiesFile, load_config
+
+
+def server(
+    properties: PropertiesFile = None,
+    override: Overrides = None,
+    ready_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write {node_id, host, port, pid} as JSON there once requests are served.",
+        ),
+    ] = None,
+) -> None:
+    """Run a broker and controller in this process.
+
+    Settings have Kafka's names. --override beats the environment (STRATA_LOG_RETENTION_MS is log.retention.ms), the
+    environment beats the file. With listeners=PLAINTEXT://:0 a free port is taken; --ready-file tells which.
+    """
+    config = load_config(properties, override)
+    from stratalog.node import run_server
+
+    run_server(config, ready_file=None if ready_file is None else str(ready_file))

@@ -1,0 +1,132 @@
+"""`strata storage`: log directories before a broker runs on them, and what they say of themselves.
+
+In: a broker's settings. Out: a formatted directory, or a table. It never touches a directory that a broker holds and
+never removes anything.
+"""
+
+from typing import Annotated, Any
+
+import typer
+
+from stratalog.cli.terminal import Json, Overrides, PropertiesFile, load_config, note, show
+
+storage_app = typer.Typer(help="Format log directories and look at them.", no_args_is_help=True)
+
+
+@storage_app.command("format")
+def format_storage(
+    properties: PropertiesFile = None,
+    override: Overrides = None,
+    cluster_id: Annotated[
+        str | None, typer.Option("--cluster-id", "-t", help="22 characters; by default a new one.")
+    ] = None,
+    ignore_formatted: Annotated[
+        bool, typer.Option("--ignore-formatted", "-g", help="Leave formatted directories alone.")
+    ] = False,
+) -> None:
+    """Give empty log directories a cluster id. A broker does so by itself on its first start."""
+    from stratalog.adapters.system import SystemEntropy
+    from stratalog.broker.storage import format_directory, new_cluster_id, read_meta
+    from stratalog.errors import UserError
+
+    config = load_config(properties, override)
+    entropy = SystemEntropy()
+    if cluster_id is not None:
+        check_cluster_id(cluster_id)
+    disks = {path: locked_disk(path) for path in config.log_dirs}
+    try:
+        metas = {path: read_meta(path, disk) for path, disk in disks.items()}
+        known = {meta.cluster_id for meta in metas.values() if meta is not None}
+        if known and not ignore_formatted:
+            path = next(path for path, meta in metas.items() if meta is not None)
+            raise UserError(
+                f"log directory {path} is formatted already: --ignore-formatted skips it"
+            )
+        chosen = cluster_id or (known.pop() if len(known) == 1 else new_cluster_id(entropy))
+        if known - {chosen}:
+            raise UserError(
+                f"a log directory belongs to cluster {(known - {chosen}).pop()} already"
+            )
+        for path, disk in disks.items():
+            if metas[path] is None:
+                format_directory(path, disk, config.int("node.id"), chosen, entropy)
+                note(f"formatted {path} for node {config.int('node.id')} of cluster {chosen}")
+            else:
+                note(f"left {path} as it is")
+    finally:
+        for disk in disks.values():
+            disk.close()
+
+
+def check_cluster_id(text: str) -> None:
+    """Raises UserError unless the text is a cluster id as Kafka makes them."""
+    from stratalog.errors import UserError
+    from stratalog.wire.ids import topic_id_parse
+
+    try:
+        topic_id_parse(text)
+    except ValueError:
+        raise UserError(
+            f"--cluster-id: {text!r} is not accepted; accepted: 22 characters of A-Z a-z 0-9 - _"
+        ) from None
+
+
+def locked_disk(path: str) -> Any:
+    """A log directory, held against brokers. Raises UserError where one has it."""
+    from stratalog.adapters.local_disk import LocalDisk
+    from stratalog.errors import UserError
+
+    try:
+        disk = LocalDisk(path)
+    except OSError as error:
+        raise UserError(f"log directory {path}: {error.strerror}") from None
+    if not disk.lock():
+        raise UserError(f"log directory {path} is in use by another process (its .lock is held)")
+    return disk
+
+
+@storage_app.command()
+def info(properties: PropertiesFile = None, override: Overrides = None, json: Json = False) -> None:
+    """Show whose the log directories are and what they hold. Works beside a running broker."""
+    config = load_config(properties, override)
+    show([describe_directory(path) for path in config.log_dirs], as_json=json)
+
+
+def describe_directory(path: str) -> dict[str, Any]:
+    """One log directory as a row. Reads only."""
+    from pathlib import Path
+
+    from stratalog.adapters.local_disk import LocalDisk
+    from stratalog.broker.storage import read_meta
+    from stratalog.errors import UserError
+    from stratalog.log.checkpoints import CLEAN_SHUTDOWN
+    from stratalog.wire.ids import topic_id_text
+
+    if not Path(path).is_dir():
+        raise UserError(f"log directory {path} does not exist")
+    disk = LocalDisk(path)
+    try:
+        meta = read_meta(path, disk)
+        entries = disk.list("")
+        names = {entry.name for entry in entries}
+        partitions = [
+            entry.name for entry in entries if is_partition(entry.name, entry.is_directory)
+        ]
+        directory_id = meta.directory_id if meta else None
+        return {
+            "directory": path,
+            "formatted": meta is not None,
+            "cluster.id": meta.cluster_id if meta else None,
+            "node.id": meta.node_id if meta else None,
+            "directory.id": topic_id_text(directory_id) if directory_id else None,
+            "clean shutdown": CLEAN_SHUTDOWN in names,
+            "partitions": len(partitions),
+            "bytes": sum(file.size for name in partitions for file in disk.list(name)),
+        }
+    finally:
+        disk.close()
+
+
+def is_partition(name: str, is_directory: bool) -> bool:
+    """Whether a directory's entry is a partition that counts, `topic-N`."""
+    return is_directory and name.rpartition("-")[2].isdecimal()

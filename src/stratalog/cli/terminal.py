@@ -1,0 +1,129 @@
+"""What the commands share: options by one name, results as a table or as JSON, a connection to a cluster.
+
+In: rows and options. Out: lines on standard output; notes on standard error. It never decides what a command does.
+"""
+
+import json
+import sys
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from stratalog.client.aio import Client
+    from stratalog.config import BrokerConfig
+
+T = TypeVar("T")
+
+BootstrapServer = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap-server", "-b", metavar="HOST:PORT", help="A broker, or several with commas."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+PropertiesFile = Annotated[
+    Path | None,
+    typer.Argument(metavar="[SERVER.PROPERTIES]", help="Settings by Kafka's names."),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--override", metavar="NAME=VALUE", help="A setting that beats file and environment."
+    ),
+]
+DEFAULT_BOOTSTRAP = "localhost:9092"
+
+
+def note(text: str) -> None:
+    """One line for the person, apart from the results."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def show(rows: Sequence[Mapping[str, Any]], *, as_json: bool, empty: str = "nothing") -> None:
+    """Rows with equal keys: one JSON array, or a table with the keys as its head."""
+    if as_json:
+        show_json(list(rows))
+        return
+    if not rows:
+        note(empty)
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in rows[0]:
+        numeric = all(isinstance(row[name], int | float) for row in rows)
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell(value)) for value in row.values()))
+    # Piped output keeps its lines whole: a terminal's width means nothing there.
+    width = None if sys.stdout.isatty() else 10_000
+    Console(width=width, soft_wrap=False, highlight=False).print(table)
+
+
+def show_json(value: Any) -> None:
+    """One JSON value on one line."""
+    print(json.dumps(value, ensure_ascii=False), flush=True)
+
+
+def cell(value: Any) -> str:
+    """A table cell: blank for nothing, yes and no for flags."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "yes" if value else "no"
+        case list() | tuple():
+            return " ".join(map(str, value))
+        case dict():
+            return " ".join(f"{name}={item}" for name, item in value.items())
+        case _:
+            return str(value)
+
+
+def load_config(properties: Path | None, overrides: Sequence[str] | None) -> "BrokerConfig":
+    """A broker's settings from file, environment and overrides; warnings go to standard error."""
+    import os
+
+    from stratalog.config import BrokerConfig, parse_properties
+    from stratalog.errors import UserError
+
+    text = ""
+    if properties is not None:
+        try:
+            text = properties.read_text()
+        except OSError as error:
+            raise UserError(f"{properties}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise UserError(f"{properties}: not a properties file (it is not UTF-8)") from None
+    config, warnings = BrokerConfig.load(parse_properties(text), overrides or (), os.environ)
+    for warning in warnings:
+        note(f"warning: {warning}")
+    return config
+
+
+@asynccontextmanager
+async def connected(bootstrap: str, *, timeout_s: float = 30.0) -> "AsyncIterator[Client]":
+    """A client of the cluster, closed at the end. Raises Unavailable, or UserError for a malformed address."""
+    from stratalog.adapters.network import TcpNetwork
+    from stratalog.client.aio import Client
+    from stratalog.errors import UserError
+
+    try:
+        client = await Client.connect(TcpNetwork(), bootstrap, timeout_s=timeout_s)
+    except ValueError as error:
+        raise UserError(f"--bootstrap-server: {error}") from None
+    async with client:
+        yield client
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a command's coroutine to its end."""
+    import asyncio
+
+    return asyncio.run(work)

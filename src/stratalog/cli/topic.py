@@ -1,0 +1,216 @@
+"""`strata topic`: topics of a running cluster.
+
+In: names and settings. Out: topics made, listed, described, deleted. It asks brokers only and never reads a log
+directory.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stratalog.cli.terminal import (
+    DEFAULT_BOOTSTRAP,
+    BootstrapServer,
+    Json,
+    connected,
+    note,
+    run,
+    show,
+    show_json,
+)
+
+if TYPE_CHECKING:
+    from stratalog.client.aio import Client
+    from stratalog.client.calls import TopicInfo, TopicResult
+
+topic_app = typer.Typer(help="Create, list, describe and delete topics.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(metavar="TOPIC")]
+
+
+@topic_app.command()
+def create(
+    name: Name,
+    partitions: Annotated[int, typer.Option(help="By default the broker's num.partitions.")] = -1,
+    replication_factor: Annotated[int, typer.Option(help="By default the broker's.")] = -1,
+    config: Annotated[
+        list[str] | None, typer.Option("--config", "-c", metavar="NAME=VALUE", help="A setting.")
+    ] = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="Fine if it is there.")
+    ] = False,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    """Create a topic."""
+    run(
+        create_topic(
+            bootstrap_server,
+            name,
+            partitions,
+            replication_factor,
+            config or (),
+            if_not_exists,
+            json,
+        )
+    )
+
+
+async def create_topic(
+    bootstrap: str,
+    name: str,
+    partitions: int,
+    replication_factor: int,
+    config: Sequence[str],
+    if_not_exists: bool,
+    as_json: bool,
+) -> None:
+    """Ask for the topic and say what came of it. Raises Rejected."""
+    from stratalog.client.calls import NewTopic
+    from stratalog.errors import ErrorCode
+    from stratalog.wire.ids import topic_id_text
+
+    wanted = NewTopic(name, partitions, replication_factor, parse_configs(config))
+    async with connected(bootstrap) as client:
+        (result,) = await client.create_topics([wanted])
+    if if_not_exists and result.error == ErrorCode.topic_already_exists:
+        note(f"topic {name} exists already")
+        return
+    refuse(result)
+    row = {
+        "topic": name,
+        "id": topic_id_text(result.topic_id),
+        "partitions": result.partitions,
+        "replicas": result.replication_factor,
+    }
+    if as_json:
+        show_json(row)
+    else:
+        note(f"created topic {name} with {result.partitions} partition(s)")
+
+
+def parse_configs(items: Sequence[str]) -> dict[str, str]:
+    """`name=value` items as pairs; raises UserError for one without `=`."""
+    from stratalog.errors import UserError
+
+    pairs = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise UserError(f"--config {item}: expected NAME=VALUE")
+        pairs[name.strip()] = value.strip()
+    return pairs
+
+
+def refuse(result: "TopicResult") -> None:
+    """Raises Rejected with what the broker said, where it said no."""
+    from stratalog.errors import ErrorCode, Rejected
+
+    if result.error != ErrorCode.none:
+        raise Rejected(result.error, f"topic {result.name}: {result.message or result.error.name}")
+
+
+@topic_app.command("list")
+def list_topics(
+    internal: Annotated[bool, typer.Option("--internal", help="Kafka's own topics too.")] = False,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    """List topics."""
+    run(print_topics(bootstrap_server, internal, json))
+
+
+async def print_topics(bootstrap: str, internal: bool, as_json: bool) -> None:
+    """One row per topic, by name."""
+    from stratalog.wire.ids import topic_id_text
+
+    async with connected(bootstrap) as client:
+        cluster = await client.metadata()
+    rows = [
+        {
+            "topic": topic.name,
+            "id": topic_id_text(topic.topic_id),
+            "partitions": len(topic.partitions),
+            "replicas": max((len(p.replicas) for p in topic.partitions.values()), default=0),
+        }
+        for _, topic in sorted(cluster.topics.items())
+        if internal or not topic.is_internal
+    ]
+    show(rows, as_json=as_json, empty="no topics")
+
+
+@topic_app.command()
+def describe(
+    name: Name, bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP, json: Json = False
+) -> None:
+    """Show a topic's partitions, their offsets, and the settings that are its own."""
+    run(print_topic(bootstrap_server, name, json))
+
+
+async def print_topic(bootstrap: str, name: str, as_json: bool) -> None:
+    """A topic as one JSON object, or as a line and a table."""
+    from stratalog.client.calls import TOPIC
+    from stratalog.config import ConfigSource
+    from stratalog.wire.ids import topic_id_text
+
+    async with connected(bootstrap) as client:
+        topic = await existing_topic(client, name)
+        (configs,) = await client.describe_configs([(TOPIC, name)])
+        rows = await partition_rows(client, topic)
+    own = {e.name: e.value for e in configs.entries if e.source == ConfigSource.TOPIC_CONFIG}
+    topic_id = topic_id_text(topic.topic_id)
+    if as_json:
+        show_json({"topic": name, "id": topic_id, "configs": own, "partitions": rows})
+        return
+    settings = " ".join(f"{key}={value}" for key, value in sorted(own.items()))
+    typer.echo(f"{name}  id {topic_id}  {settings}".rstrip())
+    show(rows, as_json=False)
+
+
+async def existing_topic(client: "Client", name: str) -> "TopicInfo":
+    """A topic's metadata; raises UserError where there is no such topic."""
+    from stratalog.errors import ErrorCode, Rejected, UserError
+
+    topic = (await client.metadata([name])).topics[name]
+    if topic.error == ErrorCode.unknown_topic_or_partition:
+        raise UserError(f"topic {name} does not exist")
+    if topic.error != ErrorCode.none:
+        raise Rejected(topic.error, f"topic {name}: {topic.error.name}")
+    return topic
+
+
+async def partition_rows(client: "Client", topic: "TopicInfo") -> list[dict[str, Any]]:
+    """One row per partition: who leads it, and from which offset to which it goes."""
+    from stratalog.client.calls import EARLIEST, LATEST
+
+    keys = [(topic.name, index) for index in sorted(topic.partitions)]
+    starts = await client.list_offsets(dict.fromkeys(keys, EARLIEST))
+    ends = await client.list_offsets(dict.fromkeys(keys, LATEST))
+    return [
+        {
+            "partition": key[1],
+            "leader": topic.partitions[key[1]].leader,
+            "epoch": topic.partitions[key[1]].leader_epoch,
+            "replicas": list(topic.partitions[key[1]].replicas),
+            "isr": list(topic.partitions[key[1]].isr),
+            "start": starts[key].offset,
+            "end": ends[key].offset,
+        }
+        for key in keys
+    ]
+
+
+@topic_app.command()
+def delete(name: Name, bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP) -> None:
+    """Delete a topic and everything in it, its objects in the bucket too."""
+    run(delete_topic(bootstrap_server, name))
+
+
+async def delete_topic(bootstrap: str, name: str) -> None:
+    """Ask for the deletion. Raises UserError where there is no such topic, Rejected where the broker refuses."""
+    async with connected(bootstrap) as client:
+        await existing_topic(client, name)
+        (result,) = await client.delete_topics([name])
+    refuse(result)
+    note(f"deleted topic {name}")
