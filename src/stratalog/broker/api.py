@@ -1,0 +1,142 @@
+"""From a request's bytes to its handler and back, and the table of what is served.
+
+In: one frame. Out: the answer's buffers, or a future or coroutine of them. It knows no API's meaning.
+
+`APIS` is the only place versions are written down: ApiVersions answers from it and `docs/protocol.md` is generated
+from it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from inspect import iscoroutine
+from typing import TYPE_CHECKING, Any
+
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.ports import Buffer
+from stratalog.wire.messages import (
+    Request,
+    RequestHeader,
+    decode_request,
+    encode_response,
+    response,
+)
+
+if TYPE_CHECKING:
+    from stratalog.broker.broker import Broker
+
+Answer = list[Buffer] | None
+API_VERSIONS = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request as its handler sees it: `body` is the decoded request, `reply` makes the answer's entities."""
+
+    broker: "Broker"
+    version: int
+    client_id: str
+    client_host: str
+    body: Any
+    reply: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One API: what is advertised, the lowest version really served, and who answers.
+
+    A handler returns the answer's body (None for no answer), a future of it (what depends on order is done), or a
+    coroutine (which runs to its end before the connection's next request starts).
+    """
+
+    name: str
+    key: int
+    advertised: tuple[int, int]
+    handle: Callable[[Call], Any]
+    served_from: int = -1
+
+    @property
+    def served(self) -> tuple[int, int]:
+        """Lowest and highest version that is answered."""
+        return max(self.served_from, self.advertised[0]), self.advertised[1]
+
+
+class Dispatcher:
+    """Serves frames of any connection with one broker's handlers."""
+
+    def __init__(self, broker: "Broker", apis: dict[int, Api]) -> None:
+        self._broker = broker
+        self._apis = apis
+        self._served = {api.key: api.served for api in apis.values()}
+
+    def serve(self, peer: str, frame: memoryview) -> Any:
+        """Answer one frame. Raises `Rejected` where the connection must be closed."""
+        try:
+            request = decode_request(frame, self._served)
+        except Rejected as error:
+            header: RequestHeader | None = getattr(error, "request_header", None)
+            if (
+                error.code is ErrorCode.unsupported_version
+                and header is not None
+                and header.api_key == API_VERSIONS
+            ):
+                return self._unsupported_api_versions(header)
+            raise
+        call = Call(
+            self._broker,
+            request.version,
+            request.client_id or "",
+            peer.rpartition(":")[0],
+            request.body,
+            response(request.api_key, request.version),
+        )
+        result = self._apis[request.api_key].handle(call)
+        if isinstance(result, asyncio.Future):
+            return _encoded_later(request, result)
+        if iscoroutine(result):
+            return _encoded(request, result)
+        return _encode(request, result)
+
+    def _unsupported_api_versions(self, header: RequestHeader) -> Answer:
+        """The answer to a newer ApiVersions than ours: version 0, with what we do serve (KIP-511)."""
+        reply = response(API_VERSIONS, 0)
+        body = reply.ApiVersionsResponse(
+            error_code=ErrorCode.unsupported_version, api_keys=advertised(reply, self._apis)
+        )
+        return encode_response(API_VERSIONS, 0, header.correlation_id, body)
+
+
+def advertised(reply: Any, apis: dict[int, Api]) -> list[Any]:
+    """The ApiVersion entries of everything served."""
+    return [
+        reply.ApiVersion(
+            api_key=api.key, min_version=api.advertised[0], max_version=api.advertised[1]
+        )
+        for api in sorted(apis.values(), key=lambda api: api.key)
+    ]
+
+
+def _encode(request: Request, body: Any) -> Answer:
+    if body is None:
+        return None
+    return encode_response(request.api_key, request.version, request.correlation_id, body)
+
+
+async def _encoded(request: Request, body: Awaitable[Any]) -> Answer:
+    return _encode(request, await body)
+
+
+def _encoded_later(request: Request, body: "asyncio.Future[Any]") -> "asyncio.Future[Answer]":
+    answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+    def done(body: "asyncio.Future[Any]") -> None:
+        if answer.cancelled():
+            return
+        error = body.exception()
+        if error is None:
+            answer.set_result(_encode(request, body.result()))
+        else:
+            answer.set_exception(error)
+
+    body.add_done_callback(done)
+    return answer

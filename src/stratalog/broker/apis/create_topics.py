@@ -1,0 +1,58 @@
+"""CreateTopics (key 19), versions 2-7.
+
+v2 throttle time. v4 default partitions and replication (-1, KIP-464). v5 flexible, the answer tells configurations.
+v7 topic ids.
+"""
+
+from typing import Any
+
+from stratalog.broker.api import Api, Call
+from stratalog.config import ConfigEntry
+from stratalog.errors import ErrorCode
+from stratalog.quorum.controller import Created, NewTopic
+
+
+async def handle(call: Call) -> Any:
+    """Create what can be created; each topic has its own error."""
+    asked = [_new_topic(call, topic) for topic in call.body.topics]
+    created = await call.broker.create_topics(asked, validate_only=call.body.validate_only)
+    return call.reply.CreateTopicsResponse(topics=[_result(call, topic) for topic in created])
+
+
+def _new_topic(call: Call, topic: Any) -> NewTopic:
+    return NewTopic(
+        name=topic.name,
+        partitions=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignments={a.partition_index: tuple(a.broker_ids) for a in topic.assignments},
+        configs={c.name: c.value for c in topic.configs if c.value is not None},
+    )
+
+
+def _result(call: Call, topic: Created) -> Any:
+    reply = call.reply
+    failed = topic.error is not ErrorCode.none
+    return reply.CreatableTopicResult(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        error_code=topic.error,
+        error_message=topic.message,
+        num_partitions=-1 if failed else topic.partitions,
+        replication_factor=-1 if failed else topic.replication_factor,
+        configs=None
+        if failed or call.version < 5
+        else [_config(reply, entry) for entry in call.broker.describe_topic(topic.configs)],
+    )
+
+
+def _config(reply: Any, entry: ConfigEntry) -> Any:
+    return reply.CreatableTopicConfigs(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=entry.source,
+        is_sensitive=entry.sensitive,
+    )
+
+
+API = Api("CreateTopics", 19, (2, 7), handle)

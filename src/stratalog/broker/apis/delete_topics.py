@@ -1,0 +1,33 @@
+"""DeleteTopics (key 20), versions 1-6.
+
+v1 throttle time. v4 flexible. v5 error messages. v6 topic ids.
+"""
+
+from typing import Any
+from uuid import UUID
+
+from stratalog.broker.api import Api, Call
+
+
+async def handle(call: Call) -> Any:
+    """Delete by name or id; each topic has its own error."""
+    body, reply = call.body, call.reply
+    wanted: list[str | UUID]
+    if call.version >= 6:
+        wanted = [topic.name if topic.name is not None else topic.topic_id for topic in body.topics]
+    else:
+        wanted = list(body.topic_names)
+    return reply.DeleteTopicsResponse(
+        responses=[
+            reply.DeletableTopicResult(
+                name=deleted.name,
+                topic_id=deleted.topic_id,
+                error_code=deleted.error,
+                error_message=deleted.message,
+            )
+            for deleted in await call.broker.delete_topics(wanted)
+        ]
+    )
+
+
+API = Api("DeleteTopics", 20, (1, 6), handle)

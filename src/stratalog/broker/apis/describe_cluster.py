@@ -1,0 +1,40 @@
+"""DescribeCluster (key 60), versions 0-2.
+
+v1 endpoint type (KIP-919). v2 fenced brokers.
+"""
+
+from typing import Any
+
+from stratalog.broker.api import Api, Call
+from stratalog.errors import ErrorCode
+
+_BROKERS = 1
+
+
+def handle(call: Call) -> Any:
+    """The cluster's id, controller and brokers."""
+    broker, reply = call.broker, call.reply
+    endpoint_type = getattr(call.body, "endpoint_type", _BROKERS)
+    if endpoint_type != _BROKERS:
+        return reply.DescribeClusterResponse(
+            error_code=ErrorCode.mismatched_endpoint_type,
+            error_message="this listener is a broker's: ask with endpoint type 1",
+            cluster_id="",
+            brokers=[],
+        )
+    return reply.DescribeClusterResponse(
+        error_code=ErrorCode.none,
+        error_message=None,
+        endpoint_type=_BROKERS,
+        cluster_id=broker.cluster_id,
+        controller_id=broker.node_id,
+        brokers=[
+            reply.DescribeClusterBroker(
+                broker_id=node, host=host, port=port, rack=rack, is_fenced=False
+            )
+            for node, host, port, rack in broker.live_brokers()
+        ],
+    )
+
+
+API = Api("DescribeCluster", 60, (0, 2), handle)

@@ -1,0 +1,79 @@
+"""DescribeConfigs (key 32), versions 1-4.
+
+v1 sources and synonyms. v3 types and documentation. v4 flexible.
+"""
+
+from typing import Any, Final
+
+from stratalog.broker.api import Api, Call
+from stratalog.config import ConfigEntry
+from stratalog.errors import ErrorCode, Rejected
+
+_TOPIC: Final = 2
+_BROKER: Final = 4
+
+
+def handle(call: Call) -> Any:
+    """The settings of topics and of this broker."""
+    return call.reply.DescribeConfigsResponse(
+        results=[_resource(call, resource) for resource in call.body.resources]
+    )
+
+
+def _resource(call: Call, resource: Any) -> Any:
+    reply, keys = call.reply, resource.configuration_keys
+    try:
+        entries = _entries(call, resource.resource_type, resource.resource_name)
+    except Rejected as error:
+        return reply.DescribeConfigsResult(
+            error_code=error.code,
+            error_message=error.message,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+            configs=[],
+        )
+    return reply.DescribeConfigsResult(
+        error_code=ErrorCode.none,
+        error_message=None,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        configs=[_entry(call, entry) for entry in entries if keys is None or entry.name in keys],
+    )
+
+
+def _entries(call: Call, kind: int, name: str) -> list[ConfigEntry]:
+    broker = call.broker
+    if kind == _TOPIC:
+        topic = broker.metadata.topic(name)
+        if topic is None:
+            raise Rejected(ErrorCode.unknown_topic_or_partition, f"no topic {name!r}")
+        return broker.describe_topic(broker.metadata.topic_configs(name))
+    if kind == _BROKER:
+        if name not in ("", str(broker.node_id)):
+            raise Rejected(
+                ErrorCode.invalid_request, f"broker {name!r} is not this one ({broker.node_id})"
+            )
+        return broker.describe_broker()
+    raise Rejected(ErrorCode.invalid_request, f"resource type {kind} has no settings here")
+
+
+def _entry(call: Call, entry: ConfigEntry) -> Any:
+    reply, body = call.reply, call.body
+    return reply.DescribeConfigsResourceResult(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=entry.source,
+        is_sensitive=entry.sensitive,
+        synonyms=[
+            reply.DescribeConfigsSynonym(name=one.name, value=one.value, source=one.source)
+            for one in entry.synonyms
+        ]
+        if body.include_synonyms
+        else [],
+        config_type=entry.type,
+        documentation=entry.doc if getattr(body, "include_documentation", False) else None,
+    )
+
+
+API = Api("DescribeConfigs", 32, (1, 4), handle)

@@ -1,0 +1,46 @@
+"""FindCoordinator (key 10), versions 0-6.
+
+v1 key type. v3 flexible. v4 several keys at once (KIP-699). v5 and v6 nothing on the wire for groups. Transaction (1) and
+share (2) coordinators are not here yet and answer so.
+"""
+
+from typing import Any
+
+from stratalog.broker.api import Api, Call
+from stratalog.errors import ErrorCode
+
+_GROUP = 0
+
+
+async def handle(call: Call) -> Any:
+    """The broker that coordinates each key; creates the offsets topic on first use."""
+    body, reply = call.body, call.reply
+    keys = list(body.coordinator_keys) if call.version >= 4 else [body.key]
+    error, message = ErrorCode.none, None
+    if getattr(body, "key_type", _GROUP) != _GROUP:
+        error, message = ErrorCode.coordinator_not_available, "only groups have a coordinator here"
+    else:
+        await call.broker.groups.ensure_topic()
+    node, host, port, _ = call.broker.live_brokers()[0]
+    if error is not ErrorCode.none:
+        node, host, port = -1, "", -1
+    if call.version >= 4:
+        return reply.FindCoordinatorResponse(
+            coordinators=[
+                reply.Coordinator(
+                    key=key,
+                    node_id=node,
+                    host=host,
+                    port=port,
+                    error_code=error,
+                    error_message=message,
+                )
+                for key in keys
+            ]
+        )
+    return reply.FindCoordinatorResponse(
+        error_code=error, error_message=message, node_id=node, host=host, port=port
+    )
+
+
+API = Api("FindCoordinator", 10, (0, 6), handle)

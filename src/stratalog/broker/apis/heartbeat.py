@@ -1,0 +1,29 @@
+"""Heartbeat (key 12), versions 0-4.
+
+v3 static members. v4 flexible.
+"""
+
+from typing import Any
+
+from stratalog.broker.api import Api, Call
+from stratalog.coordinators.messages import Heartbeat, HeartbeatAnswer
+from stratalog.errors import Rejected
+
+
+async def handle(call: Call) -> Any:
+    """Keep the member's session; tell it of a rebalance."""
+    body = call.body
+    request = Heartbeat(
+        group_id=body.group_id,
+        generation_id=body.generation_id,
+        member_id=body.member_id,
+        group_instance_id=getattr(body, "group_instance_id", None),
+    )
+    try:
+        answer = await call.broker.groups.heartbeat(request)
+    except Rejected as error:
+        answer = HeartbeatAnswer(error.code)
+    return call.reply.HeartbeatResponse(error_code=answer.error)
+
+
+API = Api("Heartbeat", 12, (0, 4), handle)

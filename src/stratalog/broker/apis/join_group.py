@@ -1,0 +1,63 @@
+"""JoinGroup (key 11), versions 0-9.
+
+v1 rebalance timeout. v4 a member id is required (KIP-394). v5 static members (KIP-345). v6 flexible. v7 protocol type
+in the answer. v8 reason. v9 skip assignment (KIP-814).
+"""
+
+from typing import Any
+
+from stratalog.broker.api import Api, Call
+from stratalog.coordinators.messages import JoinGroup, JoinGroupAnswer, Protocol
+from stratalog.errors import Rejected
+
+
+async def handle(call: Call) -> Any:
+    """Join, and wait with everyone else until the group is complete."""
+    body = call.body
+    milliseconds = call.broker.milliseconds
+    session_ms = milliseconds(body.session_timeout)
+    request = JoinGroup(
+        group_id=body.group_id,
+        member_id=body.member_id,
+        client_id=call.client_id,
+        client_host="/" + call.client_host,
+        session_timeout_ms=session_ms,
+        rebalance_timeout_ms=milliseconds(body.rebalance_timeout)
+        if call.version >= 1
+        else session_ms,
+        protocol_type=body.protocol_type,
+        protocols=tuple(Protocol(p.name, bytes(p.metadata)) for p in body.protocols),
+        group_instance_id=getattr(body, "group_instance_id", None),
+        member_id_required=call.version >= 4,
+        skip_assignment_known=call.version >= 9,
+    )
+    try:
+        answer = await call.broker.groups.join(request)
+    except Rejected as error:
+        answer = JoinGroupAnswer(error.code, body.member_id)
+    return _reply(call, answer)
+
+
+def _reply(call: Call, answer: JoinGroupAnswer) -> Any:
+    reply = call.reply
+    nullable_protocol = call.version >= 7
+    return reply.JoinGroupResponse(
+        error_code=answer.error,
+        generation_id=answer.generation_id,
+        protocol_type=answer.protocol_type,
+        protocol_name=answer.protocol_name if nullable_protocol else answer.protocol_name or "",
+        leader=answer.leader or "",
+        skip_assignment=answer.skip_assignment,
+        member_id=answer.member_id,
+        members=[
+            reply.JoinGroupResponseMember(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                metadata=member.metadata,
+            )
+            for member in answer.members
+        ],
+    )
+
+
+API = Api("JoinGroup", 11, (0, 9), handle)

@@ -1,0 +1,78 @@
+"""ListOffsets (key 2), versions 1-10.
+
+v1 one offset per partition. v2 isolation level. v4 leader epoch. v6 flexible. v7 max timestamp (-3). v8 earliest
+local (-4, KIP-405). v9 latest tiered (-5, KIP-1005). v10 timeout of a remote look-up (KIP-1075).
+"""
+
+from typing import Any, Final
+
+from stratalog.broker.api import Api, Call
+from stratalog.broker.partition import HostedPartition
+from stratalog.errors import ErrorCode, Rejected
+
+_LATEST: Final = -1
+_EARLIEST: Final = -2
+_MAX_TIMESTAMP: Final = -3
+_EARLIEST_LOCAL: Final = -4
+_LATEST_TIERED: Final = -5
+_FIRST_VERSION: Final = {_MAX_TIMESTAMP: 7, _EARLIEST_LOCAL: 8, _LATEST_TIERED: 9}
+
+
+async def handle(call: Call) -> Any:
+    """An offset, with its timestamp and leader epoch, for each partition and timestamp asked."""
+    reply = call.reply
+    return reply.ListOffsetsResponse(
+        topics=[
+            reply.ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[
+                    await _partition(call, topic.name, asked) for asked in topic.partitions
+                ],
+            )
+            for topic in call.body.topics
+        ]
+    )
+
+
+async def _partition(call: Call, topic: str, asked: Any) -> Any:
+    index = asked.partition_index
+    try:
+        hosted: HostedPartition = call.broker.hosting.get(topic, index)
+        hosted.replica.check_leader(getattr(asked, "current_leader_epoch", -1))
+        offset, timestamp = await _find(call, hosted, asked.timestamp)
+    except Rejected as error:
+        return call.reply.ListOffsetsPartitionResponse(
+            partition_index=index, error_code=error.code, timestamp=-1, offset=-1, leader_epoch=-1
+        )
+    return call.reply.ListOffsetsPartitionResponse(
+        partition_index=index,
+        error_code=ErrorCode.none,
+        timestamp=timestamp,
+        offset=offset,
+        leader_epoch=hosted.log.epochs.epoch_of(offset) if offset >= 0 else -1,
+    )
+
+
+async def _find(call: Call, hosted: HostedPartition, timestamp: int) -> tuple[int, int]:
+    """(offset, timestamp); (-1, -1) where nothing matches."""
+    if call.version < _FIRST_VERSION.get(timestamp, 0) or timestamp < _LATEST_TIERED:
+        raise Rejected(ErrorCode.unsupported_version, f"timestamp {timestamp}")
+    read_committed = getattr(call.body, "isolation_level", 0) == 1
+    end = hosted.last_stable_offset if read_committed else hosted.high_watermark
+    match timestamp:
+        case -1:
+            return end, -1
+        case -2:
+            return hosted.log.log_start_offset, -1
+        case -4:
+            return max(hosted.log.local_start_offset, hosted.log.log_start_offset), -1
+        case -5:
+            return hosted.log.tiered_end - 1 if hosted.log.tiered_end > 0 else -1, -1
+        case -3:
+            return await call.broker.max_timestamp(hosted)
+        case _:
+            found = await call.broker.offset_for_timestamp(hosted, timestamp)
+            return found if found is not None and found[0] < end else (-1, -1)
+
+
+API = Api("ListOffsets", 2, (1, 10), handle)

@@ -1,0 +1,101 @@
+"""Metadata (key 3), versions 0-13.
+
+v1 controller, racks, null means all topics. v2 cluster id. v4 auto-creation can be refused. v5 offline replicas.
+v7 leader epoch. v8 authorized operations. v9 flexible. v10 topic ids. v12 asking by id. v13 top-level error.
+"""
+
+from typing import Any
+from uuid import UUID
+
+from stratalog.broker.api import Api, Call
+from stratalog.errors import ErrorCode
+from stratalog.metadata.image import Topic
+
+_NO_ID = UUID(int=0)
+
+
+def handle(call: Call) -> Any:
+    """Brokers and the topics asked for; missing ones are created where that is allowed."""
+    asked = call.body.topics
+    if asked is None or (call.version == 0 and not asked):
+        return _answer(
+            call, [(t.name, t.id, t) for t in call.broker.metadata.image.topics_by_id.values()]
+        )
+    names = [topic.name for topic in asked if topic.name is not None]
+    missing = [name for name in names if call.broker.metadata.topic(name) is None]
+    if missing and call.broker.may_create(getattr(call.body, "allow_auto_topic_creation", True)):
+        return _create_and_answer(call, missing)
+    return _answer(call, _found(call))
+
+
+async def _create_and_answer(call: Call, missing: list[str]) -> Any:
+    errors = await call.broker.create_automatically(missing)
+    return _answer(call, _found(call), errors)
+
+
+def _found(call: Call) -> list[tuple[str | None, UUID, Topic | None]]:
+    metadata = call.broker.metadata
+    rows: list[tuple[str | None, UUID, Topic | None]] = []
+    for asked in call.body.topics:
+        topic_id = getattr(asked, "topic_id", None) or _NO_ID
+        if asked.name is not None:
+            topic = metadata.topic(asked.name)
+            rows.append((asked.name, topic.id if topic else _NO_ID, topic))
+        else:
+            topic = metadata.image.topics_by_id.get(topic_id)
+            rows.append((topic.name if topic else None, topic_id, topic))
+    return rows
+
+
+def _answer(
+    call: Call,
+    rows: list[tuple[str | None, UUID, Topic | None]],
+    errors: dict[str, ErrorCode] | None = None,
+) -> Any:
+    broker, reply = call.broker, call.reply
+    return reply.MetadataResponse(
+        brokers=[
+            reply.MetadataResponseBroker(node_id=node, host=host, port=port, rack=rack)
+            for node, host, port, rack in broker.live_brokers()
+        ],
+        cluster_id=broker.cluster_id,
+        controller_id=broker.node_id,
+        topics=[
+            _topic(call, name, topic_id, topic, errors or {}) for name, topic_id, topic in rows
+        ],
+        error_code=ErrorCode.none,
+    )
+
+
+def _topic(
+    call: Call, name: str | None, topic_id: UUID, topic: Topic | None, errors: dict[str, ErrorCode]
+) -> Any:
+    reply = call.reply
+    if topic is None:
+        code = ErrorCode.unknown_topic_or_partition if name else ErrorCode.unknown_topic_id
+        if name is not None:
+            code = errors.get(name, call.broker.name_error(name) or code)
+        return reply.MetadataResponseTopic(
+            error_code=code, name=name, topic_id=topic_id, is_internal=False, partitions=[]
+        )
+    return reply.MetadataResponseTopic(
+        error_code=ErrorCode.none,
+        name=topic.name,
+        topic_id=topic_id,
+        is_internal=topic.name in call.broker.internal_topics,
+        partitions=[
+            reply.MetadataResponsePartition(
+                error_code=call.broker.partition_error(topic_id, index),
+                partition_index=index,
+                leader_id=partition.leader,
+                leader_epoch=partition.leader_epoch,
+                replica_nodes=list(partition.replicas),
+                isr_nodes=list(partition.isr),
+                offline_replicas=[],
+            )
+            for index, partition in sorted(topic.partitions.items())
+        ],
+    )
+
+
+API = Api("Metadata", 3, (0, 13), handle)

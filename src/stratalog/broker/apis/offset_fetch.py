@@ -1,0 +1,72 @@
+"""OffsetFetch (key 9), versions 1-9.
+
+v2 null topics means all, group-level error. v5 leader epoch. v6 flexible. v7 require stable. v8 several groups at once
+(KIP-709). v9 member epoch (KIP-848).
+"""
+
+from typing import Any
+
+from stratalog.broker.api import Api, Call
+from stratalog.coordinators.messages import FetchTopic, OffsetFetch, OffsetFetchAnswer
+from stratalog.errors import ErrorCode, Rejected
+
+_SEVERAL_FROM = 8
+
+
+async def handle(call: Call) -> Any:
+    """Committed offsets; -1 where there is none."""
+    body, reply = call.body, call.reply
+    require_stable = getattr(body, "require_stable", False)
+    if call.version >= _SEVERAL_FROM:
+        answers = [await _fetch(call, g.group_id, g.topics, require_stable) for g in body.groups]
+        return reply.OffsetFetchResponse(
+            groups=[
+                reply.OffsetFetchResponseGroup(
+                    group_id=answer.group_id,
+                    error_code=answer.error,
+                    topics=_topics(
+                        reply.OffsetFetchResponseTopics, reply.OffsetFetchResponsePartitions, answer
+                    ),
+                )
+                for answer in answers
+            ]
+        )
+    answer = await _fetch(call, body.group_id, body.topics, require_stable)
+    return reply.OffsetFetchResponse(
+        topics=_topics(reply.OffsetFetchResponseTopic, reply.OffsetFetchResponsePartition, answer),
+        error_code=answer.error,
+    )
+
+
+async def _fetch(call: Call, group: str, topics: Any, require_stable: bool) -> OffsetFetchAnswer:
+    wanted = (
+        None
+        if topics is None
+        else tuple(FetchTopic(t.name, tuple(t.partition_indexes)) for t in topics)
+    )
+    try:
+        return await call.broker.groups.fetch_offsets(OffsetFetch(group, wanted, require_stable))
+    except Rejected as error:
+        return OffsetFetchAnswer(group, error.code)
+
+
+def _topics(topic_type: Any, partition_type: Any, answer: OffsetFetchAnswer) -> list[Any]:
+    return [
+        topic_type(
+            name=topic.name,
+            partitions=[
+                partition_type(
+                    partition_index=p.index,
+                    committed_offset=p.offset,
+                    committed_leader_epoch=p.leader_epoch,
+                    metadata=p.metadata,
+                    error_code=p.error if answer.error is ErrorCode.none else answer.error,
+                )
+                for p in topic.partitions
+            ],
+        )
+        for topic in answer.topics
+    ]
+
+
+API = Api("OffsetFetch", 9, (1, 9), handle)

@@ -1,0 +1,209 @@
+"""What handlers see of the node: its metadata, partitions, groups and tier, and the questions that need several.
+
+In: a handler's question. Out: its answer. It holds no state of its own but the block of producer ids in hand.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from stratalog.broker.api import Api
+from stratalog.broker.apis import APIS
+from stratalog.broker.cluster_metadata import ClusterMetadata
+from stratalog.broker.groups import OFFSETS_TOPIC, Groups
+from stratalog.broker.hosting import Hosting
+from stratalog.broker.partition import HostedPartition
+from stratalog.broker.tiering import Tiering
+from stratalog.config import BrokerConfig, ConfigEntry, describe_broker, describe_topic
+from stratalog.coordinators.turn import GroupSettings
+from stratalog.errors import ErrorCode, Rejected, Unavailable
+from stratalog.log.partition_log import Slices, Tiered
+from stratalog.metadata.image import METADATA_VERSION, METADATA_VERSION_LEVEL, NO_LEADER
+from stratalog.ports import Outside
+from stratalog.quorum.controller import Created, Deleted, NewTopic, check_topic_name
+
+_MILLISECOND: Final = timedelta(milliseconds=1)
+LiveBroker = tuple[int, str, int, str | None]
+
+
+class Broker:
+    """Everything a handler may ask."""
+
+    apis: dict[int, Api] = APIS
+    internal_topics = frozenset({OFFSETS_TOPIC})
+    supported_features: Mapping[str, tuple[int, int]] = {
+        METADATA_VERSION: (METADATA_VERSION_LEVEL, METADATA_VERSION_LEVEL)
+    }
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        outside: Outside,
+        metadata: ClusterMetadata,
+        hosting: Hosting,
+        tiering: Tiering | None,
+        *,
+        spawn: Callable[[Any], None],
+    ) -> None:
+        self.config = config
+        self.clock = outside.clock
+        self.node_id = config.int("node.id")
+        self.cluster_id = metadata.cluster_id
+        self.metadata = metadata
+        self.hosting = hosting
+        self.tiering = tiering
+        self.groups = Groups(
+            _group_settings(config),
+            outside.clock,
+            outside.entropy,
+            partition_count=self._offsets_partitions,
+            create_topic=self._create_offsets_topic,
+            spawn=spawn,
+        )
+        self._producer_ids = range(0)
+        self._producer_ids_asked = asyncio.Lock()
+
+    @staticmethod
+    def milliseconds(value: timedelta | int) -> int:
+        """A request's duration, whatever its type in that version, as milliseconds."""
+        return value if isinstance(value, int) else value // _MILLISECOND
+
+    def live_brokers(self) -> list[LiveBroker]:
+        """(node id, host, port, rack) of each broker that is not fenced."""
+        return [
+            (broker.id, broker.endpoints[0].host, broker.endpoints[0].port, broker.rack)
+            for broker in self.metadata.image.brokers.values()
+            if broker.is_active and broker.endpoints
+        ]
+
+    def partition_error(self, topic_id: UUID, index: int) -> ErrorCode:
+        """What Metadata says of a partition."""
+        partition = self.metadata.image.partition(topic_id, index)
+        if partition is None or partition.leader == NO_LEADER:
+            return ErrorCode.leader_not_available
+        return ErrorCode.none
+
+    def check_in_sync_replicas(self, hosted: HostedPartition, acks: int) -> None:
+        """Raise Rejected(NOT_ENOUGH_REPLICAS) where acks=all cannot mean what the topic demands."""
+        if acks == -1 and len(hosted.replica.isr) < hosted.log.config.min_insync_replicas:
+            raise Rejected(
+                ErrorCode.not_enough_replicas,
+                f"{hosted.identity} has {len(hosted.replica.isr)} in-sync replicas; "
+                f"min.insync.replicas is {hosted.log.config.min_insync_replicas}",
+            )
+
+    async def read_tiered(
+        self, hosted: HostedPartition, offset: int, max_bytes: int, end_offset: int
+    ) -> Slices:
+        """Batches that have left the local disk, from the bucket."""
+        if self.tiering is None:
+            raise Rejected(
+                ErrorCode.offset_out_of_range, f"{hosted.identity} has no offset {offset}"
+            )
+        return await self.tiering.read(hosted, offset, max_bytes, end_offset)
+
+    async def offset_for_timestamp(
+        self, hosted: HostedPartition, timestamp: int
+    ) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record at or after `timestamp`, in the bucket or on disk; None if none is."""
+        if self.tiering is not None:
+            found = await self.tiering.offset_for_timestamp(hosted, timestamp)
+            if found is not None:
+                return found
+        local = await hosted.directory.look(hosted.log.offset_for_timestamp(timestamp))
+        return None if local is None else (local[0], local[1])
+
+    async def max_timestamp(self, hosted: HostedPartition) -> tuple[int, int]:
+        """(offset, timestamp) of the record with the latest timestamp; (-1, -1) for an empty log."""
+        latest = max(segment.max_timestamp for segment in hosted.log.segments)
+        local = await hosted.directory.look(hosted.log.offset_for_timestamp(latest))
+        found = (-1, -1) if local is None else (local[0], local[1])
+        if self.tiering is not None:
+            tiered = await self.tiering.max_timestamp(hosted)
+            if tiered is not None and tiered[1] >= found[1]:
+                return tiered
+        return found
+
+    # Topics
+
+    def name_error(self, name: str) -> ErrorCode | None:
+        """INVALID_TOPIC_EXCEPTION for a name no topic can have."""
+        try:
+            check_topic_name(name)
+        except Rejected as error:
+            return error.code
+        return None
+
+    def may_create(self, allowed: bool) -> bool:
+        """Whether asking for a missing topic creates it."""
+        return allowed and self.config.bool("auto.create.topics.enable")
+
+    async def create_automatically(self, names: Sequence[str]) -> dict[str, ErrorCode]:
+        """Create topics with the broker's defaults; what failed, by name."""
+        asked = []
+        for name in names:
+            if name in self.internal_topics:
+                await self.groups.ensure_topic()
+            else:
+                asked.append(NewTopic(name, -1, -1, {}, {}))
+        created = await self.create_topics(asked)
+        fine = (ErrorCode.none, ErrorCode.topic_already_exists)
+        return {topic.name: topic.error for topic in created if topic.error not in fine}
+
+    async def create_topics(
+        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> list[Created]:
+        """Create topics; answered once they are hosted."""
+        return await self.metadata.create_topics(topics, validate_only=validate_only)
+
+    async def delete_topics(self, topics: Sequence[str | UUID]) -> list[Deleted]:
+        """Delete topics by name or id."""
+        return await self.metadata.delete_topics(topics)
+
+    def describe_topic(self, configs: Mapping[str, str]) -> list[ConfigEntry]:
+        """A topic's settings, given its own."""
+        return describe_topic(self.config, configs)
+
+    def describe_broker(self) -> list[ConfigEntry]:
+        """This broker's settings."""
+        return describe_broker(self.config, self.metadata.broker_configs(self.node_id))
+
+    # Producers and groups
+
+    async def next_producer_id(self) -> int:
+        """An id that no producer of this cluster ever had."""
+        async with self._producer_ids_asked:
+            if not self._producer_ids:
+                self._producer_ids = await self.metadata.allocate_producer_ids()
+            producer_id = self._producer_ids[0]
+            self._producer_ids = self._producer_ids[1:]
+            return producer_id
+
+    def _offsets_partitions(self) -> int:
+        topic = self.metadata.topic(OFFSETS_TOPIC)
+        return 0 if topic is None else len(topic.partitions)
+
+    async def _create_offsets_topic(self) -> None:
+        config = self.config
+        configs = {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(config.int("offsets.topic.segment.bytes")),
+        }
+        topic = NewTopic(OFFSETS_TOPIC, config.int("offsets.topic.num.partitions"), 1, {}, configs)
+        for created in await self.create_topics([topic]):
+            if created.error not in (ErrorCode.none, ErrorCode.topic_already_exists):
+                raise Rejected(ErrorCode.coordinator_not_available, created.message or "")
+
+
+def _group_settings(config: BrokerConfig) -> GroupSettings:
+    return GroupSettings(
+        initial_rebalance_delay_ms=config.int("group.initial.rebalance.delay.ms"),
+        session_timeout_ms_min=config.int("group.min.session.timeout.ms"),
+        session_timeout_ms_max=config.int("group.max.session.timeout.ms"),
+        size_max=config.int("group.max.size"),
+        offset_metadata_bytes_max=config.int("offset.metadata.max.bytes"),
+        offsets_retention_minutes=config.int("offsets.retention.minutes"),
+    )

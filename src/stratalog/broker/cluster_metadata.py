@@ -1,0 +1,325 @@
+"""The cluster's metadata on this node: its log, its controller, and what changes because of it.
+
+In: what handlers and the node want decided. Out: answers, once the records are durable, replayed and acted on by this
+broker. It decides nothing: `quorum.controller` does.
+
+A quorum of one today: opening the log makes this node its leader, in an epoch above any it ever had, saved before the
+first record of it is written.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+from stratalog.broker.directory import LogDirectory
+from stratalog.broker.hosting import METADATA_DIRECTORY
+from stratalog.broker.partition import HostedPartition, PartitionIdentity
+from stratalog.broker.runtime import Runtime, load
+from stratalog.config import BrokerConfig, LogConfig, check_topic_configs
+from stratalog.errors import Corrupt, UserError
+from stratalog.log.effects import ListDirectory, Program, Read, Unlink, WriteFile
+from stratalog.log.partition_log import PartitionLog, create
+from stratalog.log.recovery import load as recover
+from stratalog.metadata.delta import Delta
+from stratalog.metadata.image import EMPTY, Endpoint, Image, ResourceType, Topic
+from stratalog.metadata.snapshot import (
+    SnapshotId,
+    decode_snapshot,
+    encode_snapshot,
+    image_of,
+    parse_file_name,
+    snapshot_id,
+)
+from stratalog.ports import Outside
+from stratalog.quorum.controller import (
+    BrokerRegistration,
+    Controller,
+    Created,
+    Deleted,
+    NewTopic,
+    TopicRules,
+)
+from stratalog.quorum.metadata_batches import (
+    METADATA_TOPIC,
+    METADATA_TOPIC_ID,
+    decode_record,
+    encode_batch,
+    encode_control_batch,
+)
+from stratalog.quorum.single import (
+    QUORUM_STATE_FILE,
+    QuorumState,
+    Voter,
+    become_leader,
+    decode_quorum_state,
+    encode_quorum_state,
+    snapshot_control,
+)
+from stratalog.replication.partition import PartitionReplica
+from stratalog.statemachine import Decision
+from stratalog.wire.batch import BatchHeader, parse_header
+from stratalog.wire.internal.control_records import VotersRecord
+from stratalog.wire.records import Record
+
+A = TypeVar("A")
+OnChange = Callable[[Image, Iterable[UUID], Iterable[UUID]], Awaitable[None]]
+_FILE_BYTES_MAX: Final = 1 << 30
+_LOG_CONFIG: Final = LogConfig(retention_ms=-1, segment_bytes=1 << 30)
+_STATE_PATH: Final = f"{METADATA_DIRECTORY}/{QUORUM_STATE_FILE}"
+
+
+class ClusterMetadata:
+    """`open`, then `lead`, then `register`; then it may be asked."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        outside: Outside,
+        cluster_id: str,
+        directory: LogDirectory,
+        directory_ids: Sequence[UUID],
+        *,
+        on_change: OnChange,
+    ) -> None:
+        """`on_change(image, changed topic ids, deleted topic ids)` is awaited before the answer of what changed them."""
+        self.cluster_id = cluster_id
+        self._config = config
+        self._outside = outside
+        self._node_id = config.int("node.id")
+        self._directory = directory
+        self._directory_ids = tuple(directory_ids)
+        self._on_change = on_change
+        self._controller = Controller()
+        self._runtime: Runtime[Any] | None = None
+        self._state = QuorumState()
+        self._broker_epoch = -1
+        self._delta = Delta(EMPTY)
+        self._loaded_from = 0
+        self._loaded_epoch = -1
+
+    @property
+    def image(self) -> Image:
+        """The cluster as of the last committed record."""
+        return self._controller.image
+
+    def topic(self, name: str) -> Topic | None:
+        """The topic of that name, or None."""
+        return self._controller.image.topic(name)
+
+    def topic_configs(self, name: str) -> Mapping[str, str]:
+        """What was set for a topic."""
+        return self._controller.image.topic_configs(name)
+
+    def broker_configs(self, node_id: int) -> Mapping[str, str]:
+        """What was set for a running broker."""
+        return self._controller.image.configs.get((ResourceType.BROKER, str(node_id)), {})
+
+    async def open(self) -> None:
+        """Read snapshot and log. Raises UserError where they are damaged."""
+        try:
+            found = await self._directory.run(_read_state())
+            image = EMPTY
+            voters = None
+            if found.snapshot is not None:
+                identity, data = found.snapshot
+                snapshot = decode_snapshot(data)
+                image = image_of(snapshot, identity)
+                voters = next((r for r in snapshot.control if isinstance(r, VotersRecord)), None)
+            rules = TopicRules(
+                partitions_default=self._config.int("num.partitions"),
+                replication_factor_default=self._config.int("default.replication.factor"),
+                check_configs=lambda configs: check_topic_configs(configs, self._config),
+            )
+            self._controller = Controller(rules, image)
+            self._controller.voters = voters
+            self._state = decode_quorum_state(found.state) if found.state else QuorumState()
+            self._loaded_from = image.offset + 1
+            partition = await self._open_log(exists=found.exists, start_offset=self._loaded_from)
+            await load(partition, self._replay_loaded)
+        except Corrupt as error:
+            raise UserError(
+                f"{self._directory.path}/{METADATA_DIRECTORY} cannot be read: {error}"
+            ) from error
+        self._runtime = Runtime(
+            partition,
+            self._outside.clock,
+            encode=encode_batch,
+            replay=self._replay,
+            flush=True,
+            committed=self._act,
+        )
+        await self._become_leader(partition)
+
+    async def lead(self) -> None:
+        """First records of an empty log: the metadata version."""
+        await self._submit(lambda _now: self._controller.bootstrap())
+
+    async def register(self, endpoints: Sequence[Endpoint]) -> None:
+        """Register this broker in a new incarnation, unfence it, and let it lead what it led in new leader epochs."""
+        registration = BrokerRegistration(
+            id=self._node_id,
+            incarnation_id=self._outside.entropy.uuid(),
+            endpoints=tuple(endpoints),
+            rack=self._config.str("broker.rack") or None,
+            directories=self._directory_ids,
+        )
+        self._broker_epoch = await self._submit(
+            lambda _now: self._controller.register_broker(registration)
+        )
+        await self._submit(
+            lambda _now: self._controller.unfence_broker(self._node_id, self._broker_epoch)
+        )
+        await self._submit(lambda _now: self._controller.activate_leaders(self._node_id))
+
+    async def create_topics(
+        self, topics: Sequence[NewTopic], *, validate_only: bool
+    ) -> list[Created]:
+        """Create topics; one result each."""
+        entropy = self._outside.entropy
+        return await self._submit(
+            lambda _now: self._controller.create_topics(
+                topics, entropy, validate_only=validate_only
+            )
+        )
+
+    async def delete_topics(self, topics: Sequence[str | UUID]) -> list[Deleted]:
+        """Delete topics by name or id; one result each."""
+        return await self._submit(lambda _now: self._controller.delete_topics(topics))
+
+    async def allocate_producer_ids(self) -> range:
+        """A block of producer ids for this broker."""
+        return await self._submit(
+            lambda _now: self._controller.allocate_producer_ids(self._node_id, self._broker_epoch)
+        )
+
+    async def close(self) -> None:
+        """Close the log cleanly."""
+        if self._runtime is not None and self._directory.failure is None:
+            partition = self._runtime.partition
+            await partition.perform(partition.log.close(self._outside.clock.now_ms()))
+
+    async def _submit(self, decide: Callable[[int], Decision[Any, A]]) -> A:
+        assert self._runtime is not None, "open first"
+        return await self._runtime.submit(decide)
+
+    async def _open_log(self, *, exists: bool, start_offset: int) -> HostedPartition:
+        now_ms = self._outside.clock.now_ms()
+        log: PartitionLog
+        if exists:
+            log = await self._directory.run(
+                recover(
+                    METADATA_DIRECTORY,
+                    _LOG_CONFIG,
+                    clean=False,
+                    recovery_point=0,
+                    now_ms=now_ms,
+                    topic_id=METADATA_TOPIC_ID,
+                    log_start_offset=start_offset,
+                )
+            )
+        else:
+            log, effects = create(
+                METADATA_DIRECTORY,
+                METADATA_TOPIC_ID,
+                _LOG_CONFIG,
+                now_ms=now_ms,
+                start_offset=start_offset,
+            )
+            await self._directory.write(effects)
+        identity = PartitionIdentity(METADATA_TOPIC_ID, METADATA_TOPIC, 0)
+        replica = PartitionReplica(node_id=self._node_id)
+        return HostedPartition(identity, log, self._directory, replica)
+
+    async def _become_leader(self, partition: HostedPartition) -> None:
+        voter = Voter(self._node_id, self._directory_ids[0])
+        state, records = become_leader(
+            self._state,
+            voter,
+            log_epoch=self._controller.image.epoch,
+            voters=self._controller.voters,
+        )
+        await self._directory.write([WriteFile(_STATE_PATH, encode_quorum_state(state))])
+        self._state = state
+        partition.become_leader(state.leader_epoch)
+        self._controller.start_epoch(state.leader_epoch)
+        now_ms = self._outside.clock.now_ms()
+        batch = memoryview(encode_control_batch(records, now_ms))
+        appended = await partition.append(
+            batch, [parse_header(batch)], now_ms, origin="coordinator", flush=True
+        )
+        self._controller.replay_batch(appended.base_offset, records)
+
+    def _replay_loaded(self, header: BatchHeader, record: Record) -> None:
+        if record.offset >= self._loaded_from:
+            if header.leader_epoch != self._loaded_epoch:
+                self._loaded_epoch = header.leader_epoch
+                self._controller.start_epoch(header.leader_epoch)
+            decoded = decode_record(record, is_control=header.is_control)
+            self._controller.replay(record.offset, decoded)
+
+    def _replay(self, base_offset: int, records: Sequence[Any]) -> None:
+        self._delta = self._controller.replay_batch(base_offset, records)
+
+    async def _act(self) -> None:
+        delta = self._delta
+        changed = set(delta.changed_topics)
+        for kind, name in delta.changed_configs:
+            topic = self.image.topic(name) if kind == ResourceType.TOPIC else None
+            if topic is not None:
+                changed.add(topic.id)
+        await self._on_change(self.image, changed, delta.deleted_topics)
+        await self._snapshot_if_due()
+
+    async def _snapshot_if_due(self) -> None:
+        """Write a snapshot once the log has `metadata.log.max.record.bytes.between.snapshots`; drop what it stands for."""
+        assert self._runtime is not None
+        log = self._runtime.partition.log
+        if log.size < self._config.int("metadata.log.max.record.bytes.between.snapshots"):
+            return
+        now_ms = self._outside.clock.now_ms()
+        identity = snapshot_id(self.image)
+        data = encode_snapshot(
+            self.image, now_ms, now_ms, snapshot_control(self._controller.voters)
+        )
+        path = f"{METADATA_DIRECTORY}/{identity.file_name()}"
+        await self._directory.write([*log.roll(now_ms), WriteFile(path, data)])
+        log.raise_log_start(identity.end_offset)
+        await self._directory.write(log.due(now_ms))
+        await self._directory.run(_drop_older(identity))
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """What a metadata directory holds, unread."""
+
+    exists: bool
+    snapshot: tuple[SnapshotId, bytes] | None
+    state: bytes | None
+
+
+def _read_state() -> Program[_Saved]:
+    entries = yield ListDirectory(METADATA_DIRECTORY)
+    assert isinstance(entries, list)
+    snapshots = [found for entry in entries if (found := parse_file_name(entry.name)) is not None]
+    snapshot = None
+    if snapshots:
+        newest = max(snapshots, key=lambda found: (found.end_offset, found.epoch))
+        data = yield Read(f"{METADATA_DIRECTORY}/{newest.file_name()}", 0, _FILE_BYTES_MAX)
+        assert isinstance(data, bytes)
+        snapshot = newest, data
+    state = None
+    if any(entry.name == QUORUM_STATE_FILE for entry in entries):
+        saved = yield Read(_STATE_PATH, 0, _FILE_BYTES_MAX)
+        assert isinstance(saved, bytes)
+        state = saved
+    return _Saved(any(entry.name.endswith(".log") for entry in entries), snapshot, state)
+
+
+def _drop_older(kept: SnapshotId) -> Program[None]:
+    entries = yield ListDirectory(METADATA_DIRECTORY)
+    assert isinstance(entries, list)
+    for entry in entries:
+        found = parse_file_name(entry.name)
+        if found is not None and found != kept:
+            yield Unlink(f"{METADATA_DIRECTORY}/{entry.name}")

@@ -1,0 +1,275 @@
+"""The composition root: builds a node from its settings and the outside, starts it and stops it.
+
+In: settings and `ports.Outside`. Out: a broker that serves. The only place that wires the parts together; it decides
+nothing itself.
+"""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from stratalog.adapters.system import outside as system
+from stratalog.broker.api import Dispatcher
+from stratalog.broker.broker import Broker
+from stratalog.broker.cluster_metadata import ClusterMetadata
+from stratalog.broker.connection import Connection
+from stratalog.broker.directory import LogDirectory
+from stratalog.broker.groups import OFFSETS_TOPIC
+from stratalog.broker.hosting import Hosting
+from stratalog.broker.partition import HostedPartition
+from stratalog.broker.storage import claim
+from stratalog.broker.tiering import Tiering
+from stratalog.config import BrokerConfig, Listener
+from stratalog.errors import Rejected, UserError
+from stratalog.metadata.image import Endpoint
+from stratalog.ports import Disk, Outside
+from stratalog.ports import Listener as Bound
+
+_DRAIN_S: Final = 5.0
+_IDLE_FILES_S: Final = 60.0
+_EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, not bound
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Where a started node serves; what `--ready-file` holds."""
+
+    node_id: int
+    host: str
+    port: int
+    pid: int
+
+
+class Node:
+    """One node: controller, broker and tier. `start`, then `stop`, on one event loop."""
+
+    def __init__(self, config: BrokerConfig, outside: Outside) -> None:
+        self.config = config
+        self.outside = outside
+        self.node_id = config.int("node.id")
+        self.directories: list[LogDirectory] = []
+        self.broker: Broker | None = None
+        self._connections: set[Connection] = set()
+        self._bound: list[Bound] = []
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._log = structlog.get_logger()
+
+    async def start(self) -> Ready:
+        """Recover, lead, listen. Raises UserError for what a person must mend (directory, port)."""
+        disks = [(path, self._open(path)) for path in self.config.log_dirs]
+        cluster_id, directory_ids = claim(disks, self.node_id, self.outside.entropy)
+        self.directories = [
+            LogDirectory(path, disk, self.outside.workers, on_failed=self._directory_failed)
+            for path, disk in disks
+        ]
+        hosting = Hosting(
+            self.config, self.node_id, self.directories, self.outside.clock, self.outside.entropy
+        )
+        metadata = ClusterMetadata(
+            self.config,
+            self.outside,
+            cluster_id,
+            self._metadata_directory(),
+            [directory_ids[path] for path in self.config.log_dirs],
+            on_change=hosting.apply,
+        )
+        await metadata.open()
+        tiering = None
+        if self.config.tier_url:
+            tiering = Tiering(
+                self.config,
+                self.outside,
+                cluster_id,
+                hosting,
+                spawn=self.spawn,
+                image=lambda: metadata.image,
+            )
+            await tiering.open()
+        self.broker = Broker(
+            self.config, self.outside, metadata, hosting, tiering, spawn=self.spawn
+        )
+        hosting.on_led.append(self._led)
+        await hosting.start(metadata.image)
+        await metadata.lead()
+        endpoints = await self._listen()
+        await metadata.register(endpoints)
+        if tiering is not None:
+            tiering.start()
+        self._repeat(self._retention, self.config.int("log.retention.check.interval.ms") / 1000)
+        self._repeat(
+            self._checkpoint, self.config.int("log.flush.offset.checkpoint.interval.ms") / 1000
+        )
+        self._repeat(self._close_idle, _IDLE_FILES_S)
+        first = endpoints[0]
+        self._log.info("serving", node=self.node_id, cluster=cluster_id, port=first.port)
+        return Ready(self.node_id, first.host, first.port, os.getpid())
+
+    async def stop(self) -> None:
+        """Stop accepting, let requests in hand end, close every log cleanly."""
+        for bound in self._bound:
+            await bound.close()
+        broker = self.broker
+        if broker is not None:
+            broker.groups.close()
+            for hosted in broker.hosting.all():
+                hosted.wake()
+        for connection in list(self._connections):
+            connection.close()
+        await self._cancel_tasks()
+        if broker is not None:
+            if broker.tiering is not None:
+                await broker.tiering.close()
+            await broker.hosting.close()
+            await broker.metadata.close()
+        for directory in self.directories:
+            await directory.close()
+        self._log.info("stopped", node=self.node_id)
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run a coroutine of the node's; a failure is logged, and ends nothing else."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._log.error("background work failed", exc_info=error)
+
+    async def _cancel_tasks(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_DRAIN_S)
+
+    def _open(self, path: str) -> Disk:
+        try:
+            return self.outside.disk(path)
+        except OSError as error:
+            raise UserError(f"log directory {path}: {error.strerror or error}") from error
+
+    def _metadata_directory(self) -> LogDirectory:
+        wanted = self.config.metadata_log_dir
+        for directory in self.directories:
+            if directory.path == wanted:
+                return directory
+        raise UserError(f"metadata.log.dir: {wanted!r} is not accepted; accepted: one of log.dirs")
+
+    def _directory_failed(self, directory: LogDirectory, error: OSError) -> None:
+        self._log.error("log directory failed", path=directory.path, reason=str(error))
+        if self.broker is not None:
+            for hosted in self.broker.hosting.all():
+                if hosted.directory is directory:
+                    hosted.wake()
+
+    def _led(self, hosted: HostedPartition) -> None:
+        assert self.broker is not None
+        if hosted.identity.topic == OFFSETS_TOPIC:
+            self.spawn(self.broker.groups.lead(hosted))
+
+    async def _listen(self) -> list[Endpoint]:
+        assert self.broker is not None
+        dispatcher = Dispatcher(self.broker, self.broker.apis)
+        frame_bytes_max = self.config.int("socket.request.max.bytes")
+
+        def accept() -> Connection:
+            return Connection(
+                dispatcher.serve,
+                frame_bytes_max=frame_bytes_max,
+                opened=self._connections.add,
+                closed=self._connections.discard,
+            )
+
+        ports: dict[str, Listener] = {}
+        for listener in self.config.listeners:
+            try:
+                bound = await self.outside.network.listen(listener.host, listener.port, accept)
+            except OSError as error:
+                raise UserError(
+                    f"listeners: cannot listen on {listener}: {error.strerror or error}"
+                ) from error
+            self._bound.append(bound)
+            ports[listener.name] = Listener(listener.name, listener.host, bound.port)
+        return [_endpoint(told, ports[told.name]) for told in self.config.advertised_listeners]
+
+    def _repeat(self, work: Callable[[], Awaitable[None]], interval_s: float) -> None:
+        async def loop() -> None:
+            while True:
+                await asyncio.sleep(interval_s)
+                await work()
+
+        self.spawn(loop())
+
+    async def _retention(self) -> None:
+        assert self.broker is not None
+        for hosted in self.broker.hosting.all():
+            try:
+                await hosted.keep_retention(self.outside.clock.now_ms())
+            except Rejected as error:
+                self._log.warning("retention", partition=str(hosted.identity), reason=error.message)
+
+    async def _checkpoint(self) -> None:
+        assert self.broker is not None
+        for directory in self.directories:
+            if directory.failure is None:
+                await self.broker.hosting.checkpoint(directory)
+
+    async def _close_idle(self) -> None:
+        for directory in self.directories:
+            directory.disk.close_idle()
+
+
+def _endpoint(told: Listener, bound: Listener) -> Endpoint:
+    """What clients are told: an address they can reach, with the port that was really bound."""
+    host = told.host if told.host not in _EVERY_ADDRESS else bound.host
+    return Endpoint(
+        told.name, host if host not in _EVERY_ADDRESS else "localhost", told.port or bound.port
+    )
+
+
+def run_server(config: BrokerConfig, ready_file: str | None = None) -> None:
+    """Serve until SIGTERM or SIGINT. Raises UserError for what a person must mend."""
+    with asyncio.Runner(loop_factory=_event_loop()) as runner:
+        runner.run(_serve(config, ready_file))
+
+
+def _event_loop() -> Callable[[], asyncio.AbstractEventLoop]:
+    """uvloop's where it is installed; asyncio's own works too."""
+    try:
+        from uvloop import new_event_loop  # noqa: PLC0415 - optional
+    except ImportError:
+        return asyncio.new_event_loop
+    return new_event_loop
+
+
+async def _serve(config: BrokerConfig, ready_file: str | None) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    node = Node(config, system())
+    try:
+        ready = await node.start()
+        if ready_file is not None:
+            _write_ready_file(Path(ready_file), ready)
+        await stopping.wait()
+    finally:
+        await node.stop()
+
+
+def _write_ready_file(path: Path, ready: Ready) -> None:
+    """Whole or not at all: who waits for the file may read it as soon as it is there."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        temporary.write_text(json.dumps(asdict(ready)) + "\n")
+        temporary.replace(path)
+    except OSError as error:
+        raise UserError(f"--ready-file {path}: {error.strerror or error}") from error
