@@ -1,0 +1,162 @@
+"""A partition's log on a simulated disk, driven step by step as a broker drives it.
+
+In: records to append. Out: effects performed in order, when asked for. It never performs what was not asked for, so that a
+test can stop between a decision and its effect.
+"""
+
+import uuid
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from stratalog.config import LogConfig
+from stratalog.log.effects import Effect, perform, run
+from stratalog.log.partition_log import Appended, PartitionLog, ReadPlan, Slices, create, load
+from stratalog.wire.batch import check_produced
+from stratalog.wire.records import Record, build_batch
+from tests.sim.disk import SimDisk
+
+DIRECTORY = "topic-0"
+TOPIC_ID = uuid.UUID(int=0x1234)
+
+
+def batch(count: int = 1, *, timestamp: int = 1000, size: int = 20, **fields: object) -> bytearray:
+    """A batch of `count` records of `size` bytes, one millisecond apart."""
+    records = [
+        Record(0, timestamp + at, b"%d" % at, bytes([65 + at % 26]) * size) for at in range(count)
+    ]
+    return build_batch(records, **fields)
+
+
+@dataclass
+class Steps:
+    """The log, its disk, and what was decided but not yet performed."""
+
+    config: LogConfig
+    disk: SimDisk = field(default_factory=SimDisk)
+    now_ms: int = 1_000_000
+    tail_cache_bytes: int = 1 << 20
+    queue: "deque[tuple[list[Effect], Callable[[], None]]]" = field(default_factory=deque)
+    recovery_point: int = 0
+    log_start_offset: int = 0
+
+    def __post_init__(self) -> None:
+        self.log, effects = create(
+            DIRECTORY,
+            TOPIC_ID,
+            self.config,
+            now_ms=self.now_ms,
+            tail_cache_bytes=self.tail_cache_bytes,
+        )
+        self.decided(effects)
+        self.perform_all()
+
+    def decided(self, effects: tuple[Effect, ...], done: Callable[[], None] = lambda: None) -> None:
+        """Queue effects; the checkpoints that came with them count once they are performed."""
+        recovery_point, log_start = self.log.recovery_point, self.log.log_start_offset
+
+        def finish() -> None:
+            done()
+            self.recovery_point, self.log_start_offset = recovery_point, log_start
+
+        self.queue.append((list(effects), finish))
+
+    def perform_effect(self) -> None:
+        """Perform one effect of the oldest decision, or finish it."""
+        effects, finish = self.queue[0]
+        if effects:
+            perform(self.disk, effects[0])
+            del effects[0]
+        if not effects:
+            self.queue.popleft()
+            finish()
+
+    def perform_all(self) -> None:
+        while self.queue:
+            self.perform_effect()
+
+    def decide(self, data: bytearray, *, leader_epoch: int = 0) -> Appended:
+        """Decide an append, as the leader."""
+        view = memoryview(data)
+        headers = check_produced(view, max_batch_bytes=1 << 30)
+        appended = self.log.append_as_leader(
+            view, headers, leader_epoch=leader_epoch, now_ms=self.now_ms
+        )
+        log = self.log
+        self.decided(appended.effects, lambda: log.performed(appended))
+        return appended
+
+    def append(self, data: bytearray, *, leader_epoch: int = 0) -> Appended:
+        appended = self.decide(data, leader_epoch=leader_epoch)
+        self.perform_all()
+        return appended
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int = 1 << 20,
+        *,
+        end_offset: int = 1 << 60,
+        minimum_one_batch: bool = True,
+    ) -> Slices:
+        found = self.log.read(
+            offset, max_bytes, end_offset=end_offset, minimum_one_batch=minimum_one_batch
+        )
+        while isinstance(found, ReadPlan):
+            data = self.disk.read(found.path, found.position, found.size)
+            found = self.log.finish_read(found, data)
+        return found
+
+    def read_all(self, *, cold: bool = True) -> bytes:
+        """Everything from the first local offset on, as one piece."""
+        if cold:
+            self.log.tail.clear()
+        offset = self.log.local_start_offset
+        pieces = []
+        while offset < self.log.log_end_offset:
+            found = self.read(offset, 1000)
+            assert found.next_offset > offset
+            pieces += found.buffers
+            offset = found.next_offset
+        return b"".join(pieces)
+
+    def due(self, *, limit_offset: int | None = None, tier: bool = False) -> None:
+        self.decided(self.log.due(self.now_ms, limit_offset=limit_offset, tier=tier))
+
+    def flush(self) -> None:
+        self.decided(self.log.flush())
+
+    def roll(self) -> None:
+        self.decided(self.log.roll(self.now_ms))
+
+    def load(self, *, clean: bool = False) -> PartitionLog:
+        """Forget the log and load it from the disk with what the checkpoints say."""
+        self.queue.clear()
+        self.log = run(
+            self.disk,
+            load(
+                DIRECTORY,
+                self.config,
+                clean=clean,
+                recovery_point=self.recovery_point,
+                log_start_offset=self.log_start_offset,
+                now_ms=self.now_ms,
+                tail_cache_bytes=self.tail_cache_bytes,
+            ),
+        )
+        self.recovery_point = self.log.recovery_point
+        self.log_start_offset = self.log.log_start_offset
+        return self.log
+
+    def restart(self) -> PartitionLog:
+        """Shut down cleanly and start again."""
+        self.perform_all()
+        self.decided(self.log.close(self.now_ms))
+        self.perform_all()
+        return self.load(clean=True)
+
+    def truncate(self, offset: int) -> None:
+        self.perform_all()
+        run(self.disk, self.log.truncate_to(offset, self.now_ms))
+        self.recovery_point = self.log.recovery_point
+        self.log_start_offset = self.log.log_start_offset
