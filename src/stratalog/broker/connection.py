@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from inspect import iscoroutine
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import structlog
 
@@ -54,8 +54,8 @@ class Connection(asyncio.BufferedProtocol):
         self._log = structlog.get_logger()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # Not asserted: uvloop's transports have all of asyncio.Transport, but do not derive from it.
+        self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
         self._opened(self)

@@ -124,6 +124,7 @@ def _partition_answer(reply: Any, index: int, found: "asyncio.Future[Appended] |
             base_offset=-1,
             log_append_time=-1,
             log_start_offset=-1,
+            record_errors=[],
         )
     assert isinstance(found, asyncio.Future)
     appended = found.result()
@@ -133,6 +134,7 @@ def _partition_answer(reply: Any, index: int, found: "asyncio.Future[Appended] |
         base_offset=appended.base_offset,
         log_append_time=appended.log_append_time_ms,
         log_start_offset=appended.log_start_offset,
+        record_errors=[],
     )
 
 
