@@ -118,6 +118,7 @@ class Struct:
 
 
 def main() -> int:
+    """Write the modules, or with --check compare them; the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("source", type=Path, help="a directory of Kafka's jars or of their schemas")
     parser.add_argument("--check", action="store_true", help="write nothing, fail where stale")
@@ -132,7 +133,7 @@ def main() -> int:
             print(f"{arguments.source}: no schema of {', '.join(missing)}", file=sys.stderr)
             return 2
         chosen = [schemas[folder, name] for name in sorted(names)]
-        text = module(family, what, chosen)
+        text = module(what, chosen)
         path = TARGET / f"{family}_records.py"
         if not path.exists() or path.read_text() != text:
             stale.append(path.name)
@@ -164,7 +165,7 @@ def read_schemas(source: Path) -> dict[tuple[str, str], dict[str, Any]]:
 
 
 def versions(text: str, last: int) -> tuple[int, int]:
-    """ "3" -> (3, 3), "1-4" -> (1, 4), "2+" -> (2, last), "none" -> (-1, -1)."""
+    """First and last: "3" is (3, 3), "1-4" is (1, 4), "2+" is (2, last), "none" is (-1, -1)."""
     if text == "none":
         return (-1, -1)
     if text.endswith("+"):
@@ -197,13 +198,17 @@ def structs_of(schema: dict[str, Any], taken: dict[str, int]) -> list[Struct]:
     # Two schemas of a family may both nest a "Voter": each is then named after its own schema.
     names = {name: schema["name"] + name if taken[name] > 1 else name for name, _ in parts}
     nested = [
-        Struct(names[name], -1, valid, flexible, fields, names, False) for name, fields in parts
+        Struct(names[name], -1, valid, flexible, fields, names, top=False) for name, fields in parts
     ]
     key = schema.get("apiKey", -1)
-    return [*nested, Struct(schema["name"], key, valid, flexible, schema["fields"], names, True)]
+    return [
+        *nested,
+        Struct(schema["name"], key, valid, flexible, schema["fields"], names, top=True),
+    ]
 
 
 def nested_names(fields: list[dict[str, Any]]) -> list[str]:
+    """Names of the structures that fields define in place, at any depth."""
     found = []
     for field in fields:
         if "fields" in field:
@@ -211,7 +216,7 @@ def nested_names(fields: list[dict[str, Any]]) -> list[str]:
     return found
 
 
-def module(family: str, what: str, schemas: list[dict[str, Any]]) -> str:
+def module(what: str, schemas: list[dict[str, Any]]) -> str:
     """The text of one generated module."""
     taken: dict[str, int] = {}
     for schema in schemas:
@@ -259,10 +264,12 @@ def formatted(text: str) -> str:
 
 
 def table_name(name: str) -> str:
+    """The name of the table of a dataclass."""
     return "_" + snake(name).upper()
 
 
 def field_versions(field: dict[str, Any], valid: tuple[int, int]) -> tuple[int, int]:
+    """The versions of its schema that a field is in."""
     first, last = versions(field.get("versions") or field["taggedVersions"], valid[1])
     return (max(first, valid[0]), min(last, valid[1]))
 
@@ -280,6 +287,7 @@ def default_of(field: dict[str, Any]) -> str | None:
 
 
 def implied_default(field: dict[str, Any]) -> str:
+    """The default that the type implies, as Python."""
     kind = field["type"]
     if kind.startswith("[]"):
         return "()"
@@ -340,6 +348,7 @@ class {struct.name}:
 
 
 def about(struct: Struct) -> str:
+    """The docstring of a dataclass."""
     if not struct.top:
         return "A part of the records below."
     number = f"Number {struct.api_key}, versions" if struct.api_key >= 0 else "Versions"

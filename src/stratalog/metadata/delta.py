@@ -9,7 +9,7 @@ Kafka: MetadataDelta; the rules for each record are those of its `replay` method
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Generic, TypeVar, get_args
+from typing import Any, ClassVar, Generic, TypeVar, get_args
 from uuid import UUID
 
 from stratalog.errors import Corrupt
@@ -114,7 +114,7 @@ class Delta:
 
     def replay(self, offset: int, record: Any) -> None:
         """Apply the record at `offset`. Raises Corrupt for one that does not fit what was replayed before it."""
-        apply = _APPLY.get(type(record))
+        apply = self._APPLY.get(type(record))
         if apply is None:
             raise Corrupt(f"offset {offset}: {type(record).__name__} is not supported")
         try:
@@ -156,10 +156,10 @@ class Delta:
 
     def _feature(self, record: FeatureLevelRecord) -> None:
         self.changed_features.add(record.name)
-        if record.feature_level == 0:
-            self._features.drop(record.name)
-        else:
+        if record.feature_level != 0:
             self._features.set(record.name, record.feature_level)
+        elif record.name in self._features.now:
+            self._features.drop(record.name)
 
     def _register(self, record: RegisterBrokerRecord) -> None:
         self.changed_brokers.add(record.broker_id)
@@ -269,29 +269,28 @@ class Delta:
     def _nothing(self, record: Any) -> None:
         """A record that changes no state; its offset counts all the same."""
 
-
-_APPLY: dict[type[Any], Callable[[Delta, Any], None]] = {
-    FeatureLevelRecord: Delta._feature,
-    RegisterBrokerRecord: Delta._register,
-    BrokerRegistrationChangeRecord: Delta._registration_change,
-    FenceBrokerRecord: Delta._fence,
-    UnfenceBrokerRecord: Delta._unfence,
-    UnregisterBrokerRecord: Delta._unregister,
-    RegisterControllerRecord: Delta._register_controller,
-    TopicRecord: Delta._topic,
-    RemoveTopicRecord: Delta._remove_topic,
-    PartitionRecord: Delta._partition,
-    PartitionChangeRecord: Delta._partition_change,
-    ClearElrRecord: Delta._clear_elr,
-    ConfigRecord: Delta._config,
-    ProducerIdsRecord: Delta._producer_ids,
-    # A metadata transaction that ends has been applied record by record; one that aborts is refused.
-    BeginTransactionRecord: Delta._nothing,
-    EndTransactionRecord: Delta._nothing,
-    NoOpRecord: Delta._nothing,
-    ZkMigrationStateRecord: Delta._nothing,
-    **dict.fromkeys(get_args(ControlRecord), Delta._nothing),
-}
+    _APPLY: ClassVar[dict[type[Any], Callable[["Delta", Any], None]]] = {
+        FeatureLevelRecord: _feature,
+        RegisterBrokerRecord: _register,
+        BrokerRegistrationChangeRecord: _registration_change,
+        FenceBrokerRecord: _fence,
+        UnfenceBrokerRecord: _unfence,
+        UnregisterBrokerRecord: _unregister,
+        RegisterControllerRecord: _register_controller,
+        TopicRecord: _topic,
+        RemoveTopicRecord: _remove_topic,
+        PartitionRecord: _partition,
+        PartitionChangeRecord: _partition_change,
+        ClearElrRecord: _clear_elr,
+        ConfigRecord: _config,
+        ProducerIdsRecord: _producer_ids,
+        # A metadata transaction that ends has been applied record by record; one that aborts is refused.
+        BeginTransactionRecord: _nothing,
+        EndTransactionRecord: _nothing,
+        NoOpRecord: _nothing,
+        ZkMigrationStateRecord: _nothing,
+        **dict.fromkeys(get_args(ControlRecord), _nothing),
+    }
 
 
 def apply(image: Image, offset: int, record: Any) -> Image:
@@ -302,6 +301,7 @@ def apply(image: Image, offset: int, record: Any) -> Image:
 
 
 def broker_of(record: RegisterBrokerRecord) -> Broker:
+    """The broker that the record registers."""
     return Broker(
         id=record.broker_id,
         epoch=record.broker_epoch,
@@ -322,6 +322,7 @@ def broker_of(record: RegisterBrokerRecord) -> Broker:
 
 
 def partition_of(record: PartitionRecord) -> Partition:
+    """The partition that the record creates; no eligible replicas where it says nothing of them."""
     return Partition(
         replicas=record.replicas,
         isr=record.isr,

@@ -22,7 +22,6 @@ NO_LEADER = -1
 # Kafka: DirectoryId (KIP-858).
 DIRECTORY_MIGRATING = UUID(int=0)
 DIRECTORY_UNASSIGNED = UUID(int=1)
-DIRECTORY_LOST = UUID(int=2)
 
 
 class ResourceType(IntEnum):

@@ -59,6 +59,7 @@ class Snapshot:
 
 
 def snapshot_id(image: Image) -> SnapshotId:
+    """What a snapshot of the image stands for."""
     return SnapshotId(image.offset + 1, image.epoch)
 
 
@@ -130,8 +131,10 @@ def encode_checkpoint(
     pieces: list[list[tuple[bytes | None, bytes]]] = [
         [encode_control(record) for record in (header, *control)]
     ]
-    for start in range(0, len(records), RECORDS_PER_BATCH):
-        pieces.append([(None, encode(r)) for r in records[start : start + RECORDS_PER_BATCH]])
+    pieces += [
+        [(None, encode(record)) for record in records[start : start + RECORDS_PER_BATCH]]
+        for start in range(0, len(records), RECORDS_PER_BATCH)
+    ]
     pieces.append([encode_control(SnapshotFooterRecord(version=0))])
     out = bytearray()
     offset = 0
@@ -180,6 +183,7 @@ def image_of(snapshot: Snapshot, identity: SnapshotId) -> Image:
 
 
 def broker_record(broker: Broker) -> RegisterBrokerRecord:
+    """The record that registers the broker as it is."""
     return RegisterBrokerRecord(
         broker_id=broker.id,
         incarnation_id=broker.incarnation_id,
@@ -212,6 +216,7 @@ def topic_records(topic: Topic) -> Iterator[TopicRecord | PartitionRecord]:
 
 
 def partition_record(topic: Topic, index: int, partition: Partition) -> PartitionRecord:
+    """The record that creates the partition as it is, epochs included."""
     return PartitionRecord(
         partition_id=index,
         topic_id=topic.id,

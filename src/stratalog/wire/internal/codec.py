@@ -9,8 +9,7 @@ Every (schema, version) is compiled once, on first use, to two lists of closures
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from struct import Struct
-from struct import error as StructError
+from struct import Struct, error
 from typing import Any
 from uuid import UUID
 
@@ -79,7 +78,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schema:
-    """A record type: its dataclass, Kafka's number for it (-1: none), valid versions (inclusive), first flexible one."""
+    """A record type: its dataclass, Kafka's number (-1: none), valid versions (inclusive), first flexible version."""
 
     type: type[Any]
     api_key: int
@@ -89,10 +88,12 @@ class Schema:
 
 
 def by_type(schemas: Sequence[Schema]) -> dict[type[Any], Schema]:
+    """Each record's class -> its schema."""
     return {schema.type: schema for schema in schemas}
 
 
 def by_key(schemas: Sequence[Schema]) -> dict[int, Schema]:
+    """Kafka's number -> the schema, of those that have one."""
     table = {schema.api_key: schema for schema in schemas if schema.api_key >= 0}
     assert len(table) == sum(schema.api_key >= 0 for schema in schemas), (
         "two schemas share a number"
@@ -113,16 +114,15 @@ def decode_from(data: Buffer, position: int, schema: Schema, version: int) -> tu
     unknown tags are skipped (KIP-482).
     """
     if not schema.versions[0] <= version <= schema.versions[1]:
-        message = f"{schema.type.__name__} version {version}: only {schema.versions} are known"
-        raise Corrupt(message)
+        raise Corrupt(f"{schema.type.__name__} version {version}: only {schema.versions} are known")
     try:
         return _struct_reader(schema, version)(data, position)
-    except (StructError, IndexError, UnicodeDecodeError, OverflowError) as error:
-        message = f"{schema.type.__name__} version {version}: {error}"
-        raise Corrupt(message) from error
+    except (error, IndexError, UnicodeDecodeError, OverflowError) as bad:
+        raise Corrupt(f"{schema.type.__name__} version {version}: {bad}") from bad
 
 
 def write_unsigned_varint(out: bytearray, value: int) -> None:
+    """Append `value` (0 or more), seven bits a byte, the lowest first."""
     assert value >= 0, value
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -139,8 +139,7 @@ def read_unsigned_varint(data: Buffer, position: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, position
-    message = f"varint of more than five bytes before {position}"
-    raise Corrupt(message)
+    raise Corrupt(f"varint of more than five bytes before {position}")
 
 
 @cache
@@ -154,10 +153,10 @@ def _struct_writer(schema: Schema, version: int) -> Writer:
             if not field.ignorable:
                 absent.append((field.name, field.default_value()))
         elif field.tag >= 0:
-            writer = _field_writer(field, version, flexible)
+            writer = _field_writer(field, version, flexible=flexible)
             tagged.append((field.tag, field.name, writer, field.default_value()))
         else:
-            plain.append((field.name, _field_writer(field, version, flexible)))
+            plain.append((field.name, _field_writer(field, version, flexible=flexible)))
     tagged.sort(key=lambda entry: entry[0])
 
     def write(out: bytearray, record: Any) -> None:
@@ -195,7 +194,7 @@ def _struct_reader(schema: Schema, version: int) -> Reader:
         if not field.is_in(version) or field.tag >= 0:
             defaults[field.name] = field.default_value()
         if field.is_in(version):
-            reader = _field_reader(field, version, flexible)
+            reader = _field_reader(field, version, flexible=flexible)
             if field.tag >= 0:
                 tagged[field.tag] = (field.name, reader)
             else:
@@ -221,25 +220,25 @@ def _read_tagged(
         tag, position = read_unsigned_varint(data, position)
         size, position = read_unsigned_varint(data, position)
         if tag <= previous or position + size > len(data):
-            message = f"tagged field {tag} at {position}: out of order or cut short"
-            raise Corrupt(message)
+            raise Corrupt(f"tagged field {tag} at {position}: out of order or cut short")
         previous = tag
         if tag in tagged:
             name, reader = tagged[tag]
             values[name], end = reader(data, position)
             if end != position + size:
-                message = f"tagged field {tag} ({name}): {end - position} bytes, announced {size}"
-                raise Corrupt(message)
+                raise Corrupt(
+                    f"tagged field {tag} ({name}): {end - position} bytes, announced {size}"
+                )
         position += size
     return position
 
 
-def _field_writer(field: Field, version: int, flexible: bool) -> Writer:
+def _field_writer(field: Field, version: int, *, flexible: bool) -> Writer:
     nullable = version >= field.nullable >= 0
     if not field.array:
-        return _value_writer(field, version, flexible, nullable)
-    write_length = _length_writer(">i", flexible)
-    write_one = _value_writer(field, version, flexible, nullable=False)
+        return _value_writer(field, version, flexible=flexible, nullable=nullable)
+    write_length = _length_writer(">i", flexible=flexible)
+    write_one = _value_writer(field, version, flexible=flexible, nullable=False)
 
     def write(out: bytearray, value: Any) -> None:
         if value is None:
@@ -253,12 +252,12 @@ def _field_writer(field: Field, version: int, flexible: bool) -> Writer:
     return write
 
 
-def _field_reader(field: Field, version: int, flexible: bool) -> Reader:
+def _field_reader(field: Field, version: int, *, flexible: bool) -> Reader:
     nullable = version >= field.nullable >= 0
     if not field.array:
-        return _value_reader(field, version, flexible, nullable)
-    read_length = _length_reader(Struct(">i"), flexible)
-    read_one = _value_reader(field, version, flexible, nullable=False)
+        return _value_reader(field, version, flexible=flexible, nullable=nullable)
+    read_length = _length_reader(Struct(">i"), flexible=flexible)
+    read_one = _value_reader(field, version, flexible=flexible, nullable=False)
 
     def read(data: Buffer, position: int) -> tuple[Any, int]:
         count, position = read_length(data, position)
@@ -275,7 +274,7 @@ def _field_reader(field: Field, version: int, flexible: bool) -> Reader:
     return read
 
 
-def _value_writer(field: Field, version: int, flexible: bool, nullable: bool) -> Writer:
+def _value_writer(field: Field, version: int, *, flexible: bool, nullable: bool) -> Writer:
     if field.kind == "struct":
         assert field.of is not None
         return _struct_writer(field.of, version)
@@ -286,7 +285,7 @@ def _value_writer(field: Field, version: int, flexible: bool, nullable: bool) ->
         return lambda out, value: out.extend(pack(value))
     is_string = field.kind == "string"
     assert is_string or field.kind == "bytes", field.kind
-    write_length = _length_writer(">h" if is_string else ">i", flexible)
+    write_length = _length_writer(">h" if is_string else ">i", flexible=flexible)
 
     def write(out: bytearray, value: Any) -> None:
         if value is None:
@@ -300,7 +299,7 @@ def _value_writer(field: Field, version: int, flexible: bool, nullable: bool) ->
     return write
 
 
-def _value_reader(field: Field, version: int, flexible: bool, nullable: bool) -> Reader:
+def _value_reader(field: Field, version: int, *, flexible: bool, nullable: bool) -> Reader:
     if field.kind == "struct":
         assert field.of is not None
         return _struct_reader(field.of, version)
@@ -311,7 +310,7 @@ def _value_reader(field: Field, version: int, flexible: bool, nullable: bool) ->
         return _read_uuid
     is_string = field.kind == "string"
     assert is_string or field.kind == "bytes", field.kind
-    read_length = _length_reader(Struct(">h" if is_string else ">i"), flexible)
+    read_length = _length_reader(Struct(">h" if is_string else ">i"), flexible=flexible)
 
     def read(data: Buffer, position: int) -> tuple[Any, int]:
         size, position = read_length(data, position)
@@ -327,18 +326,16 @@ def _value_reader(field: Field, version: int, flexible: bool, nullable: bool) ->
 def _read_uuid(data: Buffer, position: int) -> tuple[UUID, int]:
     body = bytes(data[position : position + 16])
     if len(body) != 16:
-        message = f"uuid cut short at {position}"
-        raise Corrupt(message)
+        raise Corrupt(f"uuid cut short at {position}")
     return UUID(bytes=body), position + 16
 
 
 def _check_length(field: Field, size: int, left: int) -> None:
     if not 0 <= size <= left:
-        message = f"{field.name}: length {size} with {left} bytes left"
-        raise Corrupt(message)
+        raise Corrupt(f"{field.name}: length {size} with {left} bytes left")
 
 
-def _length_writer(format_: str, flexible: bool) -> Callable[[bytearray, int], None]:
+def _length_writer(format_: str, *, flexible: bool) -> Callable[[bytearray, int], None]:
     """Writes a length, -1 for null: plus one as a varint where flexible, else fixed."""
     if flexible:
         return lambda out, length: write_unsigned_varint(out, length + 1)
@@ -346,7 +343,7 @@ def _length_writer(format_: str, flexible: bool) -> Callable[[bytearray, int], N
     return lambda out, length: out.extend(pack(length))
 
 
-def _length_reader(fixed: Struct, flexible: bool) -> Callable[[Buffer, int], tuple[int, int]]:
+def _length_reader(fixed: Struct, *, flexible: bool) -> Callable[[Buffer, int], tuple[int, int]]:
     if not flexible:
         return lambda data, position: (
             fixed.unpack_from(data, position)[0],

@@ -53,6 +53,7 @@ _VALUE_OF = {
 
 
 def encode_key(record: Key) -> bytes:
+    """The record's key, its number first."""
     schema = _SCHEMA[type(record)]
     out = bytearray(_INT16.pack(schema.api_key))
     encode_into(out, schema, 0, record)
@@ -94,8 +95,7 @@ def _version(record: Value) -> int:
 
 def _prefix(data: Buffer) -> int:
     if len(data) < _INT16.size:
-        message = f"{len(data)} bytes where a record of __consumer_offsets opens with two"
-        raise Corrupt(message)
+        raise Corrupt(f"{len(data)} bytes where a record of __consumer_offsets opens with two")
     number: int = _INT16.unpack_from(data)[0]
     return number
 
@@ -103,6 +103,5 @@ def _prefix(data: Buffer) -> int:
 def _decode(data: Buffer, schema: Schema, version: int) -> Any:
     record, end = decode_from(data, _INT16.size, schema, version)
     if end != len(data):
-        message = f"{schema.type.__name__}: {len(data) - end} bytes too many"
-        raise Corrupt(message)
+        raise Corrupt(f"{schema.type.__name__}: {len(data) - end} bytes too many")
     return record

@@ -1,0 +1,128 @@
+"""Snapshot files: Kafka's are read, ours carry everything, and damage is never taken for an end."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.unit.quorum.metadata_log import NOW_MS, started
+
+from stratalog.errors import Corrupt
+from stratalog.metadata import snapshot
+from stratalog.metadata.image import EMPTY
+from stratalog.metadata.snapshot import (
+    SnapshotId,
+    decode_snapshot,
+    encode_checkpoint,
+    encode_snapshot,
+    image_of,
+    parse_file_name,
+    records_of,
+    snapshot_id,
+)
+from stratalog.quorum.controller import NewTopic
+from stratalog.quorum.single import snapshot_control
+from stratalog.wire.batch import scan
+from stratalog.wire.internal.control_records import KRaftVersionRecord, VotersRecord
+from stratalog.wire.internal.metadata_records import FeatureLevelRecord
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "internal_records"
+
+
+def busy_log():
+    log = started()
+    topics = [NewTopic("a", 3, 1, {}, {"retention.ms": "5"}), NewTopic("b.c", 1, 1)]
+    log.run(log.controller.create_topics(topics, log.entropy))
+    log.run(log.controller.activate_leaders(1))
+    log.run(log.controller.allocate_producer_ids(1, log.image.brokers[1].epoch))
+    return log
+
+
+def test_a_snapshot_gives_its_image_back():
+    log = busy_log()
+    data = encode_snapshot(log.image, NOW_MS, NOW_MS - 1, snapshot_control(log.controller.voters))
+    read = decode_snapshot(data)
+    assert read.last_contained_timestamp_ms == NOW_MS - 1
+    assert [type(record) for record in read.control] == [KRaftVersionRecord, VotersRecord]
+    assert read.control[1] == log.controller.voters
+    assert image_of(read, snapshot_id(log.image)) == log.image
+
+
+def test_a_large_snapshot_has_many_batches(monkeypatch):
+    monkeypatch.setattr(snapshot, "RECORDS_PER_BATCH", 3)
+    image = busy_log().image
+    data = encode_snapshot(image, NOW_MS, NOW_MS)
+    batches = [header for _, header in scan(data)]
+    assert len(batches) > 4
+    assert [header.is_control for header in batches] == [True, *[False] * (len(batches) - 2), True]
+    ends = [header.next_offset for header in batches[:-1]]
+    assert ends == [header.base_offset for header in batches[1:]]
+    assert image_of(decode_snapshot(data), snapshot_id(image)) == image
+
+
+def test_the_metadata_version_is_the_first_record():
+    image = replace(EMPTY, features={"group.version": 1, "metadata.version": 30})
+    assert [record.name for record in records_of(image)] == ["metadata.version", "group.version"]
+
+
+def test_file_names():
+    assert SnapshotId(18, 2).file_name() == "00000000000000000018-0000000002.checkpoint"
+    assert parse_file_name("00000000000000000018-0000000002.checkpoint") == SnapshotId(18, 2)
+    for other in (
+        "bootstrap.checkpoint",
+        "00000000000000000018.log",
+        "00000000000000000018-0000000002.checkpoint.part",
+        "0000000000000000001x-0000000002.checkpoint",
+        "",
+    ):
+        assert parse_file_name(other) is None
+
+
+def test_kafkas_bootstrap_checkpoint_is_read():
+    read = decode_snapshot((GOLDEN / "kafka-4.3.1-bootstrap.checkpoint").read_bytes())
+    assert read.control == ()
+    assert FeatureLevelRecord(name="metadata.version", feature_level=30) in read.records
+
+
+def test_kafkas_first_checkpoint_is_written_byte_for_byte():
+    data = (GOLDEN / "kafka-4.3.1-voters.checkpoint").read_bytes()
+    read = decode_snapshot(data)
+    opened, closed = (header for _, header in scan(data))
+    ours = encode_checkpoint(
+        read.records,
+        opened.base_timestamp,
+        last_contained_timestamp_ms=read.last_contained_timestamp_ms,
+        epoch=0,
+        control=read.control,
+    )
+    assert ours[: opened.size] == data[: opened.size]
+    # Kafka closes some milliseconds after it opened: compare what is not time and checksum.
+    tail, kafkas = ours[opened.size :], data[opened.size :]
+    assert (tail[:17], tail[43:]) == (kafkas[:17], kafkas[43:])
+    assert closed.size == len(tail)
+
+
+def test_damage_anywhere_is_found():
+    data = encode_snapshot(busy_log().image, NOW_MS, NOW_MS)
+    for size in range(len(data)):
+        with pytest.raises(Corrupt):
+            decode_snapshot(data[:size])
+    for position in range(0, len(data), 7):
+        # Offsets and leader epochs lie outside the checksum; in a snapshot they carry nothing.
+        flipped = bytearray(data)
+        flipped[position] ^= 0x10
+        in_prefix = any(
+            start <= position < start + 8 or start + 12 <= position < start + 16
+            for start, _ in scan(data)
+        )
+        if not in_prefix:
+            with pytest.raises(Corrupt):
+                decode_snapshot(flipped)
+
+
+def test_a_snapshot_without_its_first_batch_is_refused():
+    data = encode_snapshot(busy_log().image, NOW_MS, NOW_MS)
+    first = next(header.size for _, header in scan(data))
+    with pytest.raises(Corrupt, match=r"no (header|footer)"):
+        decode_snapshot(data[first:])
+    with pytest.raises(Corrupt, match="footer"):
+        decode_snapshot(b"")

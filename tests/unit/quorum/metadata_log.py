@@ -1,0 +1,98 @@
+"""A metadata log in memory, and a controller that runs on it, for tests."""
+
+import uuid
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from stratalog.metadata.image import Endpoint, Image
+from stratalog.quorum.controller import BrokerRegistration, Controller, TopicRules
+from stratalog.quorum.metadata_batches import decode_record, encode_batch, encode_control_batch
+from stratalog.quorum.single import QuorumState, Voter, become_leader
+from stratalog.statemachine import Decision
+from stratalog.wire.batch import assign, parse_header, scan
+from stratalog.wire.records import read_records
+
+NOW_MS = 1_700_000_000_000
+
+
+class SeededEntropy:
+    """Chance from a seed."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self._random = Random(seed)
+
+    def uuid(self) -> uuid.UUID:
+        return uuid.UUID(int=self._random.getrandbits(128), version=4)
+
+    def uniform(self, low: float, high: float) -> float:
+        return self._random.uniform(low, high)
+
+
+class MetadataLog:
+    """Runs decisions as the broker does: append one batch, then replay what was appended."""
+
+    def __init__(self, rules: TopicRules | None = None, seed: int = 1) -> None:
+        self.entropy = SeededEntropy(seed)
+        self.controller = Controller(rules)
+        self.data = bytearray()
+        self.next_offset = 0
+        self.epoch = 0
+        self.state = QuorumState()
+
+    @property
+    def image(self) -> Image:
+        return self.controller.image
+
+    def lead(self, voter: Voter) -> None:
+        self.state, records = become_leader(
+            self.state, voter, log_epoch=self.epoch, voters=self.controller.voters
+        )
+        self.epoch = self.state.leader_epoch
+        self.append(encode_control_batch(records, NOW_MS), records)
+
+    def run(self, decision: Decision[Any, Any]) -> Any:
+        if decision.records:
+            self.append(encode_batch(decision.records, NOW_MS), decision.records)
+        return decision.answer
+
+    def append(self, batch: bytearray, records: Sequence[Any]) -> None:
+        assign(memoryview(batch), 0, self.next_offset, self.epoch)
+        self.data += batch
+        self.controller.start_epoch(self.epoch)
+        self.controller.replay_batch(self.next_offset, records)
+        self.next_offset = parse_header(batch).next_offset
+
+    def broker(self, broker_id: int = 1, rack: str | None = None, *, fenced: bool = False) -> int:
+        """Register a broker and let it lead; its epoch."""
+        registration = BrokerRegistration(
+            broker_id,
+            self.entropy.uuid(),
+            (Endpoint("PLAINTEXT", "127.0.0.1", 9092),),
+            rack,
+            (self.entropy.uuid(),),
+        )
+        epoch = self.run(self.controller.register_broker(registration))
+        if not fenced:
+            self.run(self.controller.unfence_broker(broker_id, epoch))
+        return epoch
+
+    def reloaded(self) -> Controller:
+        """A controller that has only read the log."""
+        controller = Controller()
+        for position, header in scan(self.data):
+            controller.start_epoch(header.leader_epoch)
+            for record in read_records(memoryview(self.data)[position : position + header.size]):
+                controller.replay(
+                    record.offset, decode_record(record, is_control=header.is_control)
+                )
+        return controller
+
+
+def started(rules: TopicRules | None = None, seed: int = 1) -> MetadataLog:
+    """A log led by node 1, bootstrapped, with that one broker."""
+    log = MetadataLog(rules, seed)
+    log.lead(Voter(1, log.entropy.uuid(), (Endpoint("CONTROLLER", "127.0.0.1", 9093),)))
+    log.run(log.controller.bootstrap())
+    log.broker()
+    return log

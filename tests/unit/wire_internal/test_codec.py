@@ -1,0 +1,117 @@
+"""The codec on bytes that are wrong, and on values a version cannot hold."""
+
+from uuid import UUID
+
+import pytest
+
+from stratalog.errors import Corrupt
+from stratalog.wire.internal.codec import decode_from, encode_into
+from stratalog.wire.internal.metadata import decode, encode
+from stratalog.wire.internal.metadata_records import (
+    SCHEMAS,
+    FeatureLevelRecord,
+    PartitionRecord,
+    TopicRecord,
+)
+from stratalog.wire.internal.offsets import (
+    GroupMetadataKey,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+)
+
+TOPIC = TopicRecord(name="t", topic_id=UUID(int=77))
+KEY = OffsetCommitKey(group="g", topic="t", partition=3)
+VALUE = OffsetCommitValue(offset=5, metadata="", commit_timestamp=12)
+
+
+def partition(**changes):
+    fields = {
+        "partition_id": 0,
+        "topic_id": UUID(int=77),
+        "replicas": (1,),
+        "isr": (1,),
+        "removing_replicas": (),
+        "adding_replicas": (),
+        "leader": 1,
+        "leader_epoch": 0,
+        "partition_epoch": 0,
+    }
+    return PartitionRecord(**fields | changes)
+
+
+def test_bytes_after_the_record_are_corrupt():
+    with pytest.raises(Corrupt, match="1 bytes too many"):
+        decode(encode(TOPIC) + b"\0")
+    with pytest.raises(Corrupt, match="1 bytes too many"):
+        decode_value(KEY, encode_value(VALUE) + b"\0")
+
+
+@pytest.mark.parametrize("size", range(len(encode(TOPIC))))
+def test_a_record_cut_anywhere_is_corrupt(size):
+    with pytest.raises(Corrupt):
+        decode(encode(TOPIC)[:size])
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"\x02\x02\x00", "frame version 2"),
+        (b"\x01\x7f\x00", "number 127"),
+        (b"\x01\x02\x01", "version 1"),
+        (b"\x01\x02\x00\xff\xff\xff\xff\x0f", "length 4294967294"),
+        (b"\x01\x02\x00\xff\xff\xff\xff\xff\x01", "varint"),
+        (b"\x01\x02\x00\x00", "length -1"),
+        (b"\x01\x02\x00\x02\xff", "utf-8"),
+    ],
+)
+def test_nonsense_is_named(data, message):
+    with pytest.raises(Corrupt, match=message):
+        decode(data)
+
+
+def test_an_announced_array_costs_no_memory():
+    body = encode(partition())[:24].ljust(24, b"\0")
+    with pytest.raises(Corrupt, match=r"replicas: length \d+ with"):
+        decode(b"\x01\x03\x02" + body[3:23] + b"\xff\xff\xff\xff\x07")
+
+
+def test_a_tagged_field_is_written_only_where_it_says_something():
+    plain, marked = partition(), partition(leader_recovery_state=1)
+    assert encode(plain)[-1] == 0
+    assert len(encode(marked)) == len(encode(plain)) + 3
+    assert decode(encode(marked)) == marked
+
+
+def test_an_unknown_tagged_field_is_skipped():
+    schema = next(s for s in SCHEMAS if s.type is FeatureLevelRecord)
+    record = FeatureLevelRecord(name="x", feature_level=1)
+    out = bytearray()
+    encode_into(out, schema, 0, record)
+    assert out[-1] == 0
+    out[-1:] = b"\x01\x63\x02ab"
+    assert decode_from(bytes(out), 0, schema, 0) == (record, len(out))
+
+
+def test_a_version_that_cannot_hold_a_value_is_a_bug():
+    with pytest.raises(AssertionError, match="eligible_leader_replicas"):
+        encode(partition(eligible_leader_replicas=(1,)), version=1)
+    with pytest.raises(AssertionError, match="may not be null"):
+        encode(partition(replicas=None))
+
+
+def test_what_kafka_ignores_in_an_older_version_is_dropped():
+    value = OffsetCommitValue(offset=5, metadata="", commit_timestamp=12, leader_epoch=4)
+    assert decode_value(KEY, encode_value(value, 1)).leader_epoch == -1
+
+
+def test_keys_of_newer_groups_are_for_others():
+    assert decode_key(b"\x00\x03" + encode_key(GroupMetadataKey(group="g"))[2:]) is None
+    assert decode_key(b"\x00\x00" + encode_key(KEY)[2:]) == KEY, "the legacy commit key"
+    with pytest.raises(Corrupt):
+        decode_key(b"\x00")
+    with pytest.raises(Corrupt, match="version 5"):
+        decode_value(KEY, b"\x00\x05")
