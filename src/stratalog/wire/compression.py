@@ -45,6 +45,7 @@ _XERIAL_HEADER: Final = _XERIAL_MAGIC + (1).to_bytes(4, "big") * 2
 _XERIAL_BLOCK: Final = 32 << 10
 _LENGTH: Final = Struct(">i")
 _FIRST_GUESS: Final = 64 << 10
+_BUFFER_IS_FULL: Final = "whole buffer"
 
 
 def compress(codec: int, data: Buffer) -> bytes:
@@ -84,18 +85,18 @@ def decompress(codec: int, data: Buffer, *, max_bytes: int = MAX_BYTES) -> bytes
 
 
 def _bounded(into: Callable[[Any, Any], int], data: Buffer, max_bytes: int) -> bytes:
-    """Decompress into a buffer that cannot grow: first one of a likely size, then one of `max_bytes`."""
+    """Decompress into a buffer that the codec cannot grow: first one of a likely size, then larger ones."""
     size = min(max_bytes, max(_FIRST_GUESS, len(data) * 8))
     while True:
         target = bytearray(size)
         try:
             written = into(data, target)
         except DecompressionError as error:
-            # The library reports a full buffer and bad input alike.
-            if size < max_bytes:
-                size = max_bytes
+            # Only the text tells a full buffer from bad input, which must not cost `max_bytes` of memory.
+            if size < max_bytes and _BUFFER_IS_FULL in str(error):
+                size = min(max_bytes, size * 4)
                 continue
-            raise Corrupt(f"cannot decompress into {max_bytes} bytes: {error}") from error
+            raise Corrupt(f"cannot decompress into {size} bytes: {error}") from error
         return bytes(memoryview(target)[:written])
 
 
