@@ -143,7 +143,6 @@ async def follow(
 def whole(fetched: "FetchedPartition") -> memoryview:
     """A fetched partition's batches in one piece."""
     pieces = fetched.records
-    pieces = fetched.records
     if isinstance(pieces, bytes | bytearray | memoryview):
         return memoryview(pieces)
     return memoryview(b"".join(pieces))

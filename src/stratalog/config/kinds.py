@@ -122,15 +122,8 @@ class Setting:
             low if check.low is None else check.low,
             high if check.high is None else check.high,
         )
-        match bounds:
-            case (None, None):
-                span = ""
-            case (None, top):
-                span = f" up to {top}"
-            case (bottom, None):
-                span = f" from {bottom}"
-            case (bottom, top):
-                span = f" from {bottom} to {top}"
+        words = zip(("from", "to" if bounds[0] is not None else "up to"), bounds, strict=True)
+        span = "".join(f" {word} {bound}" for word, bound in words if bound is not None)
         return f"{what}{span}" + "".join(f" or {extra}" for extra in check.also)
 
     def parse(self, text: str) -> Value:

@@ -1,0 +1,176 @@
+"""Settings reach the broker by Kafka's names and types, with a stated precedence, and one line for what is wrong."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.config import BrokerConfig, parse_properties
+from stratalog.config.broker import NOT_SETTINGS
+from stratalog.config.broker_settings import BROKER_SETTINGS
+from stratalog.config.kafka_only import KAFKA_ONLY
+from stratalog.config.kinds import BadValue
+from stratalog.config.topic_settings import TOPIC_SETTINGS
+from stratalog.errors import UserError
+
+
+def load(*overrides: str, file: str = "", environ: dict[str, str] | None = None) -> BrokerConfig:
+    return BrokerConfig.load(parse_properties(file), overrides, environ or {})[0]
+
+
+def warnings_of(*overrides: str, environ: dict[str, str] | None = None) -> list[str]:
+    return BrokerConfig.load({}, overrides, environ or {})[1]
+
+
+def test_nothing_set_is_a_whole_cluster_in_one_process() -> None:
+    config = load()
+    assert config.list("process.roles") == ("broker", "controller")
+    assert [str(listener) for listener in config.listeners] == ["PLAINTEXT://:9092"]
+    assert config.log_dirs == ("strata-data",)
+    assert config.metadata_log_dir == "strata-data"
+    assert config.tier_url == ""
+    assert config.int("offsets.topic.replication.factor") == 1
+    assert config.sources == {}
+
+
+def test_override_beats_environment_beats_file_beats_default() -> None:
+    file = "log.retention.ms=1\nnum.partitions=2\nsegment=x\nnode.id=3"
+    environ = {"STRATA_LOG_RETENTION_MS": "10", "KAFKA_NUM_PARTITIONS": "20"}
+    config = load("log.retention.ms=100", file=file, environ=environ)
+    assert config.int("log.retention.ms") == 100
+    assert config.int("num.partitions") == 20
+    assert config.int("node.id") == 3
+    assert config.int("log.segment.bytes") == 1024**3
+    assert config.sources["log.retention.ms"] == "override"
+    assert config.sources["num.partitions"] == "environment KAFKA_NUM_PARTITIONS"
+    assert config.sources["node.id"] == "file"
+
+
+def test_our_prefix_beats_kafkas() -> None:
+    environ = {"STRATA_NODE_ID": "7", "KAFKA_NODE_ID": "8"}
+    assert load(environ=environ).int("node.id") == 7
+
+
+def test_variables_of_kafkas_scripts_are_not_settings() -> None:
+    assert warnings_of(environ=dict.fromkeys(NOT_SETTINGS, "x")) == []
+
+
+def test_unknown_settings_warn_and_suggest() -> None:
+    (warning,) = warnings_of("log.retention.mss=5")
+    assert "unknown setting log.retention.mss" in warning
+    assert "did you mean log.retention.ms?" in warning
+    assert "from the override" in warning
+
+
+def test_kafkas_settings_without_effect_are_told_from_unknown_ones() -> None:
+    (warning,) = warnings_of("num.io.threads=8")
+    assert warning == "setting num.io.threads (from the override) is Kafka's and has no effect here"
+    assert "Kafka's" in warnings_of("listener.name.plaintext.ssl.key=x")[0]
+
+
+def test_a_name_is_in_one_table_only() -> None:
+    assert not KAFKA_ONLY & BROKER_SETTINGS.keys()
+
+
+@pytest.mark.parametrize(
+    ("override", "accepted"),
+    [
+        ("log.retention.ms=soon", "a whole number from -1 to 9223372036854775807"),
+        ("log.retention.ms=1_000", "a whole number from -1"),
+        ("log.retention.ms=", "a whole number from -1"),
+        ("log.segment.bytes=1048575", "a whole number from 1048576 to 2147483647"),
+        ("log.segment.bytes=2147483648", "a whole number from 1048576 to 2147483647"),
+        ("auto.create.topics.enable=yes", "true or false"),
+        ("compression.type=brotli", "one of uncompressed, zstd, lz4, snappy, gzip, producer"),
+        ("log.cleanup.policy=delete,shrink", "items of delete, compact"),
+        ("listeners=localhost:9092", "NAME://host:port"),
+        ("listeners=A://:1,A://:2", "each name and each port once"),
+        ("listeners=A://:99999", "NAME://host:port"),
+        ("tier.url=/data/bucket", "file:///"),
+        ("tier.url=ftp://x/y", "s3://bucket"),
+        ("log.dir=", "directories separated by commas"),
+        ("process.roles=broker,driver", "items of broker, controller"),
+    ],
+)
+def test_a_wrong_value_is_one_line_with_name_value_and_what_is_accepted(
+    override: str, accepted: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        load(override)
+    name, _, value = override.partition("=")
+    line = str(caught.value)
+    assert line.startswith(f"{name}: {value!r} is not accepted; accepted: ")
+    assert accepted in line
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("overrides", "complaint"),
+    [
+        (["listeners=SSL://:9092"], "SSL"),
+        (["listeners=PLAINTEXT://:1", "advertised.listeners=OUT://h:2"], "OUT"),
+        (["process.roles=controller"], "process.roles"),
+        (["controller.listener.names=PLAINTEXT"], "listeners"),
+        (["node.id"], "expected NAME=VALUE"),
+    ],
+)
+def test_settings_that_contradict_one_another(overrides: list[str], complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint):
+        load(*overrides)
+
+
+def test_listeners() -> None:
+    config = load(
+        "listeners=PLAINTEXT://0.0.0.0:9092,CONTROLLER://:9093,IN://[::1]:0",
+        "controller.listener.names=CONTROLLER",
+        "listener.security.protocol.map=IN:PLAINTEXT,PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "advertised.listeners=PLAINTEXT://example.org:19092",
+    )
+    assert [(x.name, x.host, x.port) for x in config.listeners] == [
+        ("PLAINTEXT", "0.0.0.0", 9092),
+        ("IN", "::1", 0),
+    ]
+    assert str(config.listeners[1]) == "IN://[::1]:0"
+    assert [x.host for x in config.advertised_listeners] == ["example.org"]
+
+
+def test_log_dirs_beats_log_dir() -> None:
+    assert load("log.dir=a").log_dirs == ("a",)
+    assert load("log.dir=a", "log.dirs=b, c").log_dirs == ("b", "c")
+    assert load("log.dirs=b,c").metadata_log_dir == "b"
+
+
+def test_properties_are_read_as_java_reads_them() -> None:
+    text = "# c\n! c\n\na=1\nb: 2\n c = x=y \nd=one,\\\n  two\ne\na=3\nurl=file:///x\n"
+    assert parse_properties(text) == {
+        "a": "3",
+        "b": "2",
+        "c": "x=y",
+        "d": "one,two",
+        "e": "",
+        "url": "file:///x",
+    }
+
+
+@given(st.sampled_from(sorted(BROKER_SETTINGS)), st.text(max_size=30))
+def test_any_text_is_a_value_or_one_line(name: str, text: str) -> None:
+    """Whatever is written: a value that prints back to itself, or a UserError."""
+    setting = BROKER_SETTINGS[name]
+    complaint = ""
+    value = setting.default
+    try:
+        value = setting.parse(text)
+    except BadValue as error:
+        complaint = str(error)
+    if complaint:
+        assert complaint.startswith(f"{name}: ")
+    elif value is not None:
+        assert setting.parse(setting.text(value) or "") == value
+
+
+@pytest.mark.parametrize(
+    "table", [BROKER_SETTINGS, {n: t.setting for n, t in TOPIC_SETTINGS.items()}]
+)
+def test_every_default_is_a_value_of_its_setting(table: dict[str, object]) -> None:
+    for setting in table.values():
+        if setting.default is not None and setting.default not in ("", ()):  # type: ignore[attr-defined]
+            assert setting.parse(setting.text(setting.default)) == setting.default  # type: ignore[attr-defined]

@@ -1,0 +1,154 @@
+"""A topic's settings over the broker's, as Kafka derives them."""
+
+import pytest
+
+from stratalog.config import (
+    BrokerConfig,
+    ConfigSource,
+    LogConfig,
+    check_topic_configs,
+    describe_broker,
+    describe_topic,
+    log_config,
+)
+from stratalog.config.broker_settings import BROKER_SETTINGS
+from stratalog.config.topic_settings import TOPIC_SETTINGS
+from stratalog.errors import ErrorCode, Rejected
+
+TIERED = "tier.url=file:///bucket"
+
+
+def broker(*overrides: str) -> BrokerConfig:
+    return BrokerConfig.load({}, overrides, {})[0]
+
+
+def test_defaults_are_kafkas() -> None:
+    assert log_config(broker(), {}) == LogConfig()
+
+
+def test_a_topic_beats_its_broker() -> None:
+    config = log_config(broker("log.segment.bytes=2097152"), {"segment.bytes": "1048576"})
+    assert config.segment_bytes == 1048576
+    assert log_config(broker("log.segment.bytes=2097152"), {}).segment_bytes == 2097152
+
+
+@pytest.mark.parametrize(
+    ("overrides", "retention_ms"),
+    [
+        ([], 7 * 24 * 3_600_000),
+        (["log.retention.hours=2"], 2 * 3_600_000),
+        (["log.retention.hours=2", "log.retention.minutes=3"], 3 * 60_000),
+        (["log.retention.hours=2", "log.retention.minutes=3", "log.retention.ms=4"], 4),
+        (["log.retention.hours=-1"], -1),
+        (["log.retention.minutes=-1"], -1),
+    ],
+)
+def test_the_finest_unit_of_retention_wins(overrides: list[str], retention_ms: int) -> None:
+    assert log_config(broker(*overrides), {}).retention_ms == retention_ms
+
+
+def test_roll_and_flush_have_relatives_too() -> None:
+    assert log_config(broker("log.roll.hours=1"), {}).segment_ms == 3_600_000
+    assert log_config(broker("log.roll.hours=1", "log.roll.ms=5"), {}).segment_ms == 5
+    assert log_config(broker("log.flush.scheduler.interval.ms=9"), {}).flush_ms == 9
+    assert (
+        log_config(
+            broker("log.flush.scheduler.interval.ms=9", "log.flush.interval.ms=8"), {}
+        ).flush_ms
+        == 8
+    )
+
+
+def test_every_setting_of_a_topic_that_counts_is_in_the_value() -> None:
+    fields = {name.replace(".", "_") for name, t in TOPIC_SETTINGS.items() if not t.setting.inert}
+    assert fields == set(LogConfig.__dataclass_fields__) - {"producer_id_expiration_ms"}
+
+
+def test_every_synonym_with_an_effect_is_a_setting_of_the_broker() -> None:
+    for name, topic in TOPIC_SETTINGS.items():
+        if not topic.setting.inert:
+            missing = [s.name for s in topic.synonyms if s.name not in BROKER_SETTINGS]
+            assert not missing, f"{name}: {missing}"
+
+
+@pytest.mark.parametrize(
+    ("configs", "said"),
+    [
+        ({"segment.byte": "1"}, "unknown topic setting segment.byte"),
+        (
+            {"segment.bytes": "5"},
+            "segment.bytes: '5' is not accepted; accepted: a whole number from 1048576",
+        ),
+        ({"cleanup.policy": "burn"}, "items of delete, compact"),
+        ({"retention.ms": "-2"}, "retention.ms: '-2'"),
+        ({"remote.storage.enable": "true", "cleanup.policy": "compact"}, "cleanup.policy"),
+        (
+            {"remote.storage.enable": "true", "retention.ms": "5", "local.retention.ms": "6"},
+            "local.retention.ms: '6'",
+        ),
+        (
+            {"remote.storage.enable": "true", "retention.ms": "5", "local.retention.ms": "-1"},
+            "local.retention.ms",
+        ),
+        (
+            {"remote.storage.enable": "true", "retention.bytes": "5", "local.retention.bytes": "6"},
+            "up to 5",
+        ),
+    ],
+)
+def test_a_topic_setting_that_is_wrong_is_refused_by_name(
+    configs: dict[str, str], said: str
+) -> None:
+    with pytest.raises(Rejected) as caught:
+        check_topic_configs(configs, broker(TIERED))
+    assert caught.value.code == ErrorCode.invalid_config
+    assert said in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "configs",
+    [
+        {},
+        {"retention.ms": "-1", "segment.bytes": "1048576"},
+        {"remote.storage.enable": "true", "local.retention.ms": "0"},
+        {"remote.storage.enable": "true", "retention.ms": "5", "local.retention.ms": "-2"},
+        {"retention.ms": "5", "local.retention.ms": "6"},
+        {"min.cleanable.dirty.ratio": "0.1", "cleanup.policy": "compact"},
+    ],
+)
+def test_what_kafka_accepts_is_accepted(configs: dict[str, str]) -> None:
+    check_topic_configs(configs, broker(TIERED))
+
+
+def test_no_tier_no_tiered_topic() -> None:
+    with pytest.raises(Rejected, match=r"no tier\.url"):
+        check_topic_configs({"remote.storage.enable": "true"}, broker())
+
+
+def test_describe_says_where_a_value_comes_from() -> None:
+    described = broker("log.retention.hours=2", "log.segment.bytes=2097152")
+    entries = {e.name: e for e in describe_topic(described, {"segment.bytes": "1048576"})}
+    assert len(entries) == len(TOPIC_SETTINGS)
+    segment = entries["segment.bytes"]
+    assert (segment.value, segment.source, segment.is_default) == (
+        "1048576",
+        ConfigSource.TOPIC_CONFIG,
+        False,
+    )
+    assert [(s.name, s.value) for s in segment.synonyms] == [
+        ("segment.bytes", "1048576"),
+        ("log.segment.bytes", "2097152"),
+    ]
+    retention = entries["retention.ms"]
+    assert (retention.value, retention.source) == ("7200000", ConfigSource.STATIC_BROKER_CONFIG)
+    assert entries["flush.ms"].source == ConfigSource.DEFAULT_CONFIG
+    assert not any(entry.read_only for entry in entries.values())
+
+
+def test_describe_broker_covers_every_setting() -> None:
+    entries = {entry.name: entry for entry in describe_broker(broker("node.id=4"), {})}
+    assert entries.keys() == BROKER_SETTINGS.keys()
+    assert entries["node.id"].value == "4"
+    assert entries["node.id"].source == ConfigSource.STATIC_BROKER_CONFIG
+    assert entries["num.partitions"].is_default
+    assert entries["log.retention.ms"].value is None

@@ -1,0 +1,29 @@
+"""A setting in the tables is one that something reads: none is documented that does nothing."""
+
+from pathlib import Path
+
+from stratalog.config import LogConfig
+from stratalog.config.broker_settings import BROKER_SETTINGS
+from stratalog.config.topic_settings import TOPIC_SETTINGS
+
+
+def product(repository: Path, *without: str) -> str:
+    """The product's source in one text, less the tables."""
+    files = (repository / "src" / "stratalog").rglob("*.py")
+    return "\n".join(path.read_text() for path in files if path.name not in without)
+
+
+def test_every_broker_setting_is_read(repository: Path) -> None:
+    text = product(
+        repository, "broker_settings.py", "log_settings.py", "topic_settings.py", "kafka_only.py"
+    )
+    synonyms = {synonym.name for topic in TOPIC_SETTINGS.values() for synonym in topic.synonyms}
+    unread = [name for name in BROKER_SETTINGS if f'"{name}"' not in text and name not in synonyms]
+    assert not unread, f"nothing reads {unread}: honour them, or move them to kafka_only.py"
+
+
+def test_every_topic_setting_is_read(repository: Path) -> None:
+    text = product(repository, "log.py", "topic_settings.py")
+    text += (repository / "src" / "stratalog" / "log" / "partition_log.py").read_text()
+    unread = [name for name in LogConfig.__dataclass_fields__ if f".{name}" not in text]
+    assert not unread, f"nothing reads {unread}: honour them, or mark them inert"
