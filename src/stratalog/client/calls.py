@@ -441,7 +441,9 @@ def init_producer_id() -> Call[tuple[int, int]]:
 
     def read(body: Any, version: int) -> tuple[int, int]:
         if body.error_code:
-            raise Rejected(ErrorCode(body.error_code), "no producer id")
+            raise Rejected(
+                ErrorCode(body.error_code), f"no producer id: {ErrorCode(body.error_code).name}"
+            )
         return int(body.producer_id), int(body.producer_epoch)
 
     return Call(INIT_PRODUCER_ID, build, read)

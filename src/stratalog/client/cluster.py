@@ -31,6 +31,8 @@ PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.0, 3.0)
 PASSING = frozenset(
     {
         ErrorCode.broker_not_available,
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
         ErrorCode.fenced_leader_epoch,
         ErrorCode.kafka_storage_error,
         ErrorCode.leader_not_available,

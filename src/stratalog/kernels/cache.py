@@ -33,7 +33,8 @@ def settle_cache_directory(package_directory: Path) -> str | None:
         found is not None
         and stat.S_ISDIR(found.st_mode)
         and found.st_uid == os.getuid()
-        and not found.st_mode & 0o022  # machine code is loaded from here: only its owner may write it
+        and not found.st_mode
+        & 0o022  # machine code is loaded from here: only its owner may write it
     )
     chosen = str(private) if mine else tempfile.mkdtemp(prefix="stratalog-kernels-")
     os.environ["NUMBA_CACHE_DIR"] = chosen

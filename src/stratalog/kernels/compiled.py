@@ -34,7 +34,9 @@ STATE_SLOTS = 9
 
 # Statuses.
 DONE, FULL, MORE_HEADERS = 0, 1, 2
-BAD_LENGTH, BAD_VARINT, BAD_KEY, BAD_VALUE, BAD_HEADERS, BAD_DELTA, TRAILING, BAD_BATCH = range(10, 18)
+BAD_LENGTH, BAD_VARINT, BAD_KEY, BAD_VALUE, BAD_HEADERS, BAD_DELTA, TRAILING, BAD_BATCH = range(
+    10, 18
+)
 
 HEADER_SIZE = 61
 _MAX_MS = (2**63 - 1) // 1000
@@ -67,7 +69,9 @@ def _read_varint(data: Any, position: int, end: int) -> tuple[int, int]:
         position += 1
         raw |= (byte & types.uint64(0x7F)) << shift
         if byte < types.uint64(0x80):
-            return types.int64(raw >> types.uint64(1)) ^ -types.int64(raw & types.uint64(1)), position
+            return types.int64(raw >> types.uint64(1)) ^ -types.int64(
+                raw & types.uint64(1)
+            ), position
         shift += types.uint64(7)
         if shift > types.uint64(63):
             return types.int64(0), types.int64(-1)
@@ -112,7 +116,9 @@ def scan(data: Any, position: int, table: Any) -> tuple[int, int, int]:
 
 
 @njit(  # type: ignore[untyped-decorator]
-    types.UniTuple(types.int64, 3)(_bytes_in, types.int64, types.int64, _table, types.int64, types.int64),
+    types.UniTuple(types.int64, 3)(
+        _bytes_in, types.int64, types.int64, _table, types.int64, types.int64
+    ),
     cache=True,
 )
 def _find_headers(
@@ -146,20 +152,77 @@ def _find_fields(data: Any, position: int, end: int) -> tuple[int, ...]:
     nothing = types.int64(0)
     length, position = _read_varint(data, position, end)
     if position < 0 or length < 0 or length > end - position:
-        return BAD_LENGTH, nothing, nothing, nothing, nothing, nothing, nothing, nothing, nothing, nothing
+        return (
+            BAD_LENGTH,
+            nothing,
+            nothing,
+            nothing,
+            nothing,
+            nothing,
+            nothing,
+            nothing,
+            nothing,
+            nothing,
+        )
     stop = position + length
-    timestamp_delta, position = _read_varint(data, position + 1, stop)  # behind the unused attributes
+    timestamp_delta, position = _read_varint(
+        data, position + 1, stop
+    )  # behind the unused attributes
     if position < 0:
-        return BAD_VARINT, stop, nothing, nothing, nothing, nothing, nothing, nothing, nothing, nothing
+        return (
+            BAD_VARINT,
+            stop,
+            nothing,
+            nothing,
+            nothing,
+            nothing,
+            nothing,
+            nothing,
+            nothing,
+            nothing,
+        )
     delta, position = _read_varint(data, position, stop)
     if position < 0:
-        return BAD_VARINT, stop, nothing, nothing, nothing, nothing, nothing, nothing, nothing, nothing
+        return (
+            BAD_VARINT,
+            stop,
+            nothing,
+            nothing,
+            nothing,
+            nothing,
+            nothing,
+            nothing,
+            nothing,
+            nothing,
+        )
     key_size, key = _read_varint(data, position, stop)
     if key < 0 or key_size < -1 or key_size > stop - key:
-        return BAD_KEY, stop, timestamp_delta, delta, nothing, nothing, nothing, nothing, nothing, nothing
+        return (
+            BAD_KEY,
+            stop,
+            timestamp_delta,
+            delta,
+            nothing,
+            nothing,
+            nothing,
+            nothing,
+            nothing,
+            nothing,
+        )
     value_size, value = _read_varint(data, key + max(key_size, 0), stop)
     if value < 0 or value_size < -1 or value_size > stop - value:
-        return BAD_VALUE, stop, timestamp_delta, delta, key, key_size, nothing, nothing, nothing, nothing
+        return (
+            BAD_VALUE,
+            stop,
+            timestamp_delta,
+            delta,
+            key,
+            key_size,
+            nothing,
+            nothing,
+            nothing,
+            nothing,
+        )
     headers, position = _read_varint(data, value + max(value_size, 0), stop)
     status = types.int64(DONE)
     if position < 0 or headers < 0 or headers > (stop - position) // 2:
@@ -198,7 +261,12 @@ def find_rows(
     """
     first, end_offset, max_rows, max_bytes = limits[0], limits[1], limits[2], limits[3]
     batch, record, position = state[BATCH], state[RECORD], state[CURSOR]
-    previous, rows, taken, headers = state[PREVIOUS_DELTA], state[ROWS], state[BYTES], state[HEADERS]
+    previous, rows, taken, headers = (
+        state[PREVIOUS_DELTA],
+        state[ROWS],
+        state[BYTES],
+        state[HEADERS],
+    )
     status = types.int64(DONE)
     while batch < table.shape[0]:
         end = table[batch, END]
@@ -244,7 +312,12 @@ def find_rows(
         if status != DONE:
             break
         batch, record = batch + 1, types.int64(0)
-    state[BATCH], state[RECORD], state[CURSOR], state[PREVIOUS_DELTA] = batch, record, position, previous
+    state[BATCH], state[RECORD], state[CURSOR], state[PREVIOUS_DELTA] = (
+        batch,
+        record,
+        position,
+        previous,
+    )
     state[ROWS], state[BYTES], state[HEADERS], state[STATUS] = rows, taken, headers, status
 
 

@@ -17,6 +17,7 @@ from crc32c import crc32c
 
 from stratalog.errors import Corrupt
 from stratalog.kernels import compiled
+from stratalog.kernels.missing import Missing
 from stratalog.kernels.rows import Layout, Rows
 from stratalog.ports import Buffer
 from stratalog.wire.compression import decompress
@@ -31,15 +32,6 @@ _TABLE_ROWS = 4096
 _CRC_FROM = 21  # a batch's checksum covers what follows it
 _CODEC, _TRANSACTIONAL, _CONTROL = 0x07, 0x10, 0x20
 _ABORT = 0
-
-
-class Missing(Corrupt):
-    """Offsets from `first` to before `found` are not where they should be."""
-
-    def __init__(self, name: str, first: int, found: int) -> None:
-        super().__init__(f"{name}: offsets {first} to {found - 1} are missing")
-        self.first = first
-        self.found = found
 
 
 class Decoder:
@@ -63,31 +55,41 @@ class Decoder:
         name: str,
         *,
         gaps: bool = False,
+        checked: bool = False,
         aborted: Sequence[tuple[int, int]] = (),
     ) -> Iterator[pa.RecordBatch]:
         """Decode the whole batches at the front of `data`; a part of one at its end is left alone.
 
-        `name` is what an error calls the place. `gaps` allows offsets to be absent between batches. `aborted` is
-        (producer id, first offset) of aborted transactions in order, as a Fetch response or a segment lists them.
-        Raises Corrupt, Missing.
+        `name` is what an error calls the place. `gaps` allows offsets to be absent between batches. `checked`: the
+        caller has held the bytes against a checksum of its own. `aborted` is (producer id, first offset) of aborted
+        transactions in order, as a Fetch response or a segment lists them. Raises Corrupt, Missing.
         """
         view = memoryview(data)
-        payload = numpy.frombuffer(view, dtype=numpy.uint8) if len(view) else numpy.empty(0, dtype=numpy.uint8)
+        payload = (
+            numpy.frombuffer(view, dtype=numpy.uint8)
+            if len(view)
+            else numpy.empty(0, dtype=numpy.uint8)
+        )
         hidden = _Aborted(aborted)
         first = self.next_offset
         aligned = False  # the first batch may begin before what is wanted
         self.consumed = 0
         status = compiled.FULL
-        while status == compiled.FULL:
+        while status == compiled.FULL and self.next_offset < self.end:
             table = self._table
             found, position, status = compiled.scan(payload, self.consumed, table)
             run = 0  # first batch that waits to be decoded together with those behind it
             for index, row in enumerate(table[:found].tolist()):
-                self._check(view, row, name, gaps=gaps, aligned=aligned)
+                if self.next_offset >= self.end:
+                    found, position, status = index, row[compiled.POSITION], compiled.DONE
+                    break
+                self._check(None if checked else view, row, name, aligned=aligned)
+                if row[compiled.BASE_OFFSET] > self.next_offset and not gaps:
+                    yield from self._rows.add(payload, table[run:index], first, self.end, name)
+                    raise Missing(name, self.next_offset, min(row[compiled.BASE_OFFSET], self.end))
                 aligned = True
-                self.next_offset = max(
-                    self.next_offset, row[compiled.BASE_OFFSET] + row[compiled.LAST_DELTA] + 1
-                )
+                last = row[compiled.BASE_OFFSET] + row[compiled.LAST_DELTA]
+                self.next_offset = max(self.next_offset, last + 1)
                 wanted = self._wants(view, row, first, hidden, name)
                 if wanted and not row[compiled.ATTRIBUTES] & _CODEC:
                     continue
@@ -98,31 +100,44 @@ class Decoder:
             yield from self._rows.add(payload, table[run:found], first, self.end, name)
             self.consumed = position
         if status == compiled.BAD_BATCH:
-            raise Corrupt(f"{name}: no record batch of format v2 where offset {self.next_offset} should be")
+            raise Corrupt(
+                f"{name}: no record batch of format v2 where offset {self.next_offset} should be"
+            )
+
+    def aim(self, first: int, end: int) -> None:
+        """Go on with another range of the partition; rows that wait keep waiting."""
+        self.next_offset = first
+        self.end = end
 
     def flush(self) -> Iterator[pa.RecordBatch]:
         """The rows that still wait."""
         return self._rows.flush()
 
-    def _check(self, view: memoryview, row: list[int], name: str, *, gaps: bool, aligned: bool) -> None:
+    def _check(self, view: memoryview | None, row: list[int], name: str, *, aligned: bool) -> None:
         position, base = row[compiled.POSITION], row[compiled.BASE_OFFSET]
-        if crc32c(view[position + _CRC_FROM : position + row[compiled.SIZE]]) != row[compiled.CRC]:
-            raise Corrupt(f"{name}: batch at offset {base}: its checksum does not hold")
+        if view is not None:
+            covered = view[position + _CRC_FROM : position + row[compiled.SIZE]]
+            if crc32c(covered) != row[compiled.CRC]:
+                raise Corrupt(f"{name}: batch at offset {base}: its checksum does not hold")
         if row[compiled.COUNT] > row[compiled.LAST_DELTA] + 1:
             raise Corrupt(f"{name}: batch at offset {base}: more records than offsets")
-        if base > self.next_offset and not gaps:
-            raise Missing(name, self.next_offset, base)
         if base < self.next_offset and aligned:
             raise Corrupt(f"{name}: batch at offset {base} where {self.next_offset} should be")
 
-    def _wants(self, view: memoryview, row: list[int], first: int, hidden: "_Aborted", name: str) -> bool:
+    def _wants(
+        self, view: memoryview, row: list[int], first: int, hidden: "_Aborted", name: str
+    ) -> bool:
         attributes, base = row[compiled.ATTRIBUTES], row[compiled.BASE_OFFSET]
         if attributes & _CONTROL:
             if attributes & _TRANSACTIONAL:
-                hidden.marker(view[row[compiled.POSITION] : row[compiled.END]], row[compiled.PRODUCER_ID])
+                hidden.marker(
+                    view[row[compiled.POSITION] : row[compiled.END]], row[compiled.PRODUCER_ID]
+                )
             return False
         if attributes & _CODEC > 4:
-            raise Corrupt(f"{name}: batch at offset {base}: unknown compression codec {attributes & _CODEC}")
+            raise Corrupt(
+                f"{name}: batch at offset {base}: unknown compression codec {attributes & _CODEC}"
+            )
         last = base + row[compiled.LAST_DELTA]
         if last < first or base >= self.end or not row[compiled.COUNT]:
             return False
@@ -139,7 +154,9 @@ class Decoder:
         except Corrupt as error:
             raise Corrupt(f"{name}: batch at offset {base}: {error}") from error
         if not restored:
-            raise Corrupt(f"{name}: batch at offset {base}: no records where {row[compiled.COUNT]} should be")
+            raise Corrupt(
+                f"{name}: batch at offset {base}: no records where {row[compiled.COUNT]} should be"
+            )
         table[0, compiled.START], table[0, compiled.END] = 0, len(restored)
         yield from self._rows.add(
             numpy.frombuffer(restored, dtype=numpy.uint8), table, first, self.end, name

@@ -80,16 +80,25 @@ class Rows:
         self._state = numpy.zeros(compiled.STATE_SLOTS, dtype=numpy.int64)
         self._offsets = numpy.empty(rows, dtype=numpy.int64)
         self._timestamps = numpy.empty(rows, dtype=numpy.int64)
-        self._types, self._key_starts, self._key_sizes, self._value_starts, self._value_sizes, self._counts = (
-            numpy.empty(rows, dtype=numpy.int32) for _ in range(6)
-        )
+        (
+            self._types,
+            self._key_starts,
+            self._key_sizes,
+            self._value_starts,
+            self._value_sizes,
+            self._counts,
+        ) = (numpy.empty(rows, dtype=numpy.int32) for _ in range(6))
         self._spans = numpy.empty((_FIRST_HEADERS if layout.headers else 0, 4), dtype=numpy.int64)
         self._pieces: list[tuple[Any, int, int, int, int]] = []  # payload, its rows, its headers
         self._topic = pa.array([layout.topic] * rows, pa.string())
         self._partition = pa.array(numpy.full(rows, layout.partition, dtype=numpy.int32))
-        self._origin = pa.array([layout.origin] * rows, pa.string()) if layout.origin is not None else None
+        self._origin = (
+            pa.array([layout.origin] * rows, pa.string()) if layout.origin is not None else None
+        )
 
-    def add(self, payload: Any, table: Any, first: int, end: int, name: str) -> Iterator[pa.RecordBatch]:
+    def add(
+        self, payload: Any, table: Any, first: int, end: int, name: str
+    ) -> Iterator[pa.RecordBatch]:
         """Take the records of `table`'s batches with first <= offset < end; yields what got full meanwhile.
 
         Raises Corrupt, naming `name` and the offset.
@@ -117,7 +126,13 @@ class Rows:
             )
             if state[compiled.ROWS] > rows:
                 self._pieces.append(
-                    (payload, rows, int(state[compiled.ROWS]), headers, int(state[compiled.HEADERS]))
+                    (
+                        payload,
+                        rows,
+                        int(state[compiled.ROWS]),
+                        headers,
+                        int(state[compiled.HEADERS]),
+                    )
                 )
             status = int(state[compiled.STATUS])
             if status == compiled.DONE:
@@ -169,7 +184,9 @@ class Rows:
         offsets = numpy.zeros(rows + 1, dtype=numpy.int32)
         numpy.cumsum(counts, out=offsets[1:])
         total = int(offsets[rows])
-        spans = [(payload, first, last) for payload, _, _, first, last in self._pieces if last > first]
+        spans = [
+            (payload, first, last) for payload, _, _, first, last in self._pieces if last > first
+        ]
         found = numpy.ascontiguousarray(self._spans[:total].T.astype(numpy.int32))
         keys = _as_text(_binary(spans, found[0], found[1], total, pa.binary()))
         values = _binary(spans, found[2], found[3], total, pa.binary())

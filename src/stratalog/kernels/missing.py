@@ -1,0 +1,19 @@
+"""The one failure that the decoder adds.
+
+In: nothing. Out: an exception. Apart from the decoder, so that a planner can raise it without loading numba.
+"""
+
+from stratalog.errors import Corrupt
+
+
+class Missing(Corrupt):
+    """Offsets from `first` to before `found` are not where they should be."""
+
+    def __init__(self, name: str, first: int, found: int) -> None:
+        super().__init__(f"{name}: offsets {first} to {found - 1} are missing")
+        self.name = name
+        self.first = first
+        self.found = found
+
+    def __reduce__(self) -> tuple[type["Missing"], tuple[str, int, int]]:
+        return Missing, (self.name, self.first, self.found)

@@ -1,0 +1,126 @@
+"""From "earliest", JSON and timestamps to offsets; from offsets to ranges; and how far one trigger goes.
+
+In: a snapshot of the log and options. Out: offsets by topic id and partition. It asks the log only for timestamps.
+
+Kafka's rules: JSON names every partition that is read; an offset given by hand must lie in the log; a timestamp means
+the first record that is as young, and past the last record it is an error for the start (or `latest` where
+`startingOffsetsByTimestampStrategy` says so) and the end of the log for the end.
+"""
+
+from collections.abc import Callable, Mapping
+from logging import getLogger
+from math import ceil, floor
+
+from stratalog.spark.log import Extent, Key, Snapshot
+from stratalog.spark.options import EARLIEST, LATEST, Bound
+from stratalog.spark.places import DataLoss
+from stratalog.spark.plan import Range
+from stratalog.tier.manifest import Manifest
+
+AskTimestamps = Callable[[Mapping[Key, int]], Mapping[Key, int | None]]
+
+
+def resolve(
+    bound: Bound, snapshot: Snapshot, ask: AskTimestamps, option: str, *, late_is_error: bool
+) -> dict[Key, int]:
+    """The offset that `bound` means for every partition. Raises ValueError naming `option`."""
+    if bound.everywhere is not None:
+        return {key: _place(extent, bound.everywhere) for key, extent in snapshot.extents.items()}
+    if bound.timestamp is not None or bound.timestamps is not None:
+        if bound.timestamps is not None:
+            wanted = _by_key(bound.timestamps, snapshot, f"{option}OffsetsByTimestamp")
+        else:
+            assert bound.timestamp is not None
+            wanted = dict.fromkeys(snapshot.extents, bound.timestamp)
+        found = ask(wanted)
+        for key, offset in found.items():
+            if offset is None and late_is_error:
+                raise ValueError(
+                    f"{_name(snapshot, key)} has no record as young as {wanted[key]}; "
+                    "startingOffsetsByTimestampStrategy=latest would begin at the end"
+                )
+        return {
+            key: snapshot.extents[key].end if offset is None else offset
+            for key, offset in found.items()
+        }
+    assert bound.offsets is not None, "a bound means something"
+    given = _by_key(bound.offsets, snapshot, f"{option}Offsets")
+    return {
+        key: _place(snapshot.extents[key], offset) if offset < 0 else offset
+        for key, offset in given.items()
+    }
+
+
+def _place(extent: Extent, where: int) -> int:
+    assert where in (EARLIEST, LATEST)
+    return extent.start if where == EARLIEST else extent.end
+
+
+def _by_key(
+    given: Mapping[str, Mapping[int, int]], snapshot: Snapshot, option: str
+) -> dict[Key, int]:
+    """Values by name and partition as values by key; every partition read, and no other, must have one."""
+    found = {}
+    ids = {topic.name: topic.topic_id for topic in snapshot.topics.values()}
+    for name, partitions in given.items():
+        for index, value in partitions.items():
+            key = (ids[name], index) if name in ids else None
+            if key is None or key not in snapshot.extents:
+                raise ValueError(f"option '{option}' names {name}-{index}, which is not read")
+            found[key] = value
+    for key in snapshot.extents:
+        if key not in found:
+            raise ValueError(f"option '{option}' says nothing about {_name(snapshot, key)}")
+    return found
+
+
+def _name(snapshot: Snapshot, key: Key) -> str:
+    return f"{snapshot.topics[key[0]].name}-{key[1]}"
+
+
+def ranges(
+    snapshot: Snapshot, first: Mapping[Key, int], end: Mapping[Key, int], *, fail_on_data_loss: bool
+) -> list[tuple[Range, Manifest | None]]:
+    """What to read, partition by partition, empty ones left out.
+
+    Raises DataLoss where the log no longer has, or does not have, an offset of a range.
+    """
+    found = []
+    for key, extent in snapshot.extents.items():
+        begin, stop = first[key], end[key]
+        topic = snapshot.topics[key[0]]
+        if begin < extent.start:
+            what = f"{_name(snapshot, key)}: offsets {begin} to {extent.start - 1} are gone"
+            lose(f"{what} (the log starts at {extent.start})", fail=fail_on_data_loss)
+            begin = extent.start
+        if max(begin, stop) > extent.end:
+            what = f"{_name(snapshot, key)}: offset {max(begin, stop)} lies behind the log's end {extent.end}"
+            lose(what, fail=fail_on_data_loss)
+            begin, stop = min(begin, extent.end), min(stop, extent.end)
+        if begin < stop:
+            wanted = Range(topic.name, topic.topic_id, key[1], begin, stop, topic.gaps)
+            found.append((wanted, extent.manifest))
+    return found
+
+
+def lose(what: str, *, fail: bool) -> None:
+    """Offsets are not to be had: an error, or a line in the log where `failOnDataLoss` is false."""
+    if fail:
+        raise DataLoss(f"{what}; failOnDataLoss=false reads on without them")
+    getLogger("stratalog.spark").warning("%s", what)
+
+
+def limited(first: Mapping[Key, int], end: Mapping[Key, int], max_offsets: int) -> dict[Key, int]:
+    """Ends such that about `max_offsets` offsets lie before them, shared out by what each partition has waiting.
+
+    Some partition always moves, so that a stream never stands still with work left.
+    """
+    waiting = {key: end[key] - first[key] for key in end}
+    total = sum(waiting.values())
+    if total <= max_offsets:
+        return dict(end)
+    limited_ends = {}
+    for key, size in waiting.items():
+        share = max_offsets * size / total
+        limited_ends[key] = min(end[key], first[key] + (ceil(share) if share < 1 else floor(share)))
+    return limited_ends

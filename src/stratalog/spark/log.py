@@ -1,0 +1,220 @@
+"""The log as a planner sees it: topics, how far each partition reaches, and where a timestamp lies.
+
+In: options. Out: topics, `Extent`s with their pinned manifests, offsets. It asks brokers where there are any, else the
+bucket alone, and never reads records (but for a timestamp in the bucket, where a range of batches is opened).
+
+With both places the brokers say where the log begins and ends, and the bucket only what it holds of that: the bucket
+must be theirs. A pinned manifest is used for one plan and forgotten.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from stratalog.client.blocking import BlockingClient
+from stratalog.client.calls import EARLIEST, LATEST, TOPIC, TopicInfo
+from stratalog.errors import ErrorCode
+from stratalog.spark.options import Options, Selection
+from stratalog.spark.places import Shared, client_of, store_at
+from stratalog.tier.commit import load_latest, run
+from stratalog.tier.fetcher import Fetcher
+from stratalog.tier.manifest import Manifest
+from stratalog.tier.paths import partition_prefix
+from stratalog.tier.reader import Bucket, open_bucket
+from stratalog.wire.ids import ZERO_ID, topic_id_text
+
+Key = tuple[UUID, int]
+"""A topic's id and a partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogTopic:
+    """A topic that the query reads. `gaps`: it is compacted, so offsets may be absent."""
+
+    topic_id: UUID
+    name: str
+    partitions: tuple[int, ...]
+    gaps: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What of a partition can be read: offsets [start, end), and what the bucket holds of them."""
+
+    start: int
+    end: int
+    manifest: Manifest | None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The chosen topics and their partitions at one moment."""
+
+    topics: Mapping[UUID, LogTopic]
+    extents: Mapping[Key, Extent]
+
+
+class Log:
+    """Brokers, bucket or both. Raises ValueError for what the options ask and the log does not have, Unavailable,
+    Corrupt, Rejected.
+    """
+
+    def __init__(self, options: Options, shared: Shared) -> None:
+        self._options = options
+        self._client: BlockingClient | None = client_of(shared) if options.bootstrap else None
+        self._bucket: Bucket | None = (
+            open_bucket(store_at(options.tier_url)) if options.tier_url else None
+        )
+
+    @property
+    def has_broker(self) -> bool:
+        return self._client is not None
+
+    def snapshot(self) -> Snapshot:
+        """Topics and extents as they are now, with the newest manifests."""
+        topics = (
+            self._broker_topics(self._client) if self._client is not None else self._bucket_topics()
+        )
+        if self._client is not None:
+            extents = self._broker_extents(self._client, topics)
+        else:
+            extents = self._bucket_extents(topics)
+        return Snapshot({topic.topic_id: topic for topic in topics}, extents)
+
+    def offsets_at(self, snapshot: Snapshot, wanted: Mapping[Key, int]) -> dict[Key, int | None]:
+        """The first offset whose record is as young as a timestamp (epoch ms); None where all are older."""
+        if self._client is not None:
+            names = {(snapshot.topics[key[0]].name, key[1]): key for key in wanted}
+            asked = {name: wanted[key] for name, key in names.items()}
+            listed = self._client.list_offsets(asked, isolation=self._options.isolation)
+            return {
+                names[name]: (at.offset if at.offset >= 0 else None) for name, at in listed.items()
+            }
+        return {
+            key: self._bucket_offset_at(snapshot.extents[key], when) for key, when in wanted.items()
+        }
+
+    # --- topics -----------------------------------------------------------------------------------------------
+
+    def _broker_topics(self, client: BlockingClient) -> list[LogTopic]:
+        options = self._options
+        pattern = options.selection is Selection.PATTERN
+        info = client.metadata(None if pattern else list(options.topics))
+        if self._bucket is not None and info.cluster_id != self._bucket.cluster_id:
+            raise ValueError(
+                f"the bucket {options.tier_url} belongs to cluster {self._bucket.cluster_id}, "
+                f"{options.bootstrap} is cluster {info.cluster_id}"
+            )
+        found = info.topics
+        if pattern:
+            chosen = re.compile(options.topics[0])
+            found = {name: topic for name, topic in found.items() if chosen.fullmatch(name)}
+        for name, topic in found.items():
+            if topic.error == ErrorCode.unknown_topic_or_partition:
+                raise ValueError(f"topic {name} does not exist at {options.bootstrap}")
+            if topic.error or topic.topic_id == ZERO_ID:
+                raise ValueError(
+                    f"topic {name} at {options.bootstrap}: {topic.error.name}, id {topic.topic_id}"
+                )
+        compacted = self._compacted(client, found)
+        return [
+            LogTopic(topic.topic_id, name, self._chosen(name, topic.partitions), name in compacted)
+            for name, topic in sorted(found.items())
+        ]
+
+    def _compacted(self, client: BlockingClient, topics: Mapping[str, TopicInfo]) -> set[str]:
+        """Topics whose records may be missing by right: cleaned by key, or nobody says."""
+        if not topics:
+            return set()
+        found = set()
+        for resource in client.describe_configs([(TOPIC, name) for name in topics]):
+            policies = [
+                entry.value or "" for entry in resource.entries if entry.name == "cleanup.policy"
+            ]
+            if resource.error or not policies or "compact" in policies[0]:
+                found.add(resource.name)
+        return found
+
+    def _bucket_topics(self) -> list[LogTopic]:
+        assert self._bucket is not None, "neither brokers nor a bucket"
+        options = self._options
+        there = {topic.name: topic for topic in self._bucket.topics()}
+        if options.selection is Selection.PATTERN:
+            chosen = re.compile(options.topics[0])
+            names = [name for name in there if chosen.fullmatch(name)]
+        else:
+            names = list(options.topics)
+        topics = []
+        for name in sorted(names):
+            if name not in there:
+                raise ValueError(f"topic {name} is not in the bucket {options.tier_url}")
+            topic = there[name]
+            compacted = "compact" in topic.configs.get("cleanup.policy", "")
+            partitions = self._chosen(name, range(topic.partitions))
+            topics.append(LogTopic(topic.topic_uuid, name, partitions, compacted))
+        return topics
+
+    def _chosen(self, name: str, partitions: Iterable[int]) -> tuple[int, ...]:
+        there = sorted(partitions)
+        if self._options.selection is not Selection.ASSIGN:
+            return tuple(there)
+        wanted = self._options.assigned[name]
+        missing = [index for index in wanted if index not in there]
+        if missing:
+            raise ValueError(f"topic {name} has no partition {missing[0]}")
+        return wanted
+
+    # --- extents ----------------------------------------------------------------------------------------------
+
+    def _broker_extents(
+        self, client: BlockingClient, topics: Iterable[LogTopic]
+    ) -> dict[Key, Extent]:
+        keys = {
+            (topic.name, index): (topic.topic_id, index)
+            for topic in topics
+            for index in topic.partitions
+        }
+        # The manifests first: what is archived meanwhile lies behind the seam, and the broker still serves it.
+        manifests = {key: self._manifest(*key) for key in keys.values()}
+        starts = client.list_offsets(dict.fromkeys(keys, EARLIEST))
+        ends = client.list_offsets(dict.fromkeys(keys, LATEST), isolation=self._options.isolation)
+        return {
+            key: Extent(starts[name].offset, ends[name].offset, manifests[key])
+            for name, key in keys.items()
+        }
+
+    def _bucket_extents(self, topics: Iterable[LogTopic]) -> dict[Key, Extent]:
+        extents = {}
+        for topic in topics:
+            for index in topic.partitions:
+                manifest = self._manifest(topic.topic_id, index)
+                start, end = (manifest.start_offset, manifest.tiered_end) if manifest else (0, 0)
+                extents[topic.topic_id, index] = Extent(start, end, manifest)
+        return extents
+
+    def _manifest(self, topic_id: UUID, partition: int) -> Manifest | None:
+        if self._bucket is None:
+            return None
+        prefix = partition_prefix(self._bucket.cluster_id, topic_id, partition)
+        return run(self._bucket.store, load_latest(prefix))
+
+    def _bucket_offset_at(self, extent: Extent, timestamp: int) -> int | None:
+        manifest = extent.manifest
+        if manifest is None or self._bucket is None:
+            return None
+        fetcher = Fetcher(self._bucket.store)
+        for segment in manifest.live():
+            if (
+                segment.entry.max_timestamp >= timestamp
+                and segment.entry.last_offset >= extent.start
+            ):
+                found = fetcher.offset_for_timestamp(segment, timestamp, extent.start)
+                if found is not None:
+                    return found.offset
+        return None
+
+
+def describe(topic_id: UUID, name: str) -> str:
+    """A topic as errors name it."""
+    return f"{name} ({topic_id_text(topic_id)})"

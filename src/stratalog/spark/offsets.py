@@ -1,0 +1,74 @@
+"""Stream offsets as they lie in users' checkpoints.
+
+In: what Spark hands back from a checkpoint, or positions. Out: the same, both ways. It never asks a broker.
+
+The JSON lasts as long as people's checkpoints do (`docs/formats.md`, golden files):
+
+    {"version":1,"topics":{"<topic id>":{"name":"t","partitions":{"0":17}}}}
+
+Topics are keyed by id, so that a topic deleted and created again under its name is another topic; the name is there for
+people and errors. An offset is that of the next record to read.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from stratalog.wire.ids import topic_id_parse, topic_id_text
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPosition:
+    """Next offsets to read of one topic, by partition."""
+
+    name: str
+    partitions: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """Next offsets to read, by topic id."""
+
+    topics: Mapping[UUID, TopicPosition]
+
+    def of(self, topic_id: UUID, partition: int) -> int | None:
+        """The next offset of a partition; None where it was not known then."""
+        topic = self.topics.get(topic_id)
+        return topic.partitions.get(partition) if topic is not None else None
+
+
+def to_json(positions: Positions) -> dict[str, Any]:
+    """What Spark is to keep; topics by name, partitions by number, so that equal positions are equal texts."""
+    ordered = sorted(positions.topics.items(), key=lambda item: (item[1].name, item[0].bytes))
+    return {
+        "version": VERSION,
+        "topics": {
+            topic_id_text(topic_id): {
+                "name": topic.name,
+                "partitions": {
+                    str(index): topic.partitions[index] for index in sorted(topic.partitions)
+                },
+            }
+            for topic_id, topic in ordered
+        },
+    }
+
+
+def from_json(kept: Mapping[str, Any]) -> Positions:
+    """Positions out of a checkpoint. Raises ValueError where it is not ours or of a later version."""
+    version = kept.get("version")
+    if version != VERSION:
+        raise ValueError(
+            f"stream offsets of version {version!r}: this release reads version {VERSION}"
+        )
+    topics = {}
+    try:
+        for text, topic in kept["topics"].items():
+            partitions = {int(index): int(offset) for index, offset in topic["partitions"].items()}
+            topics[topic_id_parse(text)] = TopicPosition(str(topic["name"]), partitions)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"stream offsets that cannot be read: {error!r}") from None
+    return Positions(topics)

@@ -1,0 +1,320 @@
+"""What a person wrote behind `.option(…)`, parsed once.
+
+In: Spark's options, all text. Out: `Options`, or a ValueError in one line that names the option, the value and what is
+accepted. It never connects to anything.
+
+Names and JSON are those of Spark's Kafka source, so that a job moves by changing one word; `tier.url` and the few
+others of our own are listed with them. Names are case-insensitive, as everywhere in Spark. Credentials are no options:
+they come from the environment of driver and executors, and never enter a plan, a log or a checkpoint.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import Enum
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from stratalog.client.calls import READ_COMMITTED, READ_UNCOMMITTED
+from stratalog.client.cluster import parse_bootstrap
+
+T = TypeVar("T")
+
+EARLIEST, LATEST = -2, -1
+"""Offsets that mean a place, as in Spark's JSON."""
+
+
+class Selection(Enum):
+    """How topics are chosen."""
+
+    SUBSCRIBE = "subscribe"
+    PATTERN = "subscribePattern"
+    ASSIGN = "assign"
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Where reading begins or ends.
+
+    Exactly one of: `everywhere` (EARLIEST or LATEST), `offsets` (topic -> partition -> offset, EARLIEST or LATEST),
+    `timestamp` (epoch ms, everywhere), `timestamps` (topic -> partition -> epoch ms).
+    """
+
+    everywhere: int | None = None
+    offsets: Mapping[str, Mapping[int, int]] | None = None
+    timestamp: int | None = None
+    timestamps: Mapping[str, Mapping[int, int]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Everything a reader needs to know. `topics` are names for SUBSCRIBE and ASSIGN, one pattern for PATTERN."""
+
+    bootstrap: str | None
+    tier_url: str | None
+    selection: Selection
+    topics: tuple[str, ...]
+    assigned: Mapping[str, tuple[int, ...]]
+    """Topic -> partitions, for ASSIGN."""
+    starting: Bound | None
+    """None: earliest for a batch, latest for a stream."""
+    ending: Bound | None
+    """None: latest."""
+    late_timestamp_is_error: bool
+    max_offsets_per_trigger: int | None
+    min_partitions: int | None
+    fail_on_data_loss: bool
+    include_headers: bool
+    include_origin: bool
+    isolation: int
+    client_id: str
+    request_timeout_s: float
+
+
+_NAMES = (
+    "kafka.bootstrap.servers",
+    "tier.url",
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "endingOffsets",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+    "maxOffsetsPerTrigger",
+    "minPartitions",
+    "failOnDataLoss",
+    "includeHeaders",
+    "includeOrigin",
+    "kafka.client.id",
+    "kafka.isolation.level",
+    "kafka.request.timeout.ms",
+)
+_BY_LOWER = {name.lower(): name for name in _NAMES}
+
+
+def parse_options(given: Mapping[str, str]) -> Options:
+    """Parse and check everything. Raises ValueError."""
+    options: dict[str, str] = {}
+    for name, value in given.items():
+        known = _BY_LOWER.get(name.lower())
+        if known is None:
+            raise ValueError(_unknown(name))
+        options[known] = value
+    selection, topics, assigned = _selection(options)
+    bootstrap = _parsed(options, "kafka.bootstrap.servers", _bootstrap)
+    tier_url = _parsed(options, "tier.url", _tier_url)
+    if bootstrap is None and tier_url is None:
+        raise ValueError(
+            "option 'kafka.bootstrap.servers' or 'tier.url' (or both) must say where the log is"
+        )
+    return Options(
+        bootstrap=bootstrap,
+        tier_url=tier_url,
+        selection=selection,
+        topics=topics,
+        assigned=assigned,
+        starting=_bound(options, "starting", refuse=None),
+        ending=_bound(options, "ending", refuse=EARLIEST),
+        late_timestamp_is_error=_parsed(options, "startingOffsetsByTimestampStrategy", _strategy)
+        is not False,
+        max_offsets_per_trigger=_parsed(options, "maxOffsetsPerTrigger", _positive),
+        min_partitions=_parsed(options, "minPartitions", _positive),
+        fail_on_data_loss=_parsed(options, "failOnDataLoss", _flag) is not False,
+        include_headers=_parsed(options, "includeHeaders", _flag) or False,
+        include_origin=_parsed(options, "includeOrigin", _flag) or False,
+        isolation=_parsed(options, "kafka.isolation.level", _isolation) or READ_UNCOMMITTED,
+        client_id=options.get("kafka.client.id", "stratalog-spark"),
+        request_timeout_s=(_parsed(options, "kafka.request.timeout.ms", _positive) or 30_000)
+        / 1000,
+    )
+
+
+def _unknown(name: str) -> str:
+    close = get_close_matches(name.lower(), _BY_LOWER, n=1, cutoff=0.5)
+    nearest = (
+        f"did you mean '{_BY_LOWER[close[0]]}'?" if close else f"known are {', '.join(_NAMES)}"
+    )
+    return f"unknown option '{name}': {nearest}"
+
+
+def _parsed(options: Mapping[str, str], name: str, parse: Callable[[str], T]) -> T | None:
+    text = options.get(name)
+    if text is None:
+        return None
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise ValueError(f"option '{name}' is {text!r}: {error}") from None
+
+
+def _selection(
+    options: Mapping[str, str],
+) -> tuple[Selection, tuple[str, ...], dict[str, tuple[int, ...]]]:
+    chosen = [kind for kind in Selection if kind.value in options]
+    if len(chosen) != 1:
+        named = " and ".join(f"'{kind.value}'" for kind in chosen) or "none"
+        raise ValueError(
+            f"exactly one of 'subscribe', 'subscribePattern' and 'assign' is needed, not {named}"
+        )
+    kind = chosen[0]
+    if kind is Selection.ASSIGN:
+        assigned = _parsed(options, kind.value, _assignment) or {}
+        return kind, tuple(sorted(assigned)), assigned
+    if kind is Selection.PATTERN:
+        pattern = _parsed(options, kind.value, _pattern) or ""
+        return kind, (pattern,), {}
+    return kind, _parsed(options, kind.value, _topic_names) or (), {}
+
+
+def _bound(options: Mapping[str, str], side: str, refuse: int | None) -> Bound | None:
+    """The bound on one side: a timestamp per partition, else one timestamp, else offsets (Spark's precedence)."""
+    names = {name: f"{side}{name}" for name in ("OffsetsByTimestamp", "Timestamp", "Offsets")}
+    per_partition = _parsed(options, names["OffsetsByTimestamp"], _timestamps)
+    if per_partition is not None:
+        return Bound(timestamps=per_partition)
+    one = _parsed(options, names["Timestamp"], _timestamp)
+    if one is not None:
+        return Bound(timestamp=one)
+    return _parsed(options, names["Offsets"], lambda text: _offsets(text, refuse))
+
+
+def _bootstrap(text: str) -> str:
+    parse_bootstrap(text)
+    return text
+
+
+def _tier_url(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme == "memory":
+        raise ValueError(
+            "a bucket in one process's memory cannot be read by Spark's tasks; use file:// or s3://"
+        )
+    if not parts.scheme:
+        raise ValueError("a URL such as file:///path or s3://bucket/prefix is needed")
+    if parts.username or parts.password:
+        raise ValueError(
+            "credentials belong in the environment of driver and executors, not in the URL"
+        )
+    return text
+
+
+def _topic_names(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise ValueError("at least one topic name is needed")
+    return names
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"no regular expression ({error})") from None
+    return text
+
+
+def _json(text: str, shape: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError:
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError(f"JSON such as {shape} is needed")  # noqa: TRY004 - every option fails alike
+    return found
+
+
+def _assignment(text: str) -> dict[str, tuple[int, ...]]:
+    shape = '{"topic":[0,1]}'
+    assigned = {}
+    for topic, partitions in _json(text, shape).items():
+        if not isinstance(partitions, list) or not all(
+            _is_partition(index) for index in partitions
+        ):
+            raise ValueError(f"JSON such as {shape} is needed")
+        assigned[topic] = tuple(sorted(set(partitions)))
+    if not any(assigned.values()):
+        raise ValueError("at least one partition is needed")
+    return assigned
+
+
+def _per_partition(text: str, shape: str, lowest: int) -> dict[str, dict[int, int]]:
+    found: dict[str, dict[int, int]] = {}
+    for topic, partitions in _json(text, shape).items():
+        if not isinstance(partitions, dict):
+            raise ValueError(f"JSON such as {shape} is needed")  # noqa: TRY004
+        for index, value in partitions.items():
+            if (
+                not index.isdigit()
+                or not isinstance(value, int)
+                or isinstance(value, bool)
+                or value < lowest
+            ):
+                raise ValueError(
+                    f"JSON such as {shape} is needed, not {value!r} for partition {index!r}"
+                )
+            found.setdefault(topic, {})[int(index)] = value
+    return found
+
+
+def _offsets(text: str, refuse: int | None) -> Bound:
+    named = {"earliest": EARLIEST, "latest": LATEST}.get(text.strip().lower())
+    if named is None and not text.strip().startswith("{"):
+        raise ValueError("'earliest', 'latest' or JSON such as {\"topic\":{\"0\":23}} is needed")
+    if named is not None:
+        if named == refuse:
+            raise ValueError("reading cannot end there")
+        return Bound(everywhere=named)
+    offsets = _per_partition(text, '{"topic":{"0":23,"1":-2}}', EARLIEST)
+    if any(offset == refuse for partitions in offsets.values() for offset in partitions.values()):
+        raise ValueError("reading cannot end at -2 (earliest)")
+    return Bound(offsets=offsets)
+
+
+def _timestamps(text: str) -> dict[str, dict[int, int]]:
+    return _per_partition(text, '{"topic":{"0":1700000000000}}', 0)
+
+
+def _timestamp(text: str) -> int:
+    if not text.strip().isdigit():
+        raise ValueError("milliseconds since 1970 are needed")
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    if not text.strip().isdigit() or int(text) < 1:
+        raise ValueError("a whole number of at least 1 is needed")
+    return int(text)
+
+
+def _flag(text: str) -> bool:
+    found = {"true": True, "false": False}.get(text.strip().lower())
+    if found is None:
+        raise ValueError("'true' or 'false' is needed")
+    return found
+
+
+def _strategy(text: str) -> bool:
+    """Whether a timestamp behind the last record is an error."""
+    found = {"error": True, "latest": False}.get(text.strip().lower())
+    if found is None:
+        raise ValueError("'error' or 'latest' is needed")
+    return found
+
+
+def _isolation(text: str) -> int:
+    found = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}.get(
+        text.strip().lower()
+    )
+    if found is None:
+        raise ValueError("'read_uncommitted' or 'read_committed' is needed")
+    return found
+
+
+def _is_partition(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

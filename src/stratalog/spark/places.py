@@ -1,0 +1,48 @@
+"""Where a query's log is: what driver and tasks share, and how they reach brokers and bucket.
+
+In: parsed options. Out: a `Shared`, which is pickled into tasks, and per process one client and one store for it. A
+`Shared` holds no secret: credentials come from the environment of whoever connects.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from stratalog.adapters.blocking_socket import BlockingNetwork
+from stratalog.adapters.object_store import open_store
+from stratalog.client.blocking import BlockingClient
+from stratalog.ports import ObjectStore
+
+
+class DataLoss(Exception):
+    """Offsets that were to be read are gone from the log; `failOnDataLoss=false` reads on without them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all tasks of a query share."""
+
+    bootstrap: str | None
+    tier_url: str | None
+    include_headers: bool
+    include_origin: bool
+    isolation: int
+    fail_on_data_loss: bool
+    client_id: str
+    request_timeout_s: float
+
+
+def client_of(shared: Shared) -> BlockingClient:
+    """The process's client for these brokers."""
+    assert shared.bootstrap is not None, "a client without brokers"
+    return _client(shared.bootstrap, shared.client_id, shared.request_timeout_s)
+
+
+@lru_cache(maxsize=4)
+def _client(bootstrap: str, client_id: str, timeout_s: float) -> BlockingClient:
+    return BlockingClient(BlockingNetwork(), bootstrap, client_id=client_id, timeout_s=timeout_s)
+
+
+@lru_cache(maxsize=4)
+def store_at(url: str) -> ObjectStore:
+    """The process's store at `url`. Raises UserError for a URL that is none of ours."""
+    return open_store(url)

@@ -1,0 +1,168 @@
+"""Ranges of offsets into tasks of a fair size, with one exact seam between bucket and broker.
+
+In: what is to be read of each partition, and what the bucket holds of it (a pinned manifest). Out: tasks, each of one
+partition and from one place. It never asks anybody anything, so the same input gives the same plan.
+
+The seam: an offset that a live segment of the pinned manifest covers is read from the bucket, any other from the
+broker (which serves it even if it was archived and expired meanwhile). Every offset of a range is in exactly one task.
+A segment larger than a task is cut by bytes of its data; which index entries lie in a cut is found by the task, so
+that planning reads no object: an entry belongs to the cut that its first byte lies in.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil
+from uuid import UUID
+
+from pyspark.sql.datasource import InputPartition
+
+from stratalog.kernels.missing import Missing
+from stratalog.tier.manifest import Manifest, RemoteSegment
+
+TASK_BYTES = 64 << 20
+SMALLEST_TASK_BYTES = 8 << 20
+TASKS_WANTED = 8
+"""Below TASKS_WANTED * TASK_BYTES tasks get smaller, so that several cores have something to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Offsets [first, end) of one partition. `gaps`: offsets may be absent (the topic is compacted)."""
+
+    topic: str
+    topic_id: UUID
+    partition: int
+    first: int
+    end: int
+    gaps: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Part of a segment object: index entries whose position in the data is in [from_byte, to_byte)."""
+
+    segment: RemoteSegment
+    from_byte: int
+    to_byte: int
+
+
+@dataclass(frozen=True)
+class BucketTask(InputPartition):  # type: ignore[misc]
+    """Read pieces that follow each other; only offsets of `wanted` count."""
+
+    wanted: Range
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True)
+class BrokerTask(InputPartition):  # type: ignore[misc]
+    """Fetch `wanted` from the partition's leader."""
+
+    wanted: Range
+
+
+Task = BucketTask | BrokerTask
+
+
+def plan(
+    ranges: Sequence[tuple[Range, Manifest | None]], *, has_broker: bool, min_tasks: int | None
+) -> list[Task]:
+    """Tasks for all of `ranges`, in their order.
+
+    Raises Missing where an offset is in no live segment and there is no broker.
+    """
+    cold: list[tuple[Range, list[RemoteSegment]]] = []
+    order: list[tuple[Range, list[RemoteSegment] | None]] = []
+    for wanted, manifest in ranges:
+        for part, segments in _seam(wanted, manifest):
+            if segments is None and not has_broker:
+                name = f"{wanted.topic}-{wanted.partition} in the bucket"
+                raise Missing(name, part.first, part.end)
+            order.append((part, segments))
+            if segments is not None:
+                cold.append((part, segments))
+    hot = [part for part, segments in order if segments is None]
+    cold_bytes = sum(segment.entry.data_size for _, segments in cold for segment in segments)
+    limit = _task_bytes(cold_bytes, min_tasks, len(hot))
+    offsets = sum(part.end - part.first for part in hot)
+    tasks: list[Task] = []
+    for part, segments in order:
+        if segments is None:
+            tasks += _hot_tasks(part, offsets, min_tasks)
+        else:
+            tasks += _cold_tasks(part, segments, limit)
+    return tasks
+
+
+def _seam(
+    wanted: Range, manifest: Manifest | None
+) -> Iterator[tuple[Range, list[RemoteSegment] | None]]:
+    """Cut a range where the place changes: runs of segments that follow each other, and what no segment covers."""
+    cursor = wanted.first
+    run: list[RemoteSegment] = []
+    begin = cursor
+    for segment in manifest.live() if manifest is not None else ():
+        first, end = (
+            max(cursor, segment.entry.base_offset),
+            min(wanted.end, segment.entry.last_offset + 1),
+        )
+        if first >= end:
+            continue
+        if first > cursor:
+            if run:
+                yield _cut(wanted, begin, cursor), run
+                run = []
+            yield _cut(wanted, cursor, first), None
+            begin = first
+        run.append(segment)
+        cursor = end
+    if run:
+        yield _cut(wanted, begin, cursor), run
+    if cursor < wanted.end:
+        yield _cut(wanted, cursor, wanted.end), None
+
+
+def _cut(wanted: Range, first: int, end: int) -> Range:
+    return Range(wanted.topic, wanted.topic_id, wanted.partition, first, end, wanted.gaps)
+
+
+def _task_bytes(cold_bytes: int, min_tasks: int | None, hot_tasks: int) -> int:
+    fair = max(SMALLEST_TASK_BYTES, min(TASK_BYTES, ceil(cold_bytes / TASKS_WANTED)))
+    if min_tasks is not None and min_tasks > hot_tasks:
+        fair = min(fair, ceil(cold_bytes / (min_tasks - hot_tasks)))
+    return max(1, fair)
+
+
+def _cold_tasks(part: Range, segments: Sequence[RemoteSegment], limit: int) -> Iterator[BucketTask]:
+    """Small segments together up to `limit` bytes, large ones cut into equal parts of at most `limit`."""
+    waiting: list[Piece] = []
+    waiting_bytes = 0
+    for segment in segments:
+        data_size = segment.entry.data_size
+        cuts = max(1, ceil(data_size / limit))
+        edges = [data_size * number // cuts for number in range(cuts + 1)]
+        if waiting and (cuts > 1 or waiting_bytes + data_size > limit):
+            yield BucketTask(part, tuple(waiting))
+            waiting, waiting_bytes = [], 0
+        pieces = [Piece(segment, edges[number], edges[number + 1]) for number in range(cuts)]
+        if cuts > 1:
+            for piece in pieces:
+                yield BucketTask(part, (piece,))
+        else:
+            waiting += pieces
+            waiting_bytes += data_size
+    if waiting:
+        yield BucketTask(part, tuple(waiting))
+
+
+def _hot_tasks(part: Range, all_offsets: int, min_tasks: int | None) -> Iterator[BrokerTask]:
+    """One task, or more in proportion to the offsets where `min_tasks` asks for them (as Spark's Kafka source)."""
+    length = part.end - part.first
+    cuts = (
+        1
+        if min_tasks is None
+        else max(1, min(length, round(min_tasks * length / max(1, all_offsets))))
+    )
+    edges = [part.first + length * number // cuts for number in range(cuts + 1)]
+    for number in range(cuts):
+        yield BrokerTask(_cut(part, edges[number], edges[number + 1]))

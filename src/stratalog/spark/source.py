@@ -1,0 +1,255 @@
+"""The data source `stratalog`, as Spark sees it: batch and stream.
+
+In: options and, for a stream, offsets out of a checkpoint. Out: tasks, and the Arrow record batches that they read.
+What Spark pickles into its plan is options and offsets: no connection, no store, no secret.
+
+Spark's contract (`pyspark.sql.datasource`): `partitions` runs once per batch or micro-batch on the driver; `read` runs in
+tasks and must give the same rows whenever it is run again. It does, because a range of offsets names its records,
+wherever they lie by then.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from stratalog.spark import bounds
+from stratalog.spark.log import Key, Log, Snapshot
+from stratalog.spark.offsets import Positions, TopicPosition, from_json, to_json
+from stratalog.spark.options import EARLIEST, LATEST, Bound, Options, parse_options
+from stratalog.spark.places import Shared
+from stratalog.spark.plan import BrokerTask, BucketTask, plan
+
+_COLUMNS = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
+    "timestampType int"
+)
+_HEADERS = "headers array<struct<key: string, value: binary>>"
+
+
+class StratalogSource(DataSource):
+    """`spark.read.format("stratalog")` and `spark.readStream.format("stratalog")`."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(dict(options))
+        self._options = parse_options(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return "stratalog"
+
+    def schema(self) -> str:
+        """The columns of Spark's Kafka source; `headers` and `origin` behind them where asked for."""
+        columns = [_COLUMNS]
+        if self._options.include_headers:
+            columns.append(_HEADERS)
+        if self._options.include_origin:
+            columns.append("origin string")
+        return ", ".join(columns)
+
+    def reader(self, schema: StructType) -> "StratalogReader":
+        return StratalogReader(self._options)
+
+    def streamReader(self, schema: StructType) -> "StratalogStreamReader":  # noqa: N802 - Spark's name
+        return StratalogStreamReader(self._options)
+
+
+def _shared(options: Options) -> Shared:
+    return Shared(
+        options.bootstrap,
+        options.tier_url,
+        options.include_headers,
+        options.include_origin,
+        options.isolation,
+        options.fail_on_data_loss,
+        options.client_id,
+        options.request_timeout_s,
+    )
+
+
+def _read(partition: InputPartition, options: Options) -> Iterator[pa.RecordBatch]:
+    # Only tasks load numba: the driver's planning and Spark's look-up of data sources do without.
+    from stratalog.spark.tasks import read_task  # noqa: PLC0415
+
+    if not isinstance(partition, BucketTask | BrokerTask):
+        return iter(())  # Spark's stand-in for a plan without tasks
+    return read_task(partition, _shared(options))
+
+
+class StratalogReader(DataSourceReader):
+    """A batch: everything between two bounds, as they are when Spark plans it."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        options = self._options
+        log = Log(options, _shared(options))
+        snapshot = log.snapshot()
+        first = _resolve(
+            log, snapshot, options, options.starting or Bound(everywhere=EARLIEST), "starting"
+        )
+        end = _resolve(log, snapshot, options, options.ending or Bound(everywhere=LATEST), "ending")
+        wanted = bounds.ranges(snapshot, first, end, fail_on_data_loss=options.fail_on_data_loss)
+        return list(plan(wanted, has_broker=log.has_broker, min_tasks=options.min_partitions))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(partition, self._options)
+
+
+def _resolve(
+    log: Log, snapshot: Snapshot, options: Options, bound: Bound, side: str
+) -> dict[Key, int]:
+    return bounds.resolve(
+        bound,
+        snapshot,
+        lambda wanted: log.offsets_at(snapshot, wanted),
+        side,
+        late_is_error=side == "starting" and options.late_timestamp_is_error,
+    )
+
+
+class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream: micro-batches between offsets that Spark keeps in its checkpoint."""
+
+    def __init__(self, options: Options) -> None:
+        if options.ending is not None:
+            raise ValueError("a stream has no end: options 'ending…' are for batches")
+        self._options = options
+        self._log: Log | None = None
+        self._target: Positions | None = None
+        self._latest: Positions | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks get the options alone."""
+        return {"_options": self._options, "_log": None, "_target": None, "_latest": None}
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Where a query without a checkpoint begins."""
+        options = self._options
+        snapshot = self._snapshot()
+        bound = options.starting or Bound(everywhere=LATEST)
+        first = _resolve(self._opened(), snapshot, options, bound, "starting")
+        # An offset given by hand must be there now; later on it is the checkpoint that counts.
+        bounds.ranges(snapshot, first, first, fail_on_data_loss=options.fail_on_data_loss)
+        return to_json(_positions(snapshot, first))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        limit = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Fix the end of a run that reads what is there now."""
+        snapshot = self._snapshot()
+        self._target = _positions(
+            snapshot, {key: extent.end for key, extent in snapshot.extents.items()}
+        )
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """How far the next micro-batch goes. Raises DataLoss for a topic that is not the checkpoint's."""
+        begun = from_json(start)
+        snapshot = self._snapshot()
+        ends = {key: extent.end for key, extent in snapshot.extents.items()}
+        self._latest = _positions(snapshot, ends)
+        if self._target is not None:
+            target = self._target
+            ends = {key: at for key in ends if (at := target.of(*key)) is not None}
+        firsts = self._firsts(begun, snapshot)
+        for key, end in ends.items():
+            if end < firsts[key]:
+                name = f"{snapshot.topics[key[0]].name}-{key[1]}"
+                what = f"{name}: the log ends at {end}, before offset {firsts[key]} that was read up to"
+                bounds.lose(what, fail=self._options.fail_on_data_loss)
+                ends[key] = firsts[key]
+        if isinstance(limit, ReadMaxRows):
+            ends = bounds.limited(firsts, ends, limit.max_rows)
+        # A partition that is not read yet keeps its place out of the offsets until it is.
+        moved = {
+            key: end for key, end in ends.items() if begun.of(*key) is not None or end > firsts[key]
+        }
+        return to_json(_positions(snapshot, moved))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """The log's end as last seen, for the query's progress."""
+        return to_json(self._latest) if self._latest is not None else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        begun, until = from_json(start), from_json(end)
+        snapshot = self._snapshot()
+        firsts = self._firsts(begun, snapshot)
+        options = self._options
+        ends = {key: until.of(*key) for key in snapshot.extents}
+        self._refuse_strangers(until, snapshot)
+        stops = {key: firsts[key] if at is None else at for key, at in ends.items()}
+        wanted = bounds.ranges(snapshot, firsts, stops, fail_on_data_loss=options.fail_on_data_loss)
+        return list(
+            plan(wanted, has_broker=self._opened().has_broker, min_tasks=options.min_partitions)
+        )
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(partition, self._options)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark's checkpoint is the only record of progress; the log keeps none."""
+
+    def stop(self) -> None:
+        """Connections end with the process."""
+
+    def _opened(self) -> Log:
+        if self._log is None:
+            self._log = Log(self._options, _shared(self._options))
+        return self._log
+
+    def _snapshot(self) -> Snapshot:
+        return self._opened().snapshot()
+
+    def _firsts(self, begun: Positions, snapshot: Snapshot) -> dict[Key, int]:
+        """Where each partition goes on: behind what was read, or at its beginning where it is new."""
+        self._refuse_strangers(begun, snapshot)
+        firsts = {}
+        for key, extent in snapshot.extents.items():
+            at = begun.of(*key)
+            firsts[key] = extent.start if at is None else at
+        return firsts
+
+    def _refuse_strangers(self, kept: Positions, snapshot: Snapshot) -> None:
+        """A checkpoint's topic or partition that is not in the log any more was deleted, perhaps created again."""
+        names = {topic.name: topic_id for topic_id, topic in snapshot.topics.items()}
+        for topic_id, topic in kept.topics.items():
+            gone = [
+                index for index in topic.partitions if (topic_id, index) not in snapshot.extents
+            ]
+            if not gone:
+                continue
+            if topic_id in snapshot.topics:
+                what = f"partition {gone[0]} of topic {topic.name} is gone"
+            elif topic.name in names:
+                what = f"topic {topic.name} was deleted and created again: the checkpoint is of the one before"
+            else:
+                what = f"topic {topic.name} is gone"
+            bounds.lose(what, fail=self._options.fail_on_data_loss)
+
+
+def _positions(snapshot: Snapshot, offsets: Mapping[Key, int]) -> Positions:
+    topics: dict[Any, dict[int, int]] = {}
+    for (topic_id, index), offset in offsets.items():
+        topics.setdefault(topic_id, {})[index] = offset
+    return Positions(
+        {
+            topic_id: TopicPosition(snapshot.topics[topic_id].name, partitions)
+            for topic_id, partitions in topics.items()
+        }
+    )
