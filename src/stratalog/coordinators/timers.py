@@ -55,7 +55,7 @@ class Timers(Generic[K]):
         while (first := self.next_ms()) is not None and first <= now_ms:
             key = heappop(self._heap)[2]
             deadline_ms = self._deadlines[key]
-            if deadline_ms > now_ms:
+            if deadline_ms > first:
                 self._queue(key, deadline_ms)
                 continue
             del self._deadlines[key], self._queued[key]
