@@ -1,0 +1,63 @@
+"""Threads of a simulation: calls run inline, at a virtual time drawn from the seed.
+
+In: blocking calls. Out: futures. Calls of a one-thread worker keep their order; those of a pool may overtake.
+"""
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+_DELAY_S = (0.000_02, 0.001)
+
+
+class SimWorker:
+    """`ports.Worker` in virtual time. `stalled` holds every call back until `resume`."""
+
+    def __init__(self, random: Random, threads: int) -> None:
+        self._random = random
+        self._threads = threads
+        self._free_at = 0.0
+        self._pending = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def submit(self, call: Callable[[], T]) -> "asyncio.Future[T]":
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        at = loop.time() + self._random.uniform(*_DELAY_S)
+        if self._threads == 1:
+            # Strictly later: timers of one moment have no order.
+            at = self._free_at = max(at, self._free_at + 1e-6)
+        self._pending += 1
+        self._idle.clear()
+        loop.call_at(at, self._run, call, future)
+        return future
+
+    async def close(self) -> None:
+        await self._idle.wait()
+
+    def _run(self, call: Callable[[], Any], future: "asyncio.Future[Any]") -> None:
+        self._pending -= 1
+        if not self._pending:
+            self._idle.set()
+        try:
+            result = call()
+        except BaseException as error:  # noqa: BLE001 - carried to the caller
+            if not future.cancelled():
+                future.set_exception(error)
+        else:
+            if not future.cancelled():
+                future.set_result(result)
+
+
+class SimWorkers:
+    """`ports.Workers` in virtual time."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+
+    def start(self, name: str, threads: int = 1) -> SimWorker:
+        del name
+        return SimWorker(self._random, threads)
