@@ -272,10 +272,10 @@ def prune(
     for group in range(tip.boundary, target):
         yield PutAbsent(boundary_path(prefix, 0, group), seal(b"{}"))
         first = group * fan_out
-        yield Delete([manifest_path(prefix, v) for v in range(first, first + fan_out)])
+        yield Delete(tuple(manifest_path(prefix, v) for v in range(first, first + fan_out)))
         if (group + 1) % fan_out == 0:
             above = group // fan_out
             yield PutAbsent(boundary_path(prefix, 1, above), seal(b"{}"))
             groups = range(above * fan_out, (above + 1) * fan_out)
-            yield Delete([boundary_path(prefix, 0, below) for below in groups])
+            yield Delete(tuple(boundary_path(prefix, 0, below) for below in groups))
     return target

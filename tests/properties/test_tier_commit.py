@@ -1,0 +1,257 @@
+"""Manifest commits by two writers, one paused anywhere, in every order of every request and with every time-out.
+
+Goal: what a writer was told is committed is in every later version, and no writer is told so of a version that is not
+in the chain. Method: `interleavings` searches small worlds whole; boundary groups have two versions, so that a few
+commits prune what a paused writer is about to write.
+"""
+
+from functools import cache
+from itertools import pairwise
+
+import pytest
+from msgspec.structs import replace
+from tests.properties.interleavings import Confirmed, World
+
+from stratalog.errors import Fenced, Unavailable
+from stratalog.tier import commit as protocol
+from stratalog.tier.commit import Writer, commit, load_latest, prune
+from stratalog.tier.manifest import Entry, Manifest, SegmentState, encode
+from stratalog.tier.paths import manifest_path
+
+PREFIX = "p/"
+FAN_OUT = 2
+EMPTY = Manifest(cluster_id="c", topic_id="A" * 22, topic="t", partition=0)
+
+
+def entry(name):
+    return Entry(
+        id=name,
+        base_offset=0,
+        last_offset=0,
+        leader_epoch=0,
+        size=1,
+        data_size=1,
+        records=1,
+        min_timestamp=0,
+        max_timestamp=0,
+        min_timestamp_exact=True,
+        data_crc=0,
+        footer_crc=0,
+        leader_epochs=(),
+        state=SegmentState.COPY_FINISHED,
+        state_ms=0,
+    )
+
+
+def base_version(number):
+    made = replace(EMPTY, version=number, node_id=1, leader_epoch=1, write_id=f"base {number}")
+    return replace(made, segments=(entry("first"),))
+
+
+def bucket_of(*manifests):
+    return {manifest_path(PREFIX, made.version): encode(made) for made in manifests}
+
+
+def names(manifest):
+    return tuple(one.id for one in manifest.segments)
+
+
+def adding(name):
+    """The change that adds an entry, and finds it done."""
+
+    def change(tip):
+        tip = tip if tip is not None else EMPTY
+        return None if name in names(tip) else replace(tip, segments=(*tip.segments, entry(name)))
+
+    return change
+
+
+def committing(base, change, writer, write_id):
+    """One commit, and word of it."""
+    made = yield from commit(PREFIX, base, change, writer, write_id, fan_out=FAN_OUT)
+    yield Confirmed(made.version, made.leader_epoch, made.write_id, names(made))
+    return made
+
+
+def old_leader(base, name, attempts=1):
+    """The leader of epoch 1, who knows `base` and adds one segment, trying again after an outcome unknown."""
+
+    def program():
+        tip = base
+        for attempt in range(attempts):
+            try:
+                tip = yield from committing(tip, adding(name), Writer(1, 1), f"old {attempt}")
+            except Unavailable:
+                if attempt + 1 == attempts:
+                    raise
+            else:
+                return names(tip)
+        raise AssertionError
+
+    return program
+
+
+def new_leader(additions, hint=None, node=2, epoch=2, kept=0):
+    """A later leader: takes over, adds segments, prunes after each."""
+
+    def program():
+        tip = yield from load_latest(PREFIX, hint, fan_out=FAN_OUT)
+        writer = Writer(node, epoch)
+        write_id = f"new {node}"
+        tip = yield from committing(tip, lambda t: t or EMPTY, writer, f"{write_id} takes over")
+        for number in range(additions):
+            name = f"{node}-{number}"
+            tip = yield from committing(tip, adding(name), writer, f"{write_id} {name}")
+        boundary = yield from prune(PREFIX, tip, kept=kept, fan_out=FAN_OUT)
+        stamp = lambda t: replace(t, boundary=boundary) if t.boundary < boundary else None  # noqa: E731
+        tip = yield from committing(tip, stamp, writer, f"{write_id} pruned")
+        return names(tip)
+
+    return program
+
+
+def reader():
+    """A reader who opens the bucket at some moment."""
+    tip = yield from load_latest(PREFIX, fan_out=FAN_OUT)
+    return (
+        None if tip is None else Confirmed(tip.version, tip.leader_epoch, tip.write_id, names(tip))
+    )
+
+
+@cache
+def newest_in(objects):
+    """What a reader finds in a bucket at rest."""
+    world = World(dict(objects), [reader])
+    (end,) = world.ends()
+    newest = world.value(end, 0)
+    assert isinstance(newest, Confirmed), newest
+    return newest
+
+
+def hold(world, state, seen=()):
+    """What must be true of a run that has ended: `seen` are what readers got."""
+    chain = sorted({*state.confirmed, *seen}, key=lambda one: one.version)
+    for earlier, later in pairwise(chain):
+        assert earlier.version < later.version, (earlier, later)
+        assert earlier.epoch <= later.epoch, (earlier, later)
+        assert set(earlier.entries) <= set(later.entries), (earlier, later)
+    newest = newest_in(frozenset(world.objects(state).items()))
+    for told in state.confirmed:
+        assert told.version <= newest.version
+        assert set(told.entries) <= set(newest.entries), (told, newest)
+
+
+def search(world, readers=()):
+    """Every end of a world holds; how programs ended, as a set."""
+    outcomes = set()
+    for state in world.ends():
+        seen = [world.value(state, number) for number in readers]
+        hold(world, state, [one for one in seen if isinstance(one, Confirmed)])
+        outcomes.add(tuple(world.value(state, n) for n in range(len(world.programs))))
+    return outcomes
+
+
+def test_two_leaders_race_for_the_first_version():
+    programs = [old_leader(None, "a", attempts=2), new_leader(0)]
+    outcomes = search(World({}, programs, faults=2))
+    assert (("a",), ("a",)) in outcomes
+    assert ("Fenced", ()) in outcomes
+
+
+def test_a_leader_that_paused_before_its_put_is_found_out_after_the_pruning():
+    base = base_version(1)
+    programs = [old_leader(base, "zombie", attempts=2), new_leader(2)]
+    world = World(bucket_of(base), programs, faults=1)
+    outcomes = search(world)
+    assert ("Fenced", ("first", "2-0", "2-1")) in outcomes  # it lost
+    assert (("first", "zombie"), ("first", "zombie", "2-0", "2-1")) in outcomes  # it was in time
+    assert world.states > 1000
+
+
+def test_every_pair_of_faults_while_the_first_version_is_pruned():
+    programs = [old_leader(None, "zombie", attempts=2), new_leader(1)]
+    outcomes = search(World({}, programs, faults=2))
+    assert ("Fenced", ("2-0",)) in outcomes
+
+
+@pytest.mark.big
+def test_every_pair_of_faults_while_later_versions_are_pruned():
+    base = base_version(1)
+    programs = [old_leader(base, "zombie", attempts=2), new_leader(2)]
+    search(World(bucket_of(base), programs, faults=2))
+
+
+def test_two_levels_of_boundaries():
+    """Versions 2 and 3 get a boundary object of the second level, and lose their own, while the old leader sleeps."""
+    base = base_version(2)
+    before = base_version(1)
+    programs = [old_leader(base, "zombie"), new_leader(2, hint=base)]
+    world = World(bucket_of(before, base), programs, faults=1)
+    search(world)
+    assert any("boundary/1/" in path for state in world.ends() for path in world.objects(state))
+
+
+def test_two_new_leaders_prune_at_once():
+    base = base_version(1)
+    programs = [new_leader(1, hint=base, node=2), new_leader(1, hint=base, node=3, epoch=3)]
+    search(World(bucket_of(base), programs, faults=1))
+
+
+def test_readers_with_stale_lists_never_see_a_version_outside_the_chain():
+    programs = [old_leader(None, "zombie"), new_leader(1), reader]
+    outcomes = search(World({}, programs, stale_lists=2), readers=[2])
+    assert any(isinstance(outcome[2], Confirmed) for outcome in outcomes)
+
+
+@pytest.mark.big
+def test_readers_with_stale_lists_while_later_versions_are_pruned():
+    base = base_version(1)
+    programs = [old_leader(base, "zombie"), new_leader(2, hint=base), reader]
+    search(World(bucket_of(base), programs, stale_lists=2), readers=[2])
+
+
+def test_a_new_leader_whose_lists_are_stale():
+    base = base_version(1)
+    programs = [new_leader(1, node=2), new_leader(1, node=3, epoch=3)]
+    search(World(bucket_of(base), programs, stale_lists=3))
+
+
+def no_boundary(prefix, version, *, fan_out):
+    return False
+    yield
+
+
+def ignoring_time_outs(prefix, new):
+    """A put whose answer is lost taken for a put that was lost."""
+    try:
+        won = yield protocol.PutAbsent(manifest_path(prefix, new.version), encode(new))
+    except Unavailable:
+        won = True
+    if won:
+        return new
+    found = yield protocol.Get(manifest_path(prefix, new.version))
+    return protocol.decode(found, "") if found is not None else new
+
+
+@pytest.mark.parametrize(
+    ("part", "broken"),
+    [
+        ("is_pruned", no_boundary),
+        ("_refuse_if_fenced", lambda tip, writer: None),
+        ("_put_version", ignoring_time_outs),
+    ],
+)
+def test_the_search_finds_a_protocol_without_one_of_its_parts(monkeypatch, part, broken):
+    """The proof can fail: each part taken out breaks the chain in some run."""
+    monkeypatch.setattr(protocol, part, broken)
+    base = base_version(1)
+    programs = [old_leader(base, "zombie"), new_leader(2)]
+    with pytest.raises(AssertionError):
+        search(World(bucket_of(base), programs, faults=1))
+
+
+def test_a_leader_of_the_same_epoch_on_another_node_is_fenced():
+    base = base_version(1)
+    program = commit(PREFIX, base, adding("x"), Writer(2, 1), "w")
+    with pytest.raises(Fenced):
+        next(program)
