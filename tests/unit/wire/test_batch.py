@@ -1,6 +1,8 @@
 """Record batches as views: what a broker demands, assigns and stamps."""
 
 import pytest
+from crc32c import crc32c
+
 from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.wire.batch import (
     HEADER,
@@ -14,8 +16,6 @@ from stratalog.wire.batch import (
     set_log_append_time,
 )
 from stratalog.wire.records import Record, build_batch, read_records
-
-from crc32c import crc32c
 
 RECORDS = [Record(0, 1000 + n, b"key %d" % n, b"value %d" % n) for n in range(3)]
 
@@ -144,7 +144,9 @@ def test_offset_and_epoch_are_assigned_in_place_and_the_crc_still_holds():
     assert (header.base_offset, header.leader_epoch) == (1 << 40, 9)
     assert crc_holds(two, half, header)
     assert parse_header(two).base_offset == 40
-    assert [record.offset for record in read_records(two[half:])] == [(1 << 40) + n for n in range(3)]
+    assert [record.offset for record in read_records(two[half:])] == [
+        (1 << 40) + n for n in range(3)
+    ]
 
 
 def test_log_append_time_is_stamped_in_place():

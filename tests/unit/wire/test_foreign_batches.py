@@ -6,13 +6,13 @@ import threading
 from contextlib import contextmanager
 
 import pytest
+from tests.compat.tools import java_tool
+
 from stratalog.wire.batch import check_produced
 from stratalog.wire.compression import CODEC_NAMES, CODECS
 from stratalog.wire.frames import FrameReader
 from stratalog.wire.messages import UnsupportedVersion, decode_request, encode_response, response
 from stratalog.wire.records import Record, build_batch, read_records
-
-from tests.compat.tools import java_tool
 
 RECORDS = [
     Record(n, 1_700_000_000_000 + n % 7, b"key %d" % n, b"some value " * (n % 50), (("h", b"x"),))
@@ -36,9 +36,11 @@ def test_kafka_python_and_we_read_each_other(codec):
         (one.offset, one.timestamp, one.key, one.value, tuple(one.headers)) for one in ours
     ] == rows(RECORDS)
 
-    builder = DefaultRecordBatchBuilder(2, CODECS[codec], False, -1, -1, -1, 1 << 20)  # noqa: FBT003
+    builder = DefaultRecordBatchBuilder(2, CODECS[codec], False, -1, -1, -1, 1 << 20)
     for record in RECORDS:
-        builder.append(record.offset, record.timestamp, record.key, record.value, list(record.headers))
+        builder.append(
+            record.offset, record.timestamp, record.key, record.value, list(record.headers)
+        )
     theirs = bytes(builder.build())
     check_produced(memoryview(theirs), max_batch_bytes=1 << 20)
     assert rows(read_records(theirs)) == rows(RECORDS)
@@ -64,7 +66,9 @@ def test_aiokafka_and_we_read_each_other(codec):
         batch_size=1 << 20,
     )
     for record in RECORDS:
-        builder.append(record.offset, record.timestamp, record.key, record.value, list(record.headers))
+        builder.append(
+            record.offset, record.timestamp, record.key, record.value, list(record.headers)
+        )
     theirs = bytes(builder.build())
     check_produced(memoryview(theirs), max_batch_bytes=1 << 20)
     assert rows(read_records(theirs)) == rows(RECORDS)
@@ -81,7 +85,9 @@ def test_kafkas_own_tool_reads_ours_in_every_codec(tmp_path):
         "org.apache.kafka.tools.DumpLogSegments", "--print-data-log", "--files", str(log)
     )
     assert done.returncode == 0, done.stderr
-    printed = re.findall(r"^\| offset: (\d+) .*? key: (.*?) payload: ?(.*)$", done.stdout, re.M)
+    printed = re.findall(
+        r"^\| offset: (\d+) .*? key: (.*?) payload: ?(.*)$", done.stdout, re.MULTILINE
+    )
     assert [(int(offset), key, value) for offset, key, value in printed] == [
         (n * len(RECORDS) + one.offset, one.key.decode(), one.value.decode())
         for n in range(len(CODEC_NAMES))

@@ -3,6 +3,7 @@
 import tracemalloc
 
 import pytest
+
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.frames import SCRATCH_BYTES, FrameReader
 

@@ -3,6 +3,7 @@
 from uuid import UUID
 
 import pytest
+
 from stratalog.wire.ids import topic_id_parse, topic_id_text
 from stratalog.wire.murmur2 import murmur2, partition_of_key
 

@@ -1,6 +1,7 @@
 """Records inside batches, and the codecs."""
 
 import pytest
+
 from stratalog.errors import Corrupt
 from stratalog.wire.batch import parse_header
 from stratalog.wire.compression import CODEC_NAMES, CODECS, compress, decompress
@@ -82,7 +83,9 @@ def test_snappy_blocks_are_xerials():
 def test_lz4_blocks_are_independent():
     made = compress(CODECS["lz4"], bytes(200_000))
     assert made[:4] == b"\x04\x22\x4d\x18"
-    assert made[4] & 0b11101011 == 0b01100000  # version 1, independent, no content size, no dictionary
+    assert (
+        made[4] & 0b11101011 == 0b01100000
+    )  # version 1, independent, no content size, no dictionary
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,269 @@
+"""Requests and responses, whole: headers, versions, constructors, and records that are not copied."""
+
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+from kio.schema.index import api_key_map, schema_name_map
+from kio.static.constants import EntityType
+
+from stratalog.errors import Corrupt, ErrorCode, Rejected
+from stratalog.wire import fetch
+from stratalog.wire.apis import APIS, is_flexible
+from stratalog.wire.construct import body_class
+from stratalog.wire.fetch import FetchedPartition, FetchedTopic, FetchResponse
+from stratalog.wire.messages import (
+    RequestHeader,
+    UnsupportedVersion,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+    parse_header,
+    request,
+    response,
+)
+from stratalog.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+
+SERVED = {key: (api.oldest, api.newest) for key, api in APIS.items()}
+TOPIC_ID = UUID(int=0x1234)
+LARGE = memoryview(bytearray(b"r" * 100_000))
+
+
+def frame_of(buffers):
+    """The frame as a broker gets it: without its length, which must be right, in writable memory."""
+    whole = bytearray(b"".join(buffers))
+    assert int.from_bytes(whole[:4], "big") == len(whole) - 4
+    return memoryview(whole)[4:]
+
+
+def test_the_table_of_apis_is_kios():
+    assert {key: api.name for key, api in APIS.items()} == dict(api_key_map)
+    for key, api in APIS.items():
+        versions = schema_name_map[api.name]
+        assert sorted(versions) == list(range(api.oldest, api.newest + 1))
+        for version in versions:
+            for side in ("request", "response"):
+                cls = body_class(key, version, side)
+                assert cls.__type__ is EntityType[side]
+                assert (cls.__api_key__, cls.__version__) == (key, version)
+                assert cls.__flexible__ == is_flexible(key, version)
+                flexible_header = 2 if side == "request" else 1
+                expected = flexible_header - (0 if is_flexible(key, version) else 1)
+                if (key, side) == (18, "response"):
+                    expected = 0
+                assert cls.__header_schema__.__version__ == expected
+
+
+@pytest.mark.parametrize("client_id", [None, "", "me", "größe"])
+@pytest.mark.parametrize("version", [11, 12])
+def test_a_header_is_read_as_it_was_written(client_id, version):
+    body = request(13, 3).LeaveGroupRequest(group_id="g", members=[])
+    frame = frame_of(encode_request(13, 3, -5, client_id, body))
+    assert parse_header(frame)[0] == RequestHeader(13, 3, -5, client_id)
+    make = request(18, 3)
+    body = make.ApiVersionsRequest(client_software_name="n", client_software_version="v")
+    decoded = decode_request(frame_of(encode_request(18, 3, 7, client_id, body)), SERVED)
+    assert (decoded.api_key, decoded.version, decoded.correlation_id) == (18, 3, 7)
+    assert decoded.client_id == client_id
+    assert decoded.body == body
+
+
+def test_tags_in_a_header_are_skipped():
+    body = request(3, 9).MetadataRequest(
+        topics=None,
+        allow_auto_topic_creation=True,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=False,
+    )
+    whole = bytes(frame_of(encode_request(3, 9, 1, "me", body)))
+    tagged = whole[:12] + b"\2\0\3abc\x7f\1x" + whole[13:]
+    assert whole[12] == 0
+    assert decode_request(memoryview(tagged), SERVED).body == body
+
+
+@pytest.mark.parametrize(("key", "version"), [(18, 5), (3, 14), (0, 2), (0, -1), (999, 0), (-1, 0)])
+def test_what_is_not_served_is_refused_with_its_header(key, version):
+    frame = key.to_bytes(2, "big", signed=True) + version.to_bytes(2, "big", signed=True)
+    frame += (77).to_bytes(4, "big") + b"\0\2me" + b"\0junk"
+    with pytest.raises(UnsupportedVersion) as refused:
+        decode_request(memoryview(frame), SERVED)
+    assert refused.value.code is ErrorCode.unsupported_version
+    assert refused.value.request_header == RequestHeader(key, version, 77, "me")
+
+
+def test_only_what_is_served_is_read():
+    body = request(12, 4).HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+    frame = frame_of(encode_request(12, 4, 1, None, body))
+    assert decode_request(frame, {12: (0, 4)}).body == body
+    for served in ({12: (0, 3)}, {12: (5, 6)}, {11: (0, 9)}, {}):
+        with pytest.raises(UnsupportedVersion):
+            decode_request(frame, served)
+
+
+def test_a_null_array_where_none_may_be_is_refused():
+    body = request(19, 7).CreateTopicsRequest(topics=[], timeout=1000)
+    frame = frame_of(encode_request(19, 7, 1, None, body))
+    position = parse_header(frame)[1]
+    assert frame[position] == 1
+    frame[position] = 0
+    with pytest.raises(Rejected, match="topics must not be null"):
+        decode_request(frame, SERVED)
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "before"),
+    [
+        (3, 1, b""),
+        (3, 12, b""),
+        (0, 8, b"\xff\xff" + bytes(6)),  # transactional id, acks, timeout
+        (0, 9, b"\0" + bytes(6)),
+        (0, 9, b"\0" + bytes(6) + b"\2\2t"),  # and a topic
+        (20, 1, b""),
+        (
+            14,
+            5,
+            b"\1" + bytes(4) + b"\1" + b"\0\0\0",
+        ),  # group, generation, member, instance, type, name
+    ],
+)
+def test_an_array_that_announces_billions_is_refused_at_once(key, version, before):
+    flexible = is_flexible(key, version)
+    frame = key.to_bytes(2, "big") + version.to_bytes(2, "big") + bytes(4) + b"\xff\xff"
+    frame += b"\0" * flexible + before
+    frame += b"\xff\xff\xff\xff\x0f" if flexible else b"\x7f\xff\xff\xff"
+    with pytest.raises(Rejected, match="an array of") as refused:
+        decode_request(memoryview(frame + bytes(40)), SERVED)
+    assert refused.value.code is ErrorCode.invalid_request
+
+
+def test_produced_records_are_views_of_the_frame():
+    topic = ProduceTopic("t", None, [ProducePartition(3, LARGE), ProducePartition(4, None)])
+    pieces = encode_request(0, 9, 5, "me", ProduceRequest(None, -1, 30_000, [topic]))
+    assert any(piece is LARGE for piece in pieces)
+    frame = frame_of(pieces)
+    decoded = decode_request(frame, SERVED).body
+    records = decoded.topics[0].partitions[0].records
+    assert records == LARGE
+    assert records.obj is frame.obj
+    records[0] = 0x21
+    assert bytes(frame).count(b"!rrr") == 1
+    assert decoded.topics[0].partitions[1].records is None
+
+
+def test_fetched_records_are_views_on_both_sides():
+    parts = [LARGE[:60_000], LARGE[60_000:]]
+    topic = FetchedTopic("t", None, [FetchedPartition(0, 0, 9, 9, 0, None, -1, parts)])
+    pieces = encode_response(1, 12, 5, FetchResponse(0, 0, 0, [topic]))
+    assert [any(piece is part for piece in pieces) for part in parts] == [True, True]
+    frame = frame_of(pieces)
+    correlation_id, decoded = decode_response(1, 12, frame)
+    assert correlation_id == 5
+    records = decoded.topics[0].partitions[0].records
+    assert records == LARGE
+    assert records.obj is frame.obj
+
+
+def test_small_records_travel_in_one_piece():
+    topic = FetchedTopic("t", None, [FetchedPartition(0, 0, 9, records=[b"a", b"b"])] * 3)
+    pieces = encode_response(1, 12, 5, FetchResponse(0, 0, 0, [topic]))
+    assert len(pieces) == 1
+    decoded = decode_response(1, 12, frame_of(pieces))[1]
+    assert [bytes(one.records) for one in decoded.topics[0].partitions] == [b"ab"] * 3
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_an_api_versions_answer_has_the_old_header_in_every_version(version):
+    make = response(18, version)
+    body = make.ApiVersionsResponse(
+        error_code=0, api_keys=[make.ApiVersion(api_key=0, min_version=0, max_version=12)]
+    )
+    frame = frame_of(encode_response(18, version, 0x01020304, body))
+    assert bytes(frame[:6]) == b"\1\2\3\4\0\0"
+    assert decode_response(18, version, frame) == (0x01020304, body)
+
+
+def test_a_constructor_drops_what_its_version_lacks_and_converts_what_it_has():
+    def metadata(version):
+        make = response(3, version)
+        return make.MetadataResponse(
+            error_code=ErrorCode.none,
+            brokers=[make.MetadataResponseBroker(node_id=1, host="h", port=9, rack="r")],
+            cluster_id="c",
+            controller_id=1,
+            topics=[
+                make.MetadataResponseTopic(
+                    error_code=3, name="t", topic_id=TOPIC_ID, is_internal=False, partitions=[]
+                )
+            ],
+        )
+
+    old, new = metadata(0), metadata(12)
+    assert not hasattr(old, "cluster_id")
+    assert not hasattr(old.topics[0], "topic_id")
+    assert new.topics[0].topic_id == TOPIC_ID
+    assert new.topics[0].error_code is ErrorCode.unknown_topic_or_partition
+    assert isinstance(new.topics, tuple)
+    assert new.throttle_time == timedelta(0)
+    late = response(12, 4).HeartbeatResponse(error_code=0, throttle_time=1500)
+    assert late.throttle_time == timedelta(milliseconds=1500)
+
+
+def test_a_class_that_only_other_versions_have_makes_nothing():
+    assert response(0, 3).BatchIndexAndErrorMessage(batch_index=0) is None
+    assert response(0, 8).BatchIndexAndErrorMessage(batch_index=0).batch_index == 0
+
+
+def test_a_misspelt_name_is_a_bug_in_every_version():
+    make = response(12, 0)
+    with pytest.raises(TypeError, match="throtle"):
+        make.HeartbeatResponse(error_code=0, throtle_time=0)
+    with pytest.raises(TypeError, match="without error_code"):
+        make.HeartbeatResponse()
+    with pytest.raises(AttributeError, match="HeartbeetResponse"):
+        _ = make.HeartbeetResponse
+
+
+def test_an_error_that_we_do_not_know_yet_is_an_unknown_error():
+    body = response(12, 0).HeartbeatResponse(error_code=0)
+    frame = frame_of(encode_response(12, 0, 1, body))
+    frame[4:6] = (9999).to_bytes(2, "big")
+    assert decode_response(12, 0, frame)[1].error_code is ErrorCode.unknown_server_error
+
+
+def test_times_beyond_what_python_can_say_are_the_nearest_it_can():
+    make = request(8, 2)
+    body = make.OffsetCommitRequest(
+        group_id="g", generation_id_or_member_epoch=1, member_id="m", retention_time=-1, topics=[]
+    )
+    frame = frame_of(encode_request(8, 2, 1, None, body))
+    assert decode_request(frame, SERVED).body.retention_time == timedelta(milliseconds=-1)
+    assert bytes(frame[-12:]) == b"\xff" * 8 + bytes(4)
+    frame[-12:-4] = ((1 << 63) - 1).to_bytes(8, "big")
+    assert decode_request(frame, SERVED).body.retention_time.days > 900_000_000
+
+
+@pytest.mark.parametrize("junk", [b"", b"\0\0\0", b"\0\0\0\1", b"\0\0\0\1\xff\xff"])
+def test_a_response_that_is_none_is_corrupt(junk):
+    with pytest.raises(Corrupt):
+        decode_response(3, 12, memoryview(junk))
+    with pytest.raises(Corrupt):
+        decode_response(1, 12, memoryview(junk))
+
+
+def test_a_fetch_answer_may_name_leaders_and_where_they_listen():
+    partition = FetchedPartition(
+        0, 6, -1, diverging_epoch=(3, 40), current_leader=(2, 8), snapshot_id=(1 << 40, 5)
+    )
+    endpoint = fetch.NodeEndpoint(2, "host", 9092, "rack")
+    sent = FetchResponse(0, 0, 0, [FetchedTopic("", TOPIC_ID, [partition])], [endpoint])
+    received = decode_response(1, 16, frame_of(encode_response(1, 16, 1, sent)))[1]
+    assert received.node_endpoints == [endpoint]
+    back = received.topics[0].partitions[0]
+    assert (back.diverging_epoch, back.current_leader, back.snapshot_id) == (
+        (3, 40),
+        (2, 8),
+        (1 << 40, 5),
+    )
+    older = decode_response(1, 12, frame_of(encode_response(1, 12, 1, sent)))[1]
+    assert older.node_endpoints == []
