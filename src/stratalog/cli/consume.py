@@ -30,7 +30,7 @@ FETCH_WAIT_MS = 500
 
 
 def consume(
-    topic: Annotated[str, typer.Argument()],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     start: Annotated[
         str,
         typer.Option(
@@ -40,9 +40,11 @@ def consume(
         ),
     ] = "end",
     partition: Annotated[
-        list[int] | None, typer.Option(help="Only this partition; may be repeated.")
+        list[int] | None, typer.Option(metavar="N", help="Only this partition; may be repeated.")
     ] = None,
-    max_messages: Annotated[int | None, typer.Option(min=1, help="Stop after so many.")] = None,
+    max_messages: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Stop after so many.")
+    ] = None,
     until_end: Annotated[
         bool, typer.Option("--until-end", help="Stop at what is the end when it starts.")
     ] = False,

@@ -51,9 +51,10 @@ class Order:
 
 
 def produce(
-    topic: Annotated[str, typer.Argument()],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     file: Annotated[
-        Path | None, typer.Argument(help="A file of lines; by default standard input.")
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="A file of lines; by default standard input."),
     ] = None,
     key_separator: Annotated[
         str | None, typer.Option(metavar="TEXT", help="What is before it in a line is the key.")
@@ -67,7 +68,9 @@ def produce(
     timestamp: Annotated[
         int | None, typer.Option(metavar="MS", help="The timestamp of every record.")
     ] = None,
-    partition: Annotated[int | None, typer.Option(help="All to this partition.")] = None,
+    partition: Annotated[
+        int | None, typer.Option(metavar="N", help="All to this partition.")
+    ] = None,
     compression: Annotated[str, typer.Option(metavar="|".join(COMPRESSIONS))] = "none",
     acks: Annotated[str, typer.Option(metavar="all|1|0", help="Who must have it.")] = "all",
     json: Annotated[bool, typer.Option("--json", help="Print the count as JSON.")] = False,

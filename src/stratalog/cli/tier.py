@@ -59,7 +59,9 @@ def list_bucket(url: Url, json: Json = False) -> None:
 @tier_app.command()
 def describe(
     url: Url,
-    topic: Annotated[str | None, typer.Argument(help="By default all of them.")] = None,
+    topic: Annotated[
+        str | None, typer.Argument(metavar="[TOPIC]", help="By default all of them.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Show the segments of each partition that the newest manifests name."""

@@ -32,8 +32,12 @@ Name = Annotated[str, typer.Argument(metavar="TOPIC")]
 @topic_app.command()
 def create(
     name: Name,
-    partitions: Annotated[int, typer.Option(help="By default the broker's num.partitions.")] = -1,
-    replication_factor: Annotated[int, typer.Option(help="By default the broker's.")] = -1,
+    partitions: Annotated[
+        int, typer.Option(metavar="N", help="By default the broker's num.partitions.")
+    ] = -1,
+    replication_factor: Annotated[
+        int, typer.Option(metavar="N", help="By default the broker's.")
+    ] = -1,
     config: Annotated[
         list[str] | None, typer.Option("--config", "-c", metavar="NAME=VALUE", help="A setting.")
     ] = None,

@@ -1,0 +1,258 @@
+"""Writes the references in docs/ from the code: settings, command line, protocol, metrics and log events.
+
+In: the product's tables, commands and docstrings. Out: docs/settings.md, cli.md, protocol.md, metrics.md; with
+`--check` nothing but exit 1 where one of them is stale. It never writes anything else.
+
+    .venv/bin/python scripts/generate_docs.py
+"""
+
+import ast
+import inspect
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+os.environ |= {"TERMINAL_WIDTH": "100", "COLUMNS": "100", "NO_COLOR": "1"}
+
+import typer
+from typer.testing import CliRunner
+
+from stratalog.broker.apis import APIS
+from stratalog.cli.main import app
+from stratalog.config.broker_settings import BROKER_SETTINGS
+from stratalog.config.kafka_only import KAFKA_ONLY
+from stratalog.config.kinds import Kind, Setting
+from stratalog.config.topic_settings import TOPIC_SETTINGS
+
+TOP = Path(__file__).resolve().parent.parent
+SOURCE = TOP / "src" / "stratalog"
+NOTICE = "<!-- Written by scripts/generate_docs.py; change the code, then run it. -->\n"
+LEVELS = ("debug", "info", "warning", "error", "critical")
+METRIC_KINDS = ("Counter", "Gauge", "Histogram", "Summary", "Info")
+
+
+def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """A Markdown table."""
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "".join(
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines
+    )
+
+
+def default_of(setting: Setting) -> str:
+    """A default for people: what it is, and Kafka's where that differs."""
+    text = setting.text(setting.default)
+    shown = "not set" if text is None else f"`{text}`" if text else "empty"
+    return f"{shown} (Kafka: {setting.kafka_default})" if setting.kafka_default else shown
+
+
+def setting_row(setting: Setting, *more: str) -> tuple[str, ...]:
+    """One setting's line."""
+    kind = setting.kind.name.lower() if setting.kind is not Kind.PASSWORD else "password"
+    marks = ("**ours** " if setting.ours else "") + ("*no effect yet* " if setting.inert else "")
+    return (
+        f"`{setting.name}`",
+        kind,
+        default_of(setting),
+        setting.accepted,
+        marks + setting.doc,
+        *more,
+    )
+
+
+def settings() -> str:
+    """docs/settings.md."""
+    broker = [setting_row(setting) for _, setting in sorted(BROKER_SETTINGS.items())]
+    topic = [
+        setting_row(known.setting, ", ".join(f"`{s.name}`" for s in known.synonyms) or "none")
+        for _, known in sorted(TOPIC_SETTINGS.items())
+    ]
+    head = ("name", "type", "default", "accepted", "what it does")
+    ignored = " ".join(f"`{name}`" for name in sorted(KAFKA_ONLY))
+    return f"""# Settings
+
+{NOTICE}
+Names and types are Apache Kafka's. A broker takes them from a properties file, from the environment
+(`STRATA_LOG_RETENTION_MS` is `log.retention.ms`; `KAFKA_LOG_RETENTION_MS` too, and yields to the former) and from
+`--override NAME=VALUE`; an override beats the environment, the environment the file. An unknown name is a warning, a
+wrong value is an error of one line and exit code 2. Settings marked **ours** do not exist in Kafka.
+
+## Broker
+
+{table(head, broker)}
+## Topic
+
+Given when a topic is made; where it says nothing, the broker's setting counts, the first one that is set.
+
+{table((*head, "broker's default"), topic)}
+## Kafka's settings without effect here
+
+Each is accepted with a warning that says so, so that a file written for Kafka works as it is:
+
+{ignored}
+"""
+
+
+def command_pages(command: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """(words, help text) of a command and of all below it."""
+    done = CliRunner().invoke(app, [*words[1:], "--help"], prog_name="strata")
+    assert done.exit_code == 0, done.output
+    yield words, "\n".join(line.rstrip() for line in done.output.strip().splitlines())
+    for name, below in sorted(getattr(command, "commands", {}).items()):
+        yield from command_pages(below, (*words, name))
+
+
+def cli() -> str:
+    """docs/cli.md."""
+    pages = [
+        f"## {' '.join(words)}\n\n```\n{text}\n```\n"
+        for words, text in command_pages(typer.main.get_command(app), ("strata",))
+    ]
+    return f"""# The `strata` command
+
+{NOTICE}
+Exit codes: 0; 1 where something that was looked at is not sound; 2 where a person must act, said in one line on
+standard error.
+
+{chr(10).join(pages)}"""
+
+
+def protocol() -> str:
+    """docs/protocol.md."""
+    rows = []
+    notes = []
+    for key, api in sorted(APIS.items()):
+        module = import_module(api.handle.__module__)
+        opening, _, body = inspect.cleandoc(module.__doc__ or "").partition("\n\n")
+        low, high = api.advertised
+        advertised = f"{low}-{high}" if low < high else str(low)
+        served = f"{api.served[0]}-{api.served[1]}" if api.served[0] < api.served[1] else str(high)
+        rows.append(
+            (
+                str(key),
+                api.name,
+                advertised,
+                served,
+                f"`broker/apis/{Path(module.__file__ or '').name}`",
+            )
+        )
+        notes.append(
+            f"### {api.name}\n\n{' '.join(opening.split())}\n\n{body.strip()}\n".rstrip() + "\n"
+        )
+    return f"""# Protocol
+
+{NOTICE}
+The requests of Apache Kafka's protocol that a broker answers; ApiVersions tells clients the same table. Answers come in
+the order of the requests of a connection.
+
+{table(("key", "API", "advertised", "served", "handler"), rows)}
+## What the versions changed
+
+{chr(10).join(notes)}"""
+
+
+def calls_in(tree: ast.Module) -> Iterator[ast.Call]:
+    """Every call in a module."""
+    return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+
+
+def first_text(call: ast.Call) -> str | None:
+    """A call's first argument where it is plain text."""
+    match call.args:
+        case [ast.Constant(value=str(text)), *_]:
+            return text
+        case _:
+            return None
+
+
+def log_events() -> list[tuple[str, ...]]:
+    """(event, level, fields, module) of everything that the product logs."""
+    rows = set()
+    for path in SOURCE.rglob("*.py"):
+        source = path.read_text()
+        if "structlog" not in source:
+            continue
+        for call in calls_in(ast.parse(source)):
+            text = first_text(call)
+            match call.func:
+                case ast.Attribute(attr=level, value=logger) if (
+                    level in LEVELS and text and "log" in ast.unparse(logger).lower()
+                ):
+                    fields = " ".join(
+                        f"`{k.arg}`" for k in call.keywords if k.arg and k.arg != "exc_info"
+                    )
+                    rows.add((text, level, fields, path.relative_to(SOURCE).as_posix()))
+                case _:
+                    pass
+    return sorted(rows)
+
+
+def metric_rows() -> list[tuple[str, ...]]:
+    """(name, kind, meaning, module) of every metric that the product makes."""
+    rows = set()
+    for path in SOURCE.rglob("*.py"):
+        text = path.read_text()
+        if "prometheus_client" not in text:
+            continue
+        for call in calls_in(ast.parse(text)):
+            kind = ast.unparse(call.func).rpartition(".")[2]
+            if kind in METRIC_KINDS and (name := first_text(call)):
+                help_text = (
+                    call.args[1].value
+                    if len(call.args) > 1 and isinstance(call.args[1], ast.Constant)
+                    else ""
+                )
+                rows.add(
+                    (f"`{name}`", kind.lower(), str(help_text), path.relative_to(SOURCE).as_posix())
+                )
+    return sorted(rows)
+
+
+def metrics() -> str:
+    """docs/metrics.md."""
+    made = metric_rows()
+    figures = (
+        table(("name", "kind", "meaning", "made in"), made) if made else "None is exported yet.\n"
+    )
+    events = table(("event", "level", "fields", "logged in"), log_events())
+    return f"""# Metrics and log events
+
+{NOTICE}
+## Metrics
+
+{figures}
+## Log events
+
+One line each on standard output, as an event with named fields.
+
+{events}"""
+
+
+def references() -> Mapping[str, str]:
+    """Every generated page by its name in docs/."""
+    return {
+        "settings.md": settings(),
+        "cli.md": cli(),
+        "protocol.md": protocol(),
+        "metrics.md": metrics(),
+    }
+
+
+def main() -> None:
+    """Write the pages, or with `--check` exit 1 naming those that are stale."""
+    checking = "--check" in sys.argv[1:]
+    for name, text in references().items():
+        page = TOP / "docs" / name
+        if page.exists() and page.read_text() == text:
+            continue
+        if checking:
+            sys.exit(f"docs/{name} is stale: run scripts/generate_docs.py")
+        page.write_text(text)
+        print(f"wrote docs/{name}")
+
+
+if __name__ == "__main__":
+    main()

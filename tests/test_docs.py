@@ -1,0 +1,98 @@
+"""Documentation that cannot rot: references are what the code says; links, commands and settings exist."""
+
+import re
+from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from typer.main import get_command
+
+from stratalog.cli.main import app
+from stratalog.config.broker_settings import BROKER_SETTINGS
+from stratalog.config.kafka_only import KAFKA_ONLY
+from stratalog.config.topic_settings import TOPIC_SETTINGS
+
+TOP = Path(__file__).parent.parent
+PAGES = sorted([*TOP.glob("*.md"), *TOP.glob("docs/**/*.md"), *TOP.glob("pipelines/**/*.md")])
+WRITTEN_BY_HAND = (
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "docs/formats.md",
+)
+
+
+@cache
+def generator() -> ModuleType:
+    spec = spec_from_file_location("generate_docs", TOP / "scripts" / "generate_docs.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["settings.md", "cli.md", "protocol.md", "metrics.md"])
+def test_a_reference_is_what_the_code_says(name: str) -> None:
+    written = (TOP / "docs" / name).read_text()
+    assert written == generator().references()[name], "stale: run scripts/generate_docs.py"
+
+
+@pytest.mark.parametrize("name", WRITTEN_BY_HAND)
+def test_a_page_is_there_and_says_something(name: str) -> None:
+    assert (TOP / name).read_text().startswith("# ")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(TOP)))
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = [
+        target
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
+        if "://" not in target and not (page.parent / target).exists()
+    ]
+    assert not broken
+
+
+def test_readme_opens_with_what_it_is_and_the_two_commands() -> None:
+    opening = "\n".join((TOP / "README.md").read_text().splitlines()[:30])
+    assert "./run" in opening
+    assert "./test" in opening
+    for command in ("run", "test", ".ci/run"):
+        assert (TOP / command).stat().st_mode & 0o100, f"./{command} cannot be run"
+
+
+def command_words(command: object, words: tuple[str, ...]) -> set[tuple[str, ...]]:
+    found = {words}
+    for name, below in getattr(command, "commands", {}).items():
+        found |= command_words(below, (*words, name))
+    return found
+
+
+def test_commands_named_in_pages_exist() -> None:
+    known = command_words(get_command(app), ("strata",))
+    firsts = {words[1] for words in known if len(words) > 1}
+    groups = {words[1] for words in known if len(words) > 2}
+    unknown = []
+    for page in PAGES:
+        for first, second in re.findall(r"\bstrata ([a-z]+)(?: ([a-z|]+))?", page.read_text()):
+            seconds = second.split("|") if second and first in groups else []
+            if first not in firsts or any(("strata", first, word) not in known for word in seconds):
+                unknown.append(f"{page.name}: strata {first} {second}".rstrip())
+    assert not unknown
+
+
+def test_settings_named_in_pages_exist() -> None:
+    known = BROKER_SETTINGS.keys() | TOPIC_SETTINGS.keys() | KAFKA_ONLY
+    families = {name.partition(".")[0] for name in known}
+    unknown = []
+    for name in WRITTEN_BY_HAND:
+        words = re.findall(r"`([a-z]+(?:\.[a-z]+){2,})`", (TOP / name).read_text())
+        unknown += [
+            f"{name}: {word}"
+            for word in words
+            if word.partition(".")[0] in families and word not in known
+        ]
+    assert not unknown
