@@ -1,0 +1,61 @@
+"""Buckets with known contents, written by the code that brokers write them with."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID, uuid5
+
+from stratalog.adapters.system import SystemEntropy
+from stratalog.ports import ObjectStore
+from stratalog.tier.archiver import ClosedSegment
+from stratalog.tier.identity import claim_bucket, register_topic
+from stratalog.tier.partition_tier import PartitionTier
+from stratalog.wire.records import BatchBuilder
+
+CLUSTER = "stratalog-test-cluster"
+NOW_MS = 1_700_000_000_000
+
+
+def topic_id(name: str) -> UUID:
+    """The same id for the same name, always."""
+    return uuid5(UUID(int=7), name)
+
+
+def batch(base_offset: int, count: int, *, codec: str = "none", size: int = 20) -> bytes:
+    """A batch of `count` records whose key and value say their offset; timestamps are NOW_MS + offset."""
+    builder = BatchBuilder(codec)
+    for offset in range(base_offset, base_offset + count):
+        value = b"value-%d" % offset
+        builder.add(b"key-%d" % offset, value.ljust(size, b"."), NOW_MS + offset)
+    return bytes(builder.build(base_offset, 0))
+
+
+@dataclass
+class Bucket:
+    """One cluster's bucket, filled partition by partition."""
+
+    store: ObjectStore
+
+    def create(self, name: str, partitions: int = 1) -> None:
+        """Register a topic."""
+        claim_bucket(self.store, CLUSTER, NOW_MS)
+        register_topic(self.store, CLUSTER, topic_id(name), name, partitions, {}, NOW_MS)
+
+    def archive(
+        self, name: str, partition: int, segments: Sequence[Sequence[bytes]], *, first: int = 0
+    ) -> int:
+        """Archive segments of batches that follow each other from offset `first`; returns the tiered end."""
+        tier = PartitionTier(
+            self.store, CLUSTER, topic_id(name), name, partition, 1, SystemEntropy(), 1 << 10
+        )
+        tier.activate(0, now_ms=NOW_MS)
+        closed = []
+        base = first
+        for batches in segments:
+            end = base
+            for one in batches:
+                end = int.from_bytes(one[:8], "big") + int.from_bytes(one[23:27], "big") + 1
+            data = b"".join(batches)
+            closed.append(ClosedSegment(base, end, lambda data=data: [data], ((0, base),)))
+            base = end
+        tier.archive(closed, last_stable_offset=base, log_start_offset=first, now_ms=NOW_MS)
+        return base
