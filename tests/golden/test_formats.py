@@ -1,0 +1,158 @@
+"""Goal: what lies in a bucket stays readable, and is written the same for ever. Method: files that were written once,
+held byte for byte against what today's code writes, and read back.
+
+These files never change. A format that changes gets a new version, a new file, and readers for both.
+"""
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from tests.unit.tier.segments import CountingEntropy, closed
+
+from stratalog.adapters.object_store import MemoryStore
+from stratalog.errors import Corrupt
+from stratalog.tier.archiver import PartitionKey, archive
+from stratalog.tier.commit import FAN_OUT, is_pruned, prune, run
+from stratalog.tier.envelope import seal, unseal
+from stratalog.tier.fetcher import load_index
+from stratalog.tier.identity import (
+    claim_bucket,
+    delete_topic,
+    list_deleted,
+    list_topics,
+    read_claim,
+    register_topic,
+)
+from stratalog.tier.manifest import Manifest, RemoteSegment, SegmentState, decode, encode
+from stratalog.tier.paths import SegmentName, manifest_path
+from stratalog.tier.reader import read_entries
+from stratalog.wire.ids import topic_id_text
+
+FILES = Path(__file__).parent / "formats"
+CLUSTER = "golden-cluster-0000000"
+TOPIC_ID = CountingEntropy(100).uuid()
+OBJECT_ID = CountingEntropy(200).uuid()
+KEY = PartitionKey(CLUSTER, TOPIC_ID, 3)
+
+
+def golden(name):
+    return (FILES / name).read_bytes()
+
+
+def segment():
+    """Batches of one and of several records, the last one compressed; small enough to be read in a hex dump."""
+    return closed(golden("segment.v1.log"), 40, 49, epochs=((2, 0), (3, 42)))
+
+
+def archived():
+    store = MemoryStore("memory://golden")
+    made = segment()
+    name = SegmentName(40, made.next_offset - 1, 3, OBJECT_ID)
+    entry = archive(store, KEY, made, name, now_ms=1_700_000_000_000, index_interval_bytes=200)
+    (info,) = store.list("")
+    return store, info.path, entry
+
+
+def manifest():
+    _, _, entry = archived()
+    going = replace(
+        entry,
+        base_offset=20,
+        last_offset=39,
+        state=SegmentState.DELETE_STARTED,
+        state_ms=1_700_000_000_001,
+    )
+    return Manifest(
+        cluster_id=CLUSTER,
+        topic_id=topic_id_text(TOPIC_ID),
+        topic="a.topic-of_ours",
+        partition=3,
+        version=7,
+        node_id=1,
+        leader_epoch=3,
+        write_id=topic_id_text(CountingEntropy(300).uuid()),
+        written_ms=1_700_000_000_002,
+        log_start_offset=40,
+        last_stable_offset=60,
+        tiered_end=49,
+        boundary=0,
+        segments=(going, entry),
+    )
+
+
+def test_the_segment_object_is_written_as_ever():
+    store, path, _ = archived()
+    assert path.removeprefix(KEY.prefix) == golden("segment.path").decode().strip()
+    assert store.get(path) == golden("segment.v1.seg")
+
+
+def test_the_segment_object_is_read_as_ever():
+    _, path, entry = archived()
+    store = MemoryStore("memory://golden")
+    store.put(path, [golden("segment.v1.seg")])
+    found = RemoteSegment(path, entry)
+    index = load_index(store, found)
+    assert index.summary.topic_id == TOPIC_ID
+    assert index.leader_epochs == ((2, 0), (3, 42))
+    assert index.producer_snapshot == b"a snapshot"
+    assert index.aborted_transactions == b""
+    assert len(index.entries) == 3
+    assert read_entries(store, found, index, 0, 3) == golden("segment.v1.log")
+
+
+def test_the_manifest_is_written_and_read_as_ever():
+    stored = golden("manifest.v1")
+    assert encode(manifest()) == stored
+    assert decode(stored, "manifest") == manifest()
+
+
+def test_a_manifest_with_fields_of_the_future_is_read_and_one_of_another_format_is_not():
+    document = unseal(golden("manifest.v1"), "")
+    later = document.replace(b'{"format":1,', b'{"format":1,"later":[1],')
+    assert decode(seal(later), "") == manifest()
+    with pytest.raises(Corrupt, match="format 2"):
+        decode(seal(document.replace(b'{"format":1,', b'{"format":2,')), "")
+
+
+def test_the_registry_is_written_and_read_as_ever():
+    store = MemoryStore("memory://golden")
+    claim_bucket(store, CLUSTER, 1_700_000_000_003)
+    configs = {"retention.ms": "-1", "remote.storage.enable": "true"}
+    register_topic(store, CLUSTER, TOPIC_ID, "a.topic-of_ours", 4, configs, 1_700_000_000_004)
+    delete_topic(store, CLUSTER, TOPIC_ID, 1_700_000_000_005)
+    written = "".join(f"{info.path}\n{store.get(info.path).decode()}" for info in store.list(""))
+    assert written == golden("registry.v1.txt").decode()
+
+    lines = golden("registry.v1.txt").splitlines(keepends=True)
+    kept = MemoryStore("memory://kept")
+    for at in range(0, len(lines), 3):
+        kept.put(lines[at].decode().strip(), [lines[at + 1] + lines[at + 2]])
+    claim = read_claim(kept)
+    assert claim is not None
+    assert (claim.cluster_id, claim.created_ms) == (CLUSTER, 1_700_000_000_003)
+    (mark,) = list_deleted(kept, CLUSTER)
+    assert (mark.name, mark.partitions, mark.deleted_ms) == (
+        "a.topic-of_ours",
+        4,
+        1_700_000_000_005,
+    )
+    assert list_topics(kept) == []
+    kept.delete([info.path for info in kept.list(f"{CLUSTER}/cluster/deleted/")])
+    (topic,) = list_topics(kept)
+    assert (topic.name, topic.partitions, topic.configs) == ("a.topic-of_ours", 4, configs)
+    assert topic.topic_uuid == TOPIC_ID
+
+
+def test_boundary_objects_are_named_as_ever():
+    store = MemoryStore("memory://golden")
+    tip = replace(manifest(), version=FAN_OUT**2, boundary=FAN_OUT - 2)
+    for version in (FAN_OUT**2 - 1, FAN_OUT**2):
+        store.put(manifest_path("p/", version), [b""])
+    assert run(store, prune("p/", tip, kept=0)) == FAN_OUT
+    assert [(info.path, store.get(info.path)) for info in store.list("p/boundary/")] == [
+        ("p/boundary/1/00000000000000000000", b"{}\n297bd0aa\n")
+    ]
+    assert run(store, is_pruned("p/", 1))
+    assert run(store, is_pruned("p/", 4095))
+    assert not run(store, is_pruned("p/", 4096))
