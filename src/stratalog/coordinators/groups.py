@@ -240,6 +240,7 @@ class GroupShard:
             settled = (GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
             if isinstance(record, GroupMetadataKey) and group and group.state in settled:
                 prepare(turn, group)
+        assert not turn.records, "nobody has joined again yet"
         return turn.step()
 
     def _check_join(self, request: JoinGroup) -> ErrorCode:
