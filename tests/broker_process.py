@@ -1,0 +1,101 @@
+"""A real broker in a process of its own, for tests: started, stopped, killed.
+
+In: a directory and settings. Out: a broker on a free port of 127.0.0.1. It ends only the process it started.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+START_TIMEOUT_S = 30
+STOP_TIMEOUT_S = 30
+
+# What tests want by default: nothing waits for minutes.
+QUICK = {
+    "node.id": "1",
+    "remote.log.manager.task.interval.ms": "200",
+    "log.retention.check.interval.ms": "500",
+    "group.initial.rebalance.delay.ms": "0",
+    "offsets.topic.num.partitions": "3",
+}
+
+
+@dataclass
+class BrokerProcess:
+    """`start`, then `address`; `kill` is kill -9, `stop` is SIGTERM and gives the exit code."""
+
+    directory: Path
+    settings: dict[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+    port: int = 0
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def data(self) -> Path:
+        return self.directory / "data"
+
+    @property
+    def bucket_url(self) -> str:
+        return (self.directory / "bucket").as_uri()
+
+    @property
+    def log_text(self) -> str:
+        return (self.directory / "broker.log").read_text()
+
+    def start(self) -> "BrokerProcess":
+        """Start on the port of the last start, a free one the first time; returns once it serves."""
+        settings = {
+            **QUICK,
+            "log.dirs": str(self.data),
+            "tier.url": self.bucket_url,
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            **self.settings,
+        }
+        ready = self.directory / "ready.json"
+        ready.unlink(missing_ok=True)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        overrides = [f"--override={name}={value}" for name, value in settings.items()]
+        command = [sys.executable, "-m", "stratalog.cli.main", "server", f"--ready-file={ready}"]
+        with (self.directory / "broker.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*command, *overrides], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not ready.exists():
+            assert self.process.poll() is None, self.log_text[-2000:]
+            assert time.monotonic() < deadline, f"not ready: {self.log_text[-2000:]}"
+            time.sleep(0.02)
+        self.port = json.loads(ready.read_text())["port"]
+        return self
+
+    def stop(self) -> int:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(STOP_TIMEOUT_S)
+
+    def kill(self) -> None:
+        assert self.process is not None
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.wait(STOP_TIMEOUT_S)
+
+
+@contextmanager
+def broker_process(directory: Path, **settings: str) -> Iterator[BrokerProcess]:
+    """A started broker, ended however the block ends. Settings' dots are written as double underscores."""
+    named = {name.replace("__", "."): value for name, value in settings.items()}
+    broker = BrokerProcess(directory, named)
+    try:
+        yield broker.start()
+    finally:
+        if broker.process is not None and broker.process.poll() is None:
+            broker.kill()
