@@ -1,0 +1,131 @@
+"""What the pipeline's views say, read back from where they lie.
+
+In: a pipeline's state directory after an update. Out: the counts and the longest lists, checked against each other.
+Memory is bounded by what is shown, not by how many paths or clients there are. Never here: Spark, terminals.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from heapq import nlargest
+from pathlib import Path
+from typing import Any
+
+from pyarrow.dataset import dataset
+
+from stratalog.errors import Corrupt
+
+TOP = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Requests, errors (status 400 and up) and bytes answered, of one hour, path or client."""
+
+    name: Any
+    requests: int
+    errors: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """All that is reported. `origins` is records by `bucket` or `broker`, `status` requests by HTTP status; `tiered` is
+    the answer (HTTP status -> requests, None -> bad lines) for the records that came from the bucket.
+    """
+
+    origins: dict[str, int]
+    status: dict[int, int]
+    bad_lines: int
+    tiered: dict[int | None, int]
+    hours: list[Traffic]
+    paths: list[Traffic]
+    path_count: int
+    clients: list[Traffic]
+    client_count: int
+
+    @property
+    def records_out(self) -> int:
+        """Records that came out at the end: good lines and bad ones."""
+        return sum(self.status.values()) + self.bad_lines
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that the web server answered with."""
+        return sum(hour.bytes for hour in self.hours)
+
+    @property
+    def errors(self) -> int:
+        """Requests with a status of 400 and up."""
+        return sum(count for status, count in self.status.items() if status >= 400)
+
+    def check(self, records_in: int) -> None:
+        """Raises Corrupt with one line unless as many records came out as went in, in every table."""
+        good = sum(self.status.values())
+        counts = {
+            "read from the topic": (sum(self.origins.values()), records_in),
+            "parsed or kept as bad": (self.records_out, records_in),
+            "in the hours": (sum(hour.requests for hour in self.hours), good),
+        }
+        for what, (seen, wanted) in counts.items():
+            if seen != wanted:
+                raise Corrupt(f"{wanted:,} records went in and {seen:,} were {what}")
+
+
+def read_answers(state: Path) -> Answers:
+    """The views of a pipeline whose state is in `state`."""
+    status: Counter[int] = Counter()
+    tiered: Counter[int | None] = Counter()
+    for row in _rows(state, "by_status"):
+        status[row["status"]] += row["requests"]
+        if row["origin"] == "bucket":
+            tiered[row["status"]] += row["requests"]
+    bad_lines = 0
+    for row in _rows(state, "bad_lines", ["origin"]):
+        bad_lines += 1
+        tiered[None] += row["origin"] == "bucket"
+    paths, path_count = _top(state, "by_path", "path")
+    clients, client_count = _top(state, "by_client", "host")
+    hours: list[Traffic] = [_traffic(row, "hour") for row in _rows(state, "by_hour")]
+    return Answers(
+        origins={row["origin"]: row["records"] for row in _rows(state, "by_origin")},
+        status=dict(sorted(status.items())),
+        bad_lines=bad_lines,
+        tiered={name: count for name, count in tiered.items() if count},
+        hours=sorted(hours, key=_hour),
+        paths=paths,
+        path_count=path_count,
+        clients=clients,
+        client_count=client_count,
+    )
+
+
+def _hour(traffic: Traffic) -> datetime:
+    assert isinstance(traffic.name, datetime)
+    return traffic.name
+
+
+def _traffic(row: dict[str, Any], name: str) -> Traffic:
+    return Traffic(row[name], row["requests"], row["errors"], row["bytes"] or 0)
+
+
+def _rows(state: Path, table: str, columns: list[str] | None = None) -> Iterator[dict[str, Any]]:
+    """The rows of a table, a batch in memory at a time."""
+    files = dataset(state / "warehouse" / table, format="parquet")
+    for batch in files.to_batches(columns=columns, batch_size=8192, batch_readahead=1):
+        yield from batch.to_pylist()
+
+
+def _top(state: Path, table: str, name: str) -> tuple[list[Traffic], int]:
+    """The rows with the most requests, and how many rows there are."""
+    count = 0
+
+    def counted() -> Iterator[Traffic]:
+        nonlocal count
+        for row in _rows(state, table):
+            count += 1
+            yield _traffic(row, name)
+
+    top = nlargest(TOP, counted(), key=lambda traffic: (traffic.requests, str(traffic.name)))
+    return top, count

@@ -1,0 +1,60 @@
+r"""A web server's combined log format, read by one rule in two places.
+
+In: a log line, as bytes. Out: the moment that it names, for the loader; the pattern that finds its fields, for Spark
+(`parse.py`). Never here: files, sockets, Spark. A line is never dropped: what cannot be read is marked as bad.
+
+The rule: a line is good if its host, time, request and status can be read; whatever else is missing or odd is
+null or taken as it stands. The format is Apache's `LogFormat "%h %l %u %t \"%r\" %>s %b \"%{Referer}i\"
+\"%{User-agent}i\"" combined`; bytes may be `-`, quotes inside quotes may be escaped or not, bytes that are no
+UTF-8 are shown as U+FFFD, and a request may be anything that was between the quotes.
+"""
+
+import re
+from datetime import UTC, datetime, timedelta, timezone
+from functools import lru_cache
+
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+TIME = rf"\d\d/(?:{'|'.join(MONTHS)})/\d{{4}}:\d\d:\d\d:\d\d [+-]\d{{4}}"
+
+# Possessive quantifiers keep Java's matcher from recursing on long fields and from trying again in vain. The request
+# is tried as properly escaped first, and as whatever ends at a quote followed by a status second.
+LINE = (
+    r"(?s)\A(\S++) (\S++) (.*?) ?\[(" + TIME + r')\] "'
+    r'((?:[^"\\]++|\\.)*+(?=" [1-9]\d\d(?: |\z))|.*?(?=" [1-9]\d\d(?: |\z)))" ([1-9]\d\d)'
+    r'(?: (\S++))?(?: "((?:[^"\\]++|\\.)*+)" "(.*)")?.*\z'
+)
+FIELDS = ("host", "ident", "user", "time", "request", "status", "bytes", "referer", "agent")
+SEPARATOR = "\x1f"
+
+_MOMENT = re.compile(rb"\[(" + TIME.encode() + rb")\]")
+_OFFSET_MAX = timedelta(hours=18)  # what Java's ZoneOffset allows
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@lru_cache(maxsize=4096)
+def _epoch_ms(text: bytes) -> int | None:
+    """Milliseconds since 1970 of `17/May/2015:10:05:03 +0000`, or None where no calendar has that moment."""
+    offset = timedelta(hours=int(text[22:24]), minutes=int(text[24:26]))
+    if offset > _OFFSET_MAX or int(text[24:26]) > 59:
+        return None
+    month = MONTHS.index(text[3:6].decode()) + 1
+    zone = timezone(-offset if text[21:22] == b"-" else offset)
+    try:
+        moment = datetime(
+            int(text[7:11]),
+            month,
+            int(text[0:2]),
+            int(text[12:14]),
+            int(text[15:17]),
+            int(text[18:20]),
+            tzinfo=zone,
+        )
+    except ValueError:
+        return None
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+def line_time_ms(line: bytes) -> int | None:
+    """The moment that a line names, in milliseconds since 1970; None where it names none."""
+    found = _MOMENT.search(line)
+    return None if found is None else _epoch_ms(found[1])
