@@ -1,14 +1,23 @@
 """Snapshot files: Kafka's are read, ours carry everything, and damage is never taken for an end."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from tests.unit.quorum.metadata_log import NOW_MS, started
 
 from stratalog.errors import Corrupt
 from stratalog.metadata import snapshot
-from stratalog.metadata.image import EMPTY
+from stratalog.metadata.image import (
+    EMPTY,
+    Broker,
+    Endpoint,
+    FeatureRange,
+    Image,
+    Partition,
+    Topic,
+)
 from stratalog.metadata.snapshot import (
     SnapshotId,
     decode_snapshot,
@@ -23,7 +32,7 @@ from stratalog.quorum.controller import NewTopic
 from stratalog.quorum.single import snapshot_control
 from stratalog.wire.batch import scan
 from stratalog.wire.internal.control_records import KRaftVersionRecord, VotersRecord
-from stratalog.wire.internal.metadata_records import FeatureLevelRecord
+from stratalog.wire.internal.metadata_records import FeatureLevelRecord, RegisterControllerRecord
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "internal_records"
 
@@ -45,6 +54,62 @@ def test_a_snapshot_gives_its_image_back():
     assert [type(record) for record in read.control] == [KRaftVersionRecord, VotersRecord]
     assert read.control[1] == log.controller.voters
     assert image_of(read, snapshot_id(log.image)) == log.image
+
+
+def full(kind, **values):
+    """A value with something in every field: a new field must be added here, or this fails."""
+    value = kind(**values)
+    empty = [f.name for f in fields(value) if not getattr(value, f.name)]
+    assert empty == [], f"{kind.__name__}: nothing in {empty}"
+    return value
+
+
+def test_no_field_is_left_out():
+    a, b = UUID(int=11), UUID(int=12)
+    partition = full(
+        Partition,
+        replicas=(1, 2),
+        isr=(2,),
+        leader=2,
+        leader_epoch=5,
+        partition_epoch=9,
+        directories=(a, b),
+        removing_replicas=(1,),
+        adding_replicas=(2,),
+        leader_recovery_state=1,
+        eligible_leader_replicas=(1,),
+        last_known_elr=(2,),
+    )
+    broker = full(
+        Broker,
+        id=1,
+        epoch=7,
+        incarnation_id=a,
+        endpoints=(full(Endpoint, name="SSL", host="h", port=9, security_protocol=1),),
+        rack="r",
+        fenced=True,
+        in_controlled_shutdown=True,
+        directories=(a,),
+        cordoned_directories=(b,),
+        features=(full(FeatureRange, name="f", min_level=1, max_level=2),),
+    )
+    controller = RegisterControllerRecord(
+        controller_id=1, incarnation_id=b, zk_migration_ready=False, end_points=(), features=()
+    )
+    image = full(
+        Image,
+        offset=40,
+        epoch=3,
+        features={"metadata.version": 30},
+        brokers={1: broker, 2: replace(broker, id=2, fenced=False, cordoned_directories=None)},
+        controllers={1: controller},
+        topics_by_id={a: full(Topic, id=a, name="t", partitions={0: partition, 3: partition})},
+        topic_ids_by_name={"t": a},
+        configs={(2, "t"): {"x": "1", "y": ""}, (4, ""): {"z": "2"}},
+        next_producer_id=3000,
+    )
+    data = encode_snapshot(image, NOW_MS, NOW_MS)
+    assert image_of(decode_snapshot(data), snapshot_id(image)) == image
 
 
 def test_a_large_snapshot_has_many_batches(monkeypatch):
