@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any
 
-from stratalog.errors import ErrorCode, Rejected
+from stratalog.errors import ErrorCode
 from stratalog.ports import Buffer
 from stratalog.wire.messages import (
     Request,
     RequestHeader,
+    UnsupportedVersion,
     decode_request,
     encode_response,
     response,
@@ -73,14 +74,9 @@ class Dispatcher:
         """Answer one frame. Raises `Rejected` where the connection must be closed."""
         try:
             request = decode_request(frame, self._served)
-        except Rejected as error:
-            header: RequestHeader | None = getattr(error, "request_header", None)
-            if (
-                error.code is ErrorCode.unsupported_version
-                and header is not None
-                and header.api_key == API_VERSIONS
-            ):
-                return self._unsupported_api_versions(header)
+        except UnsupportedVersion as error:
+            if error.request_header.api_key == API_VERSIONS:
+                return self._unsupported_api_versions(error.request_header)
             raise
         call = Call(
             self._broker,
