@@ -137,6 +137,26 @@ def test_an_array_that_announces_billions_is_refused_at_once(key, version, befor
     assert refused.value.code is ErrorCode.invalid_request
 
 
+def test_a_tagged_field_that_does_not_fill_its_size_is_refused():
+    make = request(1, 12)
+    body = make.FetchRequest(
+        cluster_id="abc",
+        replica_id=-1,
+        max_wait=0,
+        min_bytes=0,
+        topics=[],
+        forgotten_topics_data=[],
+    )
+    frame = bytes(frame_of(encode_request(1, 12, 1, None, body)))
+    assert frame.endswith(b"\1\0\4\4abc")
+    assert decode_request(memoryview(frame), SERVED).body == body
+    for changed in (b"\1\0\5\4abcd", b"\1\0\3\4abc", b"\1\0\5\4abc"):
+        with pytest.raises(Rejected):
+            decode_request(memoryview(frame[:-7] + changed), SERVED)
+    unknown = frame[:-7] + b"\2\0\4\4abc\x63\2zz"
+    assert decode_request(memoryview(unknown), SERVED).body == body
+
+
 def test_produced_records_are_views_of_the_frame():
     topic = ProduceTopic("t", None, [ProducePartition(3, LARGE), ProducePartition(4, None)])
     pieces = encode_request(0, 9, 5, "me", ProduceRequest(None, -1, 30_000, [topic]))
