@@ -26,7 +26,7 @@ from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
-from stratalog.errors import Fenced, Unavailable
+from stratalog.errors import Corrupt, Fenced, Unavailable
 from stratalog.ports import AlreadyExists, ObjectStore
 from stratalog.tier.envelope import seal
 from stratalog.tier.manifest import Manifest, decode, encode
@@ -47,6 +47,7 @@ __all__ = [
     "PutAbsent",
     "Writer",
     "commit",
+    "decode_version",
     "is_pruned",
     "load_latest",
     "prune",
@@ -166,12 +167,20 @@ def load_latest(
             if newest is None:
                 return None
         while (data := (yield Get(manifest_path(prefix, newest.version + 1)))) is not None:
-            newest = decode(data, manifest_path(prefix, newest.version + 1))
+            newest = decode_version(data, manifest_path(prefix, newest.version + 1))
         # Its successor may be missing because both are behind the boundary.
         if not (yield from is_pruned(prefix, newest.version, fan_out=fan_out)):
             return newest
         newest = None
     raise Unavailable(f"{prefix}: the list of its manifests stays out of date")
+
+
+def decode_version(data: bytes, path: str) -> Manifest:
+    """The manifest stored at `path`. Raises Corrupt naming it for altered bytes, and where it belongs elsewhere."""
+    manifest = decode(data, path)
+    if manifest_path(manifest.prefix, manifest.version) != path:
+        raise Corrupt(f"{path}: says that it is version {manifest.version} of {manifest.prefix}")
+    return manifest
 
 
 def _listed(prefix: str) -> Program[Manifest | None]:
@@ -183,7 +192,7 @@ def _listed(prefix: str) -> Program[Manifest | None]:
         path = max(paths, key=manifest_version)
         data = yield Get(path)
         if data is not None:
-            return decode(data, path)
+            return decode_version(data, path)
     raise Unavailable(f"{prefix}: the list of its manifests stays out of date")
 
 
@@ -248,7 +257,7 @@ def _put_version(prefix: str, new: Manifest) -> Program[Manifest]:
         if found == data:
             return new
         if found is not None:
-            return decode(found, path)
+            return decode_version(found, path)
     raise Unavailable(f"{path}: can be neither put nor read back")
 
 

@@ -15,12 +15,12 @@ from typing import Final, NamedTuple
 
 from stratalog.errors import Corrupt
 from stratalog.ports import ObjectInfo, ObjectStore
-from stratalog.tier.commit import is_pruned, load_latest, run
+from stratalog.tier.commit import decode_version, is_pruned, load_latest, run
 from stratalog.tier.envelope import unseal
 from stratalog.tier.fetcher import load_index
 from stratalog.tier.identity import DeletedTopic, Identity, TierTopic, read_claim
 from stratalog.tier.identity import decode as decode_document
-from stratalog.tier.manifest import Manifest, RemoteSegment, SegmentState, decode
+from stratalog.tier.manifest import Manifest, RemoteSegment, SegmentState
 from stratalog.tier.partition_tier import ORPHAN_GRACE_MS
 from stratalog.tier.paths import (
     CLAIM,
@@ -28,7 +28,6 @@ from stratalog.tier.paths import (
     deleted_prefix,
     identity_path,
     manifest_prefix,
-    manifest_version,
     partition_prefix,
     topics_prefix,
 )
@@ -239,9 +238,7 @@ def _check_version(survey: _Survey, folder: str, info: ObjectInfo) -> bool:
     """Whether a manifest version is sound; one behind the boundary is an orphan."""
     survey.advance(info.size)
     try:
-        manifest = decode(survey.store.get(info.path), info.path)
-        if manifest.version != manifest_version(info.path) or manifest.prefix != folder:
-            raise Corrupt(f"{info.path}: says that it is another version")  # noqa: TRY301
+        manifest = decode_version(survey.store.get(info.path), info.path)
     except FileNotFoundError:
         return True  # pruned since the list
     except Corrupt as corrupt:

@@ -1,0 +1,124 @@
+"""Reads from segment objects: the right batches, in few requests, and never a wrong byte."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.tier.faulty import FaultyStore
+from tests.unit.tier.segments import closed, log_bytes
+from tests.unit.tier.test_segment_object import archived
+
+from stratalog.adapters.object_store import MemoryStore
+from stratalog.errors import Corrupt
+from stratalog.tier.cache import ByteCache
+from stratalog.tier.fetcher import Fetcher
+from stratalog.wire.batch import scan
+
+
+def expected(data, offset, max_bytes, minimum_one=True):
+    """What a read of the log file itself would give."""
+    taken = []
+    size = 0
+    for position, header in scan(data):
+        if header.last_offset < offset:
+            continue
+        if size + header.size > max_bytes and not (minimum_one and not taken):
+            break
+        taken.append(data[position : position + header.size])
+        size += header.size
+        if size >= max_bytes:
+            break
+    return b"".join(taken)
+
+
+@given(
+    counts=st.lists(st.integers(1, 4), min_size=1, max_size=30),
+    interval=st.integers(1, 800),
+    range_bytes=st.integers(1, 3000),
+    cache_bytes=st.sampled_from([0, 2000, 1 << 20]),
+    reads=st.lists(st.tuples(st.integers(0, 130), st.integers(0, 4000), st.booleans()), max_size=8),
+)
+def test_any_read_is_that_of_the_log_file(counts, interval, range_bytes, cache_bytes, reads):
+    data, end = log_bytes(5, counts)
+    store, segment = archived(closed(data, 5, end), interval=interval)
+    fetcher = Fetcher(store, cache_bytes, range_bytes=range_bytes)
+    for offset, max_bytes, minimum_one in reads:
+        read = fetcher.read(segment, offset, max_bytes, minimum_one=minimum_one)
+        assert bytes(read) == expected(data, offset, max_bytes, minimum_one)
+
+
+def test_a_sequential_reader_needs_one_request_for_each_range():
+    data, end = log_bytes(0, [10] * 400)
+    store, segment = archived(closed(data, 0, end, piece=1 << 16), interval=1000)
+    watched = FaultyStore(store)
+    fetcher = Fetcher(watched, range_bytes=10_000)
+    offset = 0
+    while offset < end:
+        got = fetcher.read(segment, offset, 3000)
+        offset = max(header.next_offset for _, header in scan(got))
+    ranges = -(-len(data) // 10_000)
+    assert len(watched.calls) - 1 <= ranges
+    # One that asks for much gets much, in one request.
+    watched.calls.clear()
+    fresh = Fetcher(watched, range_bytes=10_000)
+    assert bytes(fresh.read(segment, 0, 1 << 20)) == data
+    assert len(watched.calls) == 2
+
+
+def test_what_is_cached_is_bounded_and_the_oldest_goes_first():
+    cache = ByteCache(10)
+    cache.put("a", 1, 4)
+    cache.put("b", 2, 4)
+    assert cache.get("a") == 1
+    cache.put("c", 3, 4)
+    assert (cache.get("b"), cache.get("a"), cache.get("c"), cache.size) == (None, 1, 3, 8)
+    cache.put("d", 4, 50)  # the newest stays, whatever its size
+    assert (len(cache), cache.get("d")) == (1, 4)
+    cache.put("d", 5, 1)
+    assert (cache.size, cache.get("d")) == (1, 5)
+
+
+def test_an_altered_byte_in_the_data_is_an_error_that_names_the_object_for_every_read_that_needs_it():
+    data, end = log_bytes(0, [3] * 20)
+    store, segment = archived(closed(data, 0, end), interval=300)
+    sound = store.get(segment.path)
+    for at in range(0, len(data), 17):
+        damaged = bytearray(sound)
+        damaged[at] ^= 0x10
+        store.put(segment.path, [damaged])
+        _, header = next((p, h) for p, h in scan(data) if p <= at < p + h.size)
+        with pytest.raises(Corrupt, match=segment.path):
+            Fetcher(store, range_bytes=500).read(segment, header.base_offset, 1)
+    store.delete([segment.path])
+    with pytest.raises(Corrupt, match=f"{segment.path}: missing"):
+        Fetcher(store).read(segment, 0, 1)
+
+
+def test_a_damaged_range_is_not_cached():
+    data, end = log_bytes(0, [3])
+    store, segment = archived(closed(data, 0, end))
+    sound = store.get(segment.path)
+    store.put(segment.path, [b"X" + sound[1:]])
+    fetcher = Fetcher(store)
+    with pytest.raises(Corrupt):
+        fetcher.read(segment, 0, 100)
+    store.put(segment.path, [sound])
+    assert bytes(fetcher.read(segment, 0, 1000)) == data
+
+
+@given(
+    counts=st.lists(st.integers(1, 4), min_size=1, max_size=12),
+    timestamp=st.integers(990, 1060),
+    start=st.integers(0, 40),
+    codec=st.sampled_from(["none", "lz4"]),
+)
+def test_the_first_record_of_a_time_or_later(counts, timestamp, start, codec):
+    data, end = log_bytes(0, counts, codec=codec)
+    store, segment = archived(closed(data, 0, end), interval=150)
+    found = Fetcher(store).offset_for_timestamp(segment, timestamp, start)
+    offset = max(timestamp - 1000, start)  # a record each millisecond from 1000 on
+    assert found == ((offset, 1000 + offset, 3) if offset < end else None)
+
+
+def test_an_empty_store_has_nothing():
+    with pytest.raises(FileNotFoundError):
+        MemoryStore().get("x")
