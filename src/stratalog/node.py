@@ -102,11 +102,8 @@ class Node:
         await metadata.register(endpoints)
         if tiering is not None:
             tiering.start()
-        self._repeat(self._retention, self.config.int("log.retention.check.interval.ms") / 1000)
-        self._repeat(
-            self._checkpoint, self.config.int("log.flush.offset.checkpoint.interval.ms") / 1000
-        )
-        self._repeat(self._close_idle, _IDLE_FILES_S)
+        for directory in self.directories:
+            self._keep(directory)
         first = endpoints[0]
         self._log.info("serving", node=self.node_id, cluster=cluster_id, port=first.port)
         return Ready(self.node_id, first.host, first.port, os.getpid())
@@ -200,6 +197,20 @@ class Node:
             ports[listener.name] = Listener(listener.name, listener.host, bound.port)
         return [_endpoint(told, ports[told.name]) for told in self.config.advertised_listeners]
 
+    def _keep(self, directory: LogDirectory) -> None:
+        """What a directory needs now and then, each on its own: a stalled drive holds up nobody else's."""
+        config = self.config
+        repeat = self._repeat
+        repeat(
+            lambda: self._retention(directory),
+            config.int("log.retention.check.interval.ms") / 1000,
+        )
+        repeat(
+            lambda: self._checkpoint(directory),
+            config.int("log.flush.offset.checkpoint.interval.ms") / 1000,
+        )
+        repeat(lambda: self._close_idle(directory), _IDLE_FILES_S)
+
     def _repeat(self, work: Callable[[], Awaitable[None]], interval_s: float) -> None:
         async def loop() -> None:
             while True:
@@ -208,23 +219,23 @@ class Node:
 
         self.spawn(loop())
 
-    async def _retention(self) -> None:
+    async def _retention(self, directory: LogDirectory) -> None:
         assert self.broker is not None
         for hosted in self.broker.hosting.all():
+            if hosted.directory is not directory:
+                continue
             try:
                 await hosted.keep_retention(self.outside.clock.now_ms())
             except Rejected as error:
                 self._log.warning("retention", partition=str(hosted.identity), reason=error.message)
 
-    async def _checkpoint(self) -> None:
+    async def _checkpoint(self, directory: LogDirectory) -> None:
         assert self.broker is not None
-        for directory in self.directories:
-            if directory.failure is None:
-                await self.broker.hosting.checkpoint(directory)
+        if directory.failure is None:
+            await self.broker.hosting.checkpoint(directory)
 
-    async def _close_idle(self) -> None:
-        for directory in self.directories:
-            directory.disk.close_idle()
+    async def _close_idle(self, directory: LogDirectory) -> None:
+        directory.disk.close_idle()
 
 
 def _endpoint(told: Listener, bound: Listener) -> Endpoint:

@@ -1,0 +1,154 @@
+"""Log directories and their threads: a drive that stalls or fails holds up its own partitions and nobody else's.
+
+Method: real threads over simulated disks whose calls wait for an event the test sets.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from stratalog.adapters.threads import Threads
+from stratalog.broker.directory import LogDirectory
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.log.effects import Append, Read
+from tests.sim.disk import SimDisk
+
+TIMEOUT_S = 10
+
+
+def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(TIMEOUT_S):
+            await main()
+
+    asyncio.run(bounded())
+
+
+class StallingDisk(SimDisk):
+    """Every write and cold read waits while `open` is not set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open = threading.Event()
+        self.open.set()
+        self.before = lambda _operation, _path: self._wait()
+
+    def read(self, path: str, position: int, size: int) -> bytes:
+        self._wait()
+        return super().read(path, position, size)
+
+    def try_read(self, path: str, position: int, size: int) -> bytes | None:
+        return None
+
+    def _wait(self) -> None:
+        assert self.open.wait(TIMEOUT_S)
+
+
+@contextmanager
+def stalled(disk: StallingDisk) -> Iterator[None]:
+    disk.open.clear()
+    try:
+        yield
+    finally:
+        disk.open.set()
+
+
+def append(position: int, data: bytes) -> list[Append]:
+    return [Append("log", position, (data,))]
+
+
+def test_a_stalled_drive_holds_up_its_own_writes_and_reads_only() -> None:
+    async def main() -> None:
+        slow_disk = StallingDisk()
+        slow = LogDirectory("slow", slow_disk, Threads())
+        quick = LogDirectory("quick", StallingDisk(), Threads())
+        for directory in (slow, quick):
+            await directory.write(append(0, b"before"))
+        with stalled(slow_disk):
+            write, read = slow.write(append(6, b"after")), slow.read("log", 0, 6)
+            assert isinstance(read, asyncio.Future)
+            for number in range(50):
+                await quick.write(append(6 + number, b"x"))
+                found = quick.read("log", 0, 6)
+                assert isinstance(found, asyncio.Future)
+                assert await found == b"before"
+            assert not write.done()
+            assert not read.done()
+        await write
+        assert await read == b"before"
+        await slow.close()
+        await quick.close()
+
+    run(main)
+
+
+def test_bytes_in_flight_are_bounded_and_room_comes_back() -> None:
+    async def main() -> None:
+        disk = StallingDisk()
+        directory = LogDirectory("d", disk, Threads(), in_flight_bytes_max=100)
+        with stalled(disk):
+            writes = [directory.write(append(60 * number, b"x" * 60)) for number in range(2)]
+            assert not directory.has_room
+            waiting = asyncio.create_task(directory.room())
+            await asyncio.sleep(0.02)
+            assert not waiting.done()
+        await waiting
+        await asyncio.wait(writes)
+        assert directory.in_flight_bytes == 0
+        await directory.close()
+
+    run(main)
+
+
+def test_a_failed_write_takes_the_directory_offline_and_tells_once() -> None:
+    async def main() -> None:
+        disk = SimDisk()
+        told = []
+        directory = LogDirectory(
+            "d",
+            disk,
+            Threads(),
+            on_failed=lambda failed, error: told.append((failed.path, error.errno)),
+        )
+        await directory.write(append(0, b"fine"))
+
+        def break_down(_operation: str, _path: str) -> None:
+            raise OSError(5, "Input/output error")
+
+        disk.before = break_down
+        writes = [directory.write(append(4, b"lost")) for _ in range(3)]
+        for write in writes:
+            with pytest.raises(Rejected) as refused:
+                await write
+            assert refused.value.code is ErrorCode.kafka_storage_error
+        with pytest.raises(Rejected):
+            directory.write(append(4, b"never"))
+        with pytest.raises(Rejected):
+            directory.read("log", 0, 4)
+        assert told == [("d", 5)]
+        await directory.close()
+
+    run(main)
+
+
+def test_writes_are_performed_in_the_order_they_were_given() -> None:
+    async def main() -> None:
+        directory = LogDirectory("d", SimDisk(), Threads())
+        done: list[int] = []
+        for number in range(200):
+            write = directory.write(append(number, b"%d" % (number % 10)))
+            write.add_done_callback(lambda _write, number=number: done.append(number))
+        await write
+        assert done == list(range(200))
+
+        def program() -> Any:
+            return (yield Read("log", 0, 200))
+
+        assert await directory.look(program()) == b"0123456789" * 20
+        await directory.close()
+
+    run(main)
