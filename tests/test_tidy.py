@@ -68,7 +68,7 @@ CLASS_NAMES_BANNED = {
     "Factory": "a function",
 }
 MODULE_NAMES_BANNED = {"util", "utils", "helper", "helpers", "common", "misc", "base"}
-API_OPENING = re.compile(r"\w+ \(key \d+\), versions? [\d-]+\.", re.ASCII)
+API_OPENING = re.compile(r"\w+ \(key \d+\), versions? [\d-]+[.;]", re.ASCII)
 MACHINE_PATHS = re.compile(r"(?<![\w.])/(work|farm|root|home/[a-z]+)/[a-z]")
 REGISTRY_HOSTS = re.compile(
     r"pypi\.org|pythonh[o]sted|registry\.npmjs|repo1?\.maven|proxy\.golang|static\.crates|deb\.debian"

@@ -164,7 +164,7 @@ def java_environment() -> dict[str, str]:
 def java_tool(
     main_class: str, *args: str, input_text: str | None = None, timeout_s: float = 60
 ) -> subprocess.CompletedProcess[str]:
-    """Runs one of Kafka's classes to its end, e.g. `org.apache.kafka.tools.DumpLogSegments`. Never raises on its exit code."""
+    """Runs one of Kafka's classes (`org.apache.kafka.tools.DumpLogSegments`) to its end, whatever its exit code."""
     return subprocess.run(
         java_command(main_class, *args),
         capture_output=True,

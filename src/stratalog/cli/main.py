@@ -75,7 +75,8 @@ def explanation(error: BaseException) -> tuple[str, int] | None:
     match error:
         case Rejected(code=code, message=message):
             name = code.name.upper()
-            text = message if name in message.upper() else f"{message or 'refused'} ({name})"
+            text = message.replace(code.name, name)
+            text = text if name in text else f"{text} ({name})" if text else name
         case UserError() | Unavailable() | Fenced() | Corrupt():
             text = str(error)
         case OSError():

@@ -151,7 +151,7 @@ async def send(bootstrap: str, order: Order, lines: BinaryIO) -> int:
 def chunks(lines: BinaryIO) -> Iterator[list[bytes]]:
     """Whole lines without their ends, as many at a time as are there."""
     rest = b""
-    read = getattr(lines, "read1", lines.read)
+    read = getattr(lines, "read1", None) or lines.read  # what is there, without waiting for more
     while data := read(READ_BYTES):
         *whole, rest = (rest + data).split(b"\n")
         if whole:

@@ -1,0 +1,68 @@
+"""A failure is one line with the right exit code, and the help is there before anything heavy is."""
+
+import subprocess
+import sys
+
+import pytest
+
+from stratalog.cli.main import explanation
+from stratalog.errors import Corrupt, ErrorCode, Fenced, Rejected, Unavailable, UserError
+
+
+@pytest.mark.parametrize(
+    ("error", "line", "code"),
+    [
+        (UserError("--from: 'x'\n is  wrong"), "--from: 'x' is wrong", 2),
+        (Unavailable("broker a:1 unreachable: no"), "broker a:1 unreachable: no", 2),
+        (Fenced("a newer leader"), "a newer leader", 2),
+        (Corrupt("x.seg: altered"), "x.seg: altered", 1),
+        (
+            Rejected(ErrorCode.invalid_config, "retention.ms: 'x'"),
+            "retention.ms: 'x' (INVALID_CONFIG)",
+            2,
+        ),
+        (
+            Rejected(ErrorCode.offset_out_of_range, "t-0 at 9: offset_out_of_range"),
+            "t-0 at 9: OFFSET_OUT_OF_RANGE",
+            2,
+        ),
+        (Rejected(ErrorCode.not_controller), "NOT_CONTROLLER", 2),
+        (
+            FileNotFoundError(2, "No such file or directory", "x.log"),
+            "x.log: No such file or directory",
+            2,
+        ),
+        (ExceptionGroup("tasks", [ExceptionGroup("more", [UserError("inside")])]), "inside", 2),
+    ],
+)
+def test_a_failure_is_one_line(error: Exception, line: str, code: int) -> None:
+    assert explanation(error) == (line, code)
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [ValueError("x"), AssertionError(), ExceptionGroup("two", [UserError("a"), UserError("b")])],
+)
+def test_a_bug_keeps_its_traceback(bug: Exception) -> None:
+    assert explanation(bug) is None
+
+
+def test_the_command_is_there_before_anything_heavy_is() -> None:
+    program = "import sys, stratalog.cli.main; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    heavy = {
+        "asyncio",
+        "crc32c",
+        "msgspec",
+        "numba",
+        "obstore",
+        "pyarrow",
+        "pyspark",
+        "rich",
+        "structlog",
+        "uvloop",
+    }
+    assert not heavy & set(done.stdout.split())
+    assert "stratalog.node" not in done.stdout.split()

@@ -1,0 +1,49 @@
+"""Rows for people and for programs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from stratalog.cli.terminal import cell, load_config, show
+from stratalog.errors import UserError
+
+
+def test_rows_as_json_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    show([{"a": 1, "b": None}, {"a": 2, "b": ["x"]}], as_json=True)
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    assert json.loads(out) == [{"a": 1, "b": None}, {"a": 2, "b": ["x"]}]
+
+
+def test_a_long_path_stays_on_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    path = "/".join(["part"] * 60)
+    show([{"n": 1, "path": path}], as_json=False)
+    assert path in capsys.readouterr().out
+
+
+def test_what_looks_like_markup_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    show([{"topic": "[red]x[/red]"}], as_json=False)
+    assert "[red]x[/red]" in capsys.readouterr().out
+
+
+def test_nothing_is_said_apart_from_the_results(capsys: pytest.CaptureFixture[str]) -> None:
+    show([], as_json=False, empty="no topics")
+    assert capsys.readouterr() == ("", "no topics\n")
+    show([], as_json=True)
+    assert capsys.readouterr().out == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, ""), (True, "yes"), ([1, 2], "1 2"), ({"a": 1}, "a=1"), (3.5, "3.5")]
+)
+def test_cells(value: object, text: str) -> None:
+    assert cell(value) == text
+
+
+def test_a_properties_file_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserError, match="not a properties file"):
+        load_config(tmp_path / "binary", [])
+    with pytest.raises(UserError, match="Is a directory"):
+        load_config(tmp_path, [])
