@@ -1,0 +1,1 @@
+"""Talking to brokers: a sans-I/O core with an asyncio shell and a blocking one."""

@@ -17,7 +17,7 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 from stratalog.client import calls
 from stratalog.client.calls import (
@@ -55,9 +55,9 @@ class _Link(asyncio.BufferedProtocol):
         self._writable.set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+        self._transport = cast("asyncio.Transport", transport)
 
-    def get_buffer(self, sizehint: int) -> memoryview:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's name
         return self.core.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -128,7 +128,7 @@ class Client:
         self._network = network
         self._view = ClusterView(parse_bootstrap(bootstrap))
         self._client_id = client_id
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._links: dict[tuple[str, int], _Link] = {}
         self._opening: dict[tuple[str, int], asyncio.Lock] = {}
 
@@ -142,9 +142,10 @@ class Client:
         for address in client._view.candidates(None):
             try:
                 await client._link(address)
-                return client
             except Unavailable as error:
                 failure = failure or error
+            else:
+                return client
         assert failure is not None, "a bootstrap list is never empty"
         raise failure
 
@@ -154,7 +155,7 @@ class Client:
         for link in links.values():
             link.close()
 
-    async def __aenter__(self) -> "Client":
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -195,7 +196,7 @@ class Client:
         """(topic, partition) -> offset for a timestamp (epoch ms, calls.EARLIEST, calls.LATEST)."""
         return await self._run(self._view.list_offsets(wanted, isolation))
 
-    async def fetch(
+    async def fetch(  # noqa: PLR0913 - Kafka's knobs, all optional
         self,
         topic: str,
         partition: int,
@@ -207,7 +208,8 @@ class Client:
         isolation: int = calls.READ_UNCOMMITTED,
     ) -> FetchedPartition:
         """Record batches from the one that holds `offset` on: `records` is one memoryview, maybe empty, maybe with a
-        part of a batch at its end. Raises Rejected(OFFSET_OUT_OF_RANGE) and the like."""
+        part of a batch at its end. Raises Rejected(OFFSET_OUT_OF_RANGE) and the like.
+        """
         await self._run(self._view.leader(topic, partition))
         span = FetchSpan(
             topic,
@@ -239,9 +241,9 @@ class Client:
 
     async def call(self, call: Call[T], node_id: int | None = None) -> T:
         """One call on one broker (None: any), without retries."""
-        return cast(T, await self._ask(Ask(node_id, call)))
+        return cast("T", await self._ask(Ask(node_id, call)))
 
-    async def _leader_link(self, topic: str, partition: int) -> _Link:
+    async def leader_link(self, topic: str, partition: int) -> _Link:
         leader = await self._run(self._view.leader(topic, partition))
         return await self._link(self._view.candidates(leader)[0])
 
@@ -261,26 +263,26 @@ class Client:
                     await asyncio.sleep(step.seconds)
                     step = program.send(None)
         except StopIteration as stop:
-            return cast(T, stop.value)
+            return cast("T", stop.value)
 
     async def _ask(self, ask: Ask) -> Any:
         failure = Unavailable(f"broker {ask.node_id} is not in the cluster")
         for address in self._view.candidates(ask.node_id):
             try:
                 link = await self._link(address)
-                return await self._within(link, link.send(ask.call))
+                return await self.within(link, link.send(ask.call))
             except Unavailable as error:
                 failure = error
         raise failure
 
-    async def _within(self, link: _Link, future: "asyncio.Future[T]") -> T:
+    async def within(self, link: _Link, future: "asyncio.Future[T]") -> T:
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self.timeout_s):
                 return await future
         except TimeoutError:
             link.close()  # what is behind the late answer would be late too
             raise Unavailable(
-                f"broker {link.peer} did not answer in {self._timeout_s:g} s"
+                f"broker {link.peer} did not answer in {self.timeout_s:g} s"
             ) from None
 
     async def _link(self, address: BrokerAddress) -> _Link:
@@ -295,19 +297,19 @@ class Client:
     async def _open(self, address: BrokerAddress) -> _Link:
         peer = f"{address.host}:{address.port}"
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self.timeout_s):
                 _, protocol = await self._network.connect(
                     address.host, address.port, lambda: _Link(address, self._client_id)
                 )
         except TimeoutError:
             raise Unavailable(
-                f"broker {peer} unreachable: no connection in {self._timeout_s:g} s"
+                f"broker {peer} unreachable: no connection in {self.timeout_s:g} s"
             ) from None
         except OSError as error:
             raise Unavailable(f"broker {peer} unreachable: {error.strerror or error}") from error
-        link = cast(_Link, protocol)
+        link = cast("_Link", protocol)
         try:
-            link.core.versions = await self._within(link, link.send(calls.api_versions()))
+            link.core.versions = await self.within(link, link.send(calls.api_versions()))
         except Unavailable as error:
             raise Unavailable(f"broker {peer} unreachable: {error}") from error
         return link
@@ -315,7 +317,8 @@ class Client:
 
 class Pipeline:
     """Batches in flight, acknowledged in order per broker. The first refusal is raised by the next `send` or at the
-    end of the `async with` block, and nothing is sent after it; what was in flight may have been appended."""
+    end of the `async with` block, and nothing is sent after it; what was in flight may have been appended.
+    """
 
     def __init__(self, client: Client, *, acks: int, window: int) -> None:
         assert window > 0, "a window of at least one batch"
@@ -327,7 +330,7 @@ class Pipeline:
         self.acknowledged = 0
         """Batches acknowledged so far."""
 
-    async def __aenter__(self) -> "Pipeline":
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -345,15 +348,16 @@ class Pipeline:
         self, topic: str, partition: int, batch: bytes | bytearray | memoryview
     ) -> "asyncio.Future[Produced]":
         """Queue one whole batch, which must not change until it is acknowledged; waits while the window is full. The
-        future may be ignored: a refusal is raised here or by `drain` all the same."""
+        future may be ignored: a refusal is raised here or by `drain` all the same.
+        """
         while len(self._in_flight) >= self._window:
             await self._settle()
         if self._failure is not None:
             raise self._failure
-        link = await self._client._leader_link(topic, partition)
+        link = await self._client.leader_link(topic, partition)
         await link.writable()
         call = calls.produce(
-            topic, partition, batch, acks=self._acks, timeout_ms=int(self._client._timeout_s * 1000)
+            topic, partition, batch, acks=self._acks, timeout_ms=int(self._client.timeout_s * 1000)
         )
         future = link.send(call)
         self._in_flight.append((link, future))
@@ -370,7 +374,7 @@ class Pipeline:
         """Wait for the oldest batch."""
         link, future = self._in_flight.popleft()
         try:
-            produced = await self._client._within(link, future)
+            produced = await self._client.within(link, future)
         except (Unavailable, Rejected) as error:
             self._failure = self._failure or error
             return

@@ -8,7 +8,7 @@ Raises Unavailable("broker HOST:PORT unreachable: …") where nobody answers, Re
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, Self, TypeVar, cast
 
 from stratalog.client import calls
 from stratalog.client.calls import (
@@ -69,7 +69,7 @@ class _Link:
                     assert answered == correlation_id, "one call at a time"
                     if isinstance(answer, Rejected):
                         raise answer
-                    return cast(T, answer)
+                    return cast("T", answer)
         except TimeoutError:
             raise Unavailable(f"broker {self.core.peer} did not answer in time") from None
         except OSError as error:
@@ -99,7 +99,7 @@ class BlockingClient:
         for link in links.values():
             link.stream.close()
 
-    def __enter__(self) -> "BlockingClient":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -130,7 +130,7 @@ class BlockingClient:
 
     def call(self, call: Call[T], node_id: int | None = None) -> T:
         """One call on one broker (None: any), without retries."""
-        return cast(T, self._ask(Ask(node_id, call)))
+        return cast("T", self._ask(Ask(node_id, call)))
 
     def _run(self, program: Program[T]) -> T:
         """Perform a program of `cluster.py`."""
@@ -148,7 +148,7 @@ class BlockingClient:
                     self._network.pause(step.seconds)
                     step = program.send(None)
         except StopIteration as stop:
-            return cast(T, stop.value)
+            return cast("T", stop.value)
 
     def _ask(self, ask: Ask) -> Any:
         failure = Unavailable(f"broker {ask.node_id} is not in the cluster")

@@ -51,7 +51,7 @@ class Call(Generic[T]):
 
     api_key: int
     build: Callable[[int], Any]
-    read: Callable[[Any, int], T]
+    read: Callable[[Any], T]
     unanswered: T | None = None
     """What to take as the answer where the broker gives none (Produce with acks=0)."""
     highest: int = 1 << 15
@@ -60,6 +60,8 @@ class Call(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
+    """Where a broker listens; a bootstrap server that is not known yet has a negative node id."""
+
     node_id: int
     host: str
     port: int
@@ -91,6 +93,8 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:
+    """One answer of Metadata. `controller_id` is -1 where the cluster names none."""
+
     cluster_id: str | None
     controller_id: int
     brokers: Mapping[int, BrokerAddress]
@@ -145,6 +149,8 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True)
 class ResourceConfigs:
+    """The configurations of one topic or broker."""
+
     resource_type: int
     name: str
     error: ErrorCode
@@ -166,7 +172,7 @@ def _id(value: UUID | None) -> UUID:
     return value if value is not None else ZERO_ID
 
 
-def api_versions() -> Call[dict[int, tuple[int, int]]]:
+def api_versions() -> Call[Mapping[int, tuple[int, int]]]:
     """What the broker serves: API key -> (lowest, highest version)."""
 
     def build(version: int) -> Any:
@@ -176,7 +182,7 @@ def api_versions() -> Call[dict[int, tuple[int, int]]]:
             client_software_name="stratalog", client_software_version="0.1"
         )
 
-    def read(body: Any, version: int) -> dict[int, tuple[int, int]]:
+    def read(body: Any) -> Mapping[int, tuple[int, int]]:
         return {
             int(key.api_key): (int(key.min_version), int(key.max_version)) for key in body.api_keys
         }
@@ -199,7 +205,7 @@ def metadata(topics: Sequence[str] | None) -> Call[ClusterInfo]:
             include_topic_authorized_operations=False,
         )
 
-    def read(body: Any, version: int) -> ClusterInfo:
+    def read(body: Any) -> ClusterInfo:
         brokers = {
             int(broker.node_id): BrokerAddress(
                 int(broker.node_id), broker.host, int(broker.port), broker.rack
@@ -254,7 +260,7 @@ def list_offsets(
             ],
         )
 
-    def read(body: Any, version: int) -> dict[tuple[str, int], ListedOffset]:
+    def read(body: Any) -> dict[tuple[str, int], ListedOffset]:
         return {
             (topic.name, int(found.partition_index)): ListedOffset(
                 ErrorCode(found.error_code),
@@ -310,7 +316,7 @@ def fetch(span: FetchSpan) -> Call[FetchedPartition]:
             rack_id="",
         )
 
-    def read(body: Any, version: int) -> FetchedPartition:
+    def read(body: Any) -> FetchedPartition:
         if body.error_code:
             raise Rejected(ErrorCode(body.error_code), f"fetch of {span.topic}-{span.partition}")
         for topic in body.topics:
@@ -327,6 +333,8 @@ def fetch(span: FetchSpan) -> Call[FetchedPartition]:
 
 
 def create_topics(topics: Sequence[NewTopic], *, validate_only: bool) -> Call[list[TopicResult]]:
+    """Create topics, or only check that they could be."""
+
     def build(version: int) -> Any:
         types = request(CREATE_TOPICS, version)
         wanted = [
@@ -349,7 +357,7 @@ def create_topics(topics: Sequence[NewTopic], *, validate_only: bool) -> Call[li
             topics=wanted, timeout=_SPENT_MS, validate_only=validate_only
         )
 
-    def read(body: Any, version: int) -> list[TopicResult]:
+    def read(body: Any) -> list[TopicResult]:
         return [
             TopicResult(
                 topic.name,
@@ -366,6 +374,8 @@ def create_topics(topics: Sequence[NewTopic], *, validate_only: bool) -> Call[li
 
 
 def delete_topics(names: Sequence[str]) -> Call[list[TopicResult]]:
+    """Delete topics by name."""
+
     def build(version: int) -> Any:
         types = request(DELETE_TOPICS, version)
         if version < 6:
@@ -373,7 +383,7 @@ def delete_topics(names: Sequence[str]) -> Call[list[TopicResult]]:
         wanted = [types.DeleteTopicState(name=name, topic_id=None) for name in names]
         return types.DeleteTopicsRequest(topics=wanted, timeout=_SPENT_MS)
 
-    def read(body: Any, version: int) -> list[TopicResult]:
+    def read(body: Any) -> list[TopicResult]:
         return [
             TopicResult(
                 topic.name or "",
@@ -404,7 +414,7 @@ def describe_configs(
             resources=wanted, include_synonyms=False, include_documentation=documentation
         )
 
-    def read(body: Any, version: int) -> list[ResourceConfigs]:
+    def read(body: Any) -> list[ResourceConfigs]:
         return [
             ResourceConfigs(
                 int(result.resource_type),
@@ -439,7 +449,7 @@ def init_producer_id() -> Call[tuple[int, int]]:
             transactional_id=None, transaction_timeout=_SPENT_MS, producer_id=-1, producer_epoch=-1
         )
 
-    def read(body: Any, version: int) -> tuple[int, int]:
+    def read(body: Any) -> tuple[int, int]:
         if body.error_code:
             raise Rejected(
                 ErrorCode(body.error_code), f"no producer id: {ErrorCode(body.error_code).name}"
@@ -458,7 +468,7 @@ def produce(
         wanted = ProducePartition(partition, memoryview(batch))
         return ProduceRequest(None, acks, timeout_ms, [ProduceTopic(topic, None, [wanted])])
 
-    def read(body: Any, version: int) -> Produced:
+    def read(body: Any) -> Produced:
         for found in body.responses:
             for answer in found.partition_responses:
                 return Produced(

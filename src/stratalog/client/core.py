@@ -86,7 +86,7 @@ class ClientConnection:
                 f"broker {self.peer} answered {correlation_id}, not {asked.correlation_id}"
             )
         try:
-            return correlation_id, asked.call.read(body, asked.version)
+            return correlation_id, asked.call.read(body)
         except Rejected as error:
             return correlation_id, error
 

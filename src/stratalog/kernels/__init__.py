@@ -1,0 +1,1 @@
+"""Compiled work on records: batches to Arrow."""

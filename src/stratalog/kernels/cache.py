@@ -42,8 +42,8 @@ def settle_cache_directory(package_directory: Path) -> str | None:
 
 
 def _user_cache() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(home) / "numba"
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path("~/.cache").expanduser()) / "numba"
 
 
 def _can_write(directory: Path) -> bool:

@@ -1,7 +1,7 @@
 """The compiled part: walks record batches of format v2 and gathers their records into columns.
 
-In: bytes, and arrays to fill. Out: filled arrays and a state with a status. Never reads outside its input whatever
-the bytes are, never raises, never allocates; `decode.py` is its only caller.
+In: bytes, and arrays to fill. Out: filled arrays and a state with a status. It never reads outside its input whatever
+the bytes are, never raises, and is called by `decode.py` and `rows.py` alone.
 
 Everything numba compiles is in this one file, because numba's cache looks only at the file that declares a kernel
 to see whether it changed. Signatures are explicit: declaring a kernel loads it from the cache or compiles it, and
@@ -18,6 +18,7 @@ from stratalog.kernels.cache import settle_cache_directory
 
 settle_cache_directory(Path(__file__).parent)
 
+import numpy as np  # noqa: E402 - behind the cache's settling, as numba
 from numba import njit, types  # type: ignore[import-untyped]  # noqa: E402 - after its cache is settled
 from numba.core import cgutils  # type: ignore[import-untyped]  # noqa: E402
 from numba.extending import intrinsic  # type: ignore[import-untyped]  # noqa: E402
@@ -28,9 +29,20 @@ ATTRIBUTES, PRODUCER_ID, CRC, START, END = range(7, 12)
 """START and END bound the records inside the payload; `scan` sets them for uncompressed batches."""
 TABLE_COLUMNS = 12
 
-# Slots of the state of `find_rows`.
+# Slots of the state of `find_rows`: where it stands, what it found, and what it is to stop at.
 BATCH, RECORD, CURSOR, PREVIOUS_DELTA, ROWS, BYTES, HEADERS, STATUS, WANTED = range(9)
-STATE_SLOTS = 9
+FIRST_OFFSET, END_OFFSET, MAX_ROWS, MAX_BYTES, WITH_HEADERS = range(9, 14)
+STATE_SLOTS = 14
+
+# Rows of the two matrices that `find_rows` fills, a column for each record.
+OFFSET, TIMESTAMP = range(2)
+TIMESTAMP_TYPE, KEY_START, KEY_SIZE, VALUE_START, VALUE_SIZE, HEADER_COUNT = range(6)
+LONGS, INTS = 2, 6
+
+# What `_find_fields` says of a record.
+_STOP, _TIMESTAMP_DELTA, _DELTA, _KEY, _KEY_SIZE, _VALUE, _VALUE_SIZE, _COUNT, _HEADERS_AT = range(
+    9
+)
 
 # Statuses.
 DONE, FULL, MORE_HEADERS = 0, 1, 2
@@ -46,6 +58,7 @@ _bytes_out = types.Array(types.uint8, 1, "C")
 _i32 = types.Array(types.int32, 1, "C")
 _i64 = types.Array(types.int64, 1, "C")
 _table = types.Array(types.int64, 2, "C")
+_matrix = types.Array(types.int32, 2, "C")
 _varint = types.UniTuple(types.int64, 2)
 
 
@@ -144,122 +157,68 @@ def _find_headers(
     return found, position, types.int64(DONE if position == end else TRAILING)
 
 
-@njit(types.UniTuple(types.int64, 10)(_bytes_in, types.int64, types.int64), cache=True)  # type: ignore[untyped-decorator]
-def _find_fields(data: Any, position: int, end: int) -> tuple[int, ...]:
-    """One record: (status, stop, timestamp delta, offset delta, key start, key size, value start, value size,
-    header count, headers' position). Every span lies inside [position, stop) and stop <= end.
+@njit(  # type: ignore[untyped-decorator]
+    types.int64(_bytes_in, types.int64, types.int64, _i64), cache=True
+)
+def _find_fields(data: Any, position: int, end: int, fields: Any) -> int:
+    """Where the fields of one record lie; returns a status.
+
+    Every span found lies inside [position, stop), and stop <= end.
     """
-    nothing = types.int64(0)
     length, position = _read_varint(data, position, end)
     if position < 0 or length < 0 or length > end - position:
-        return (
-            BAD_LENGTH,
-            nothing,
-            nothing,
-            nothing,
-            nothing,
-            nothing,
-            nothing,
-            nothing,
-            nothing,
-            nothing,
-        )
+        return BAD_LENGTH
     stop = position + length
-    timestamp_delta, position = _read_varint(
-        data, position + 1, stop
-    )  # behind the unused attributes
+    timestamp_delta, position = _read_varint(data, position + 1, stop)  # behind the attributes
     if position < 0:
-        return (
-            BAD_VARINT,
-            stop,
-            nothing,
-            nothing,
-            nothing,
-            nothing,
-            nothing,
-            nothing,
-            nothing,
-            nothing,
-        )
+        return BAD_VARINT
     delta, position = _read_varint(data, position, stop)
     if position < 0:
-        return (
-            BAD_VARINT,
-            stop,
-            nothing,
-            nothing,
-            nothing,
-            nothing,
-            nothing,
-            nothing,
-            nothing,
-            nothing,
-        )
+        return BAD_VARINT
     key_size, key = _read_varint(data, position, stop)
     if key < 0 or key_size < -1 or key_size > stop - key:
-        return (
-            BAD_KEY,
-            stop,
-            timestamp_delta,
-            delta,
-            nothing,
-            nothing,
-            nothing,
-            nothing,
-            nothing,
-            nothing,
-        )
+        return BAD_KEY
     value_size, value = _read_varint(data, key + max(key_size, 0), stop)
     if value < 0 or value_size < -1 or value_size > stop - value:
-        return (
-            BAD_VALUE,
-            stop,
-            timestamp_delta,
-            delta,
-            key,
-            key_size,
-            nothing,
-            nothing,
-            nothing,
-            nothing,
-        )
-    headers, position = _read_varint(data, value + max(value_size, 0), stop)
-    status = types.int64(DONE)
-    if position < 0 or headers < 0 or headers > (stop - position) // 2:
-        status = types.int64(BAD_HEADERS)
-    elif headers == 0 and position != stop:
-        status = types.int64(TRAILING)
-    return status, stop, timestamp_delta, delta, key, key_size, value, value_size, headers, position
+        return BAD_VALUE
+    count, position = _read_varint(data, value + max(value_size, 0), stop)
+    if position < 0 or count < 0 or count > (stop - position) // 2:
+        return BAD_HEADERS
+    fields[_STOP], fields[_TIMESTAMP_DELTA], fields[_DELTA] = stop, timestamp_delta, delta
+    fields[_KEY], fields[_KEY_SIZE] = key, key_size
+    fields[_VALUE], fields[_VALUE_SIZE] = value, value_size
+    fields[_COUNT], fields[_HEADERS_AT] = count, position
+    return TRAILING if count == 0 and position != stop else DONE
 
 
 @njit(  # type: ignore[untyped-decorator]
-    types.void(
-        _bytes_in, _table, _i64, _i64, types.boolean, _i64, _i64, _i32, _i32, _i32, _i32, _i32, _i32, _table
-    ),
-    cache=True,
-)  # fmt: skip
-def find_rows(
-    data: Any,
-    table: Any,
-    state: Any,
-    limits: Any,
-    with_headers: bool,
-    offsets: Any,
-    timestamps: Any,
-    timestamp_types: Any,
-    key_starts: Any,
-    key_sizes: Any,
-    value_starts: Any,
-    value_sizes: Any,
-    header_counts: Any,
-    header_spans: Any,
-) -> None:
+    types.void(_i64, _table, types.int64, types.int64, _table, _matrix), cache=True
+)
+def _put_row(fields: Any, table: Any, batch: int, row: int, longs: Any, ints: Any) -> None:
+    """Note one record as row number `row`; timestamps become microseconds, as far as an int64 carries them."""
+    timestamp = table[batch, BASE_TIMESTAMP] + fields[_TIMESTAMP_DELTA]
+    kind = (table[batch, ATTRIBUTES] >> 3) & 1
+    if kind == 1:  # log append time: the batch's own
+        timestamp = table[batch, MAX_TIMESTAMP]
+    longs[OFFSET, row] = table[batch, BASE_OFFSET] + fields[_DELTA]
+    longs[TIMESTAMP, row] = min(max(timestamp, -_MAX_MS), _MAX_MS) * 1000
+    ints[TIMESTAMP_TYPE, row] = kind
+    ints[KEY_START, row] = fields[_KEY]
+    ints[KEY_SIZE, row] = fields[_KEY_SIZE]
+    ints[VALUE_START, row] = fields[_VALUE]
+    ints[VALUE_SIZE, row] = fields[_VALUE_SIZE]
+    ints[HEADER_COUNT, row] = fields[_COUNT]
+
+
+@njit(  # type: ignore[untyped-decorator]
+    types.void(_bytes_in, _table, _i64, _table, _matrix, _table), cache=True
+)
+def find_rows(data: Any, table: Any, state: Any, longs: Any, ints: Any, spans: Any) -> None:
     """Note where the records of `table`'s batches lie, from where `state` stopped, until done, full or wrong.
 
-    `limits` is (first offset, end offset, rows, bytes): only records with first <= offset < end become rows; every
-    record is checked. Sizes of -1 are nulls; timestamps become microseconds, held inside what an int64 can carry.
+    Only records with FIRST_OFFSET <= offset < END_OFFSET become rows; every record is checked. Sizes of -1 are nulls.
     """
-    first, end_offset, max_rows, max_bytes = limits[0], limits[1], limits[2], limits[3]
+    fields = np.empty(9, dtype=np.int64)
     batch, record, position = state[BATCH], state[RECORD], state[CURSOR]
     previous, rows, taken, headers = (
         state[PREVIOUS_DELTA],
@@ -273,38 +232,30 @@ def find_rows(
         if record == 0:
             position, previous = table[batch, START], types.int64(-1)
         while record < table[batch, COUNT]:
-            (status, stop, timestamp_delta, delta, key_start, key_size, value_start, value_size,
-             header_count, header_position) = _find_fields(data, position, end)  # fmt: skip
+            status = _find_fields(data, position, end, fields)
             if status != DONE:
                 break
+            delta, stop = fields[_DELTA], fields[_STOP]
             if delta <= previous or delta > table[batch, LAST_DELTA]:
                 status = BAD_DELTA
                 break
-            offset = table[batch, BASE_OFFSET] + delta
-            if first <= offset < end_offset:
+            if state[FIRST_OFFSET] <= table[batch, BASE_OFFSET] + delta < state[END_OFFSET]:
                 length = stop - position  # bounds key, value and headers together
-                if rows > 0 and (rows >= max_rows or taken + length > max_bytes):
+                count = fields[_COUNT] * state[WITH_HEADERS]
+                if rows > 0 and (rows >= state[MAX_ROWS] or taken + length > state[MAX_BYTES]):
                     status = FULL
                     break
-                if with_headers:
-                    if headers + header_count > header_spans.shape[0]:
-                        status = FULL if rows > 0 else MORE_HEADERS
-                        state[WANTED] = header_count
-                        break
-                    headers, header_position, status = _find_headers(
-                        data, header_position, stop, header_spans, headers, header_count
+                if headers + count > spans.shape[0]:
+                    status = FULL if rows > 0 else MORE_HEADERS
+                    state[WANTED] = count
+                    break
+                if count > 0:
+                    headers, position, status = _find_headers(
+                        data, fields[_HEADERS_AT], stop, spans, headers, count
                     )
                     if status != DONE:
                         break
-                    header_counts[rows] = header_count
-                timestamp = table[batch, BASE_TIMESTAMP] + timestamp_delta
-                timestamp_types[rows] = (table[batch, ATTRIBUTES] >> 3) & 1
-                if timestamp_types[rows] == 1:
-                    timestamp = table[batch, MAX_TIMESTAMP]
-                timestamps[rows] = min(max(timestamp, -_MAX_MS), _MAX_MS) * 1000
-                offsets[rows] = offset
-                key_starts[rows], key_sizes[rows] = key_start, key_size
-                value_starts[rows], value_sizes[rows] = value_start, value_size
+                _put_row(fields, table, batch, rows, longs, ints)
                 rows, taken = rows + 1, taken + length
             position, previous, record = stop, delta, record + 1
         if status == DONE and position != end:
@@ -312,13 +263,9 @@ def find_rows(
         if status != DONE:
             break
         batch, record = batch + 1, types.int64(0)
-    state[BATCH], state[RECORD], state[CURSOR], state[PREVIOUS_DELTA] = (
-        batch,
-        record,
-        position,
-        previous,
-    )
-    state[ROWS], state[BYTES], state[HEADERS], state[STATUS] = rows, taken, headers, status
+    state[BATCH], state[RECORD], state[CURSOR] = batch, record, position
+    state[PREVIOUS_DELTA], state[ROWS], state[BYTES] = previous, rows, taken
+    state[HEADERS], state[STATUS] = headers, status
 
 
 @njit(types.int64(_i32, types.int64, _i32, _bytes_out), cache=True)  # type: ignore[untyped-decorator]
@@ -338,8 +285,8 @@ def lay_out(sizes: Any, rows: int, offsets: Any, validity: Any) -> int:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def _copy(typing: Any, out: Any, target: Any, data: Any, source: Any, size: Any) -> Any:
-    """memcpy between two byte arrays: a loop over bytes runs at 0.7 GB/s, for its checks keep it from vectors."""
+def _copy(_typing: Any, out: Any, _target: Any, data: Any, _source: Any, _size: Any) -> Any:
+    """Memcpy between two byte arrays: a loop over bytes runs at 0.7 GB/s, for its checks keep it from vectors."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         out_array = context.make_array(signature.args[0])(context, builder, arguments[0])

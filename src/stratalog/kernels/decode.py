@@ -11,7 +11,7 @@ compaction says so), every length inside every record. Control batches and abort
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy
+import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
@@ -47,7 +47,7 @@ class Decoder:
         self.next_offset = first
         self.consumed = 0
         self._rows = Rows(layout)
-        self._table = numpy.empty((_TABLE_ROWS, compiled.TABLE_COLUMNS), dtype=numpy.int64)
+        self._table = np.empty((_TABLE_ROWS, compiled.TABLE_COLUMNS), dtype=np.int64)
 
     def decode(
         self,
@@ -66,9 +66,7 @@ class Decoder:
         """
         view = memoryview(data)
         payload = (
-            numpy.frombuffer(view, dtype=numpy.uint8)
-            if len(view)
-            else numpy.empty(0, dtype=numpy.uint8)
+            np.frombuffer(view, dtype=np.uint8) if view.nbytes else np.empty(0, dtype=np.uint8)
         )
         hidden = _Aborted(aborted)
         first = self.next_offset
@@ -159,7 +157,7 @@ class Decoder:
             )
         table[0, compiled.START], table[0, compiled.END] = 0, len(restored)
         yield from self._rows.add(
-            numpy.frombuffer(restored, dtype=numpy.uint8), table, first, self.end, name
+            np.frombuffer(restored, dtype=np.uint8), table, first, self.end, name
         )
 
 
@@ -178,9 +176,8 @@ class _Aborted:
     def marker(self, batch: memoryview, producer_id: int) -> None:
         """A control batch ends its producer's transaction. Its key: version int16, type int16 (0 = abort)."""
         for record in read_records(batch):
-            if record.key is not None and len(record.key) >= 4:
-                if int.from_bytes(record.key[2:4], "big") == _ABORT:
-                    self._open.discard(producer_id)
+            if record.key is not None and int.from_bytes(record.key[2:4], "big") == _ABORT:
+                self._open.discard(producer_id)
 
 
 def warm() -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy
+import numpy as np
 import pyarrow as pa
 
 from stratalog.errors import Corrupt
@@ -77,24 +77,17 @@ class Rows:
         self._layout = layout
         rows = layout.max_rows
         self._schema = arrow_schema(headers=layout.headers, origin=layout.origin is not None)
-        self._state = numpy.zeros(compiled.STATE_SLOTS, dtype=numpy.int64)
-        self._offsets = numpy.empty(rows, dtype=numpy.int64)
-        self._timestamps = numpy.empty(rows, dtype=numpy.int64)
-        (
-            self._types,
-            self._key_starts,
-            self._key_sizes,
-            self._value_starts,
-            self._value_sizes,
-            self._counts,
-        ) = (numpy.empty(rows, dtype=numpy.int32) for _ in range(6))
-        self._spans = numpy.empty((_FIRST_HEADERS if layout.headers else 0, 4), dtype=numpy.int64)
+        self._state = np.zeros(compiled.STATE_SLOTS, dtype=np.int64)
+        self._state[compiled.MAX_ROWS] = rows
+        self._state[compiled.MAX_BYTES] = layout.max_bytes
+        self._state[compiled.WITH_HEADERS] = layout.headers
+        self._longs = np.empty((compiled.LONGS, rows), dtype=np.int64)
+        self._ints = np.empty((compiled.INTS, rows), dtype=np.int32)
+        self._spans = np.empty((_FIRST_HEADERS if layout.headers else 0, 4), dtype=np.int64)
         self._pieces: list[tuple[Any, int, int, int, int]] = []  # payload, its rows, its headers
-        self._topic = pa.array([layout.topic] * rows, pa.string())
-        self._partition = pa.array(numpy.full(rows, layout.partition, dtype=numpy.int32))
-        self._origin = (
-            pa.array([layout.origin] * rows, pa.string()) if layout.origin is not None else None
-        )
+        self._topic = _constant(layout.topic, rows)
+        self._partition = _plain(np.full(rows, layout.partition, dtype=np.int32), pa.int32())
+        self._origin = None if layout.origin is None else _constant(layout.origin, rows)
 
     def add(
         self, payload: Any, table: Any, first: int, end: int, name: str
@@ -103,27 +96,13 @@ class Rows:
 
         Raises Corrupt, naming `name` and the offset.
         """
-        state, layout = self._state, self._layout
-        limits = numpy.array([first, end, layout.max_rows, layout.max_bytes], dtype=numpy.int64)
+        assert payload.nbytes < 1 << 31, "spans inside a payload are 32 bits"
+        state = self._state
+        state[compiled.FIRST_OFFSET], state[compiled.END_OFFSET] = first, end
         state[compiled.BATCH] = state[compiled.RECORD] = 0
         while True:
             rows, headers = int(state[compiled.ROWS]), int(state[compiled.HEADERS])
-            compiled.find_rows(
-                payload,
-                table,
-                state,
-                limits,
-                layout.headers,
-                self._offsets,
-                self._timestamps,
-                self._types,
-                self._key_starts,
-                self._key_sizes,
-                self._value_starts,
-                self._value_sizes,
-                self._counts,
-                self._spans,
-            )
+            compiled.find_rows(payload, table, state, self._longs, self._ints, self._spans)
             if state[compiled.ROWS] > rows:
                 self._pieces.append(
                     (
@@ -140,7 +119,7 @@ class Rows:
             if status == compiled.FULL:
                 yield from self.flush()
             elif status == compiled.MORE_HEADERS:
-                self._spans = numpy.empty((int(state[compiled.WANTED]) * 2, 4), dtype=numpy.int64)
+                self._spans = np.empty((int(state[compiled.WANTED]) * 2, 4), dtype=np.int64)
             else:
                 batch = table[state[compiled.BATCH]]
                 base, count = int(batch[compiled.BASE_OFFSET]), int(batch[compiled.COUNT])
@@ -154,17 +133,14 @@ class Rows:
         rows = int(self._state[compiled.ROWS])
         if not rows:
             return
-        keys = self._column(self._key_starts, self._key_sizes, rows)
-        values = self._column(self._value_starts, self._value_sizes, rows)
-        timestamps = pa.array(self._timestamps[:rows].copy()).view(pa.timestamp("us", tz="UTC"))
         columns = [
-            keys,
-            values,
+            self._column(compiled.KEY_START, compiled.KEY_SIZE, rows),
+            self._column(compiled.VALUE_START, compiled.VALUE_SIZE, rows),
             self._topic[:rows],
             self._partition[:rows],
-            pa.array(self._offsets[:rows].copy()),
-            timestamps,
-            pa.array(self._types[:rows].copy()),
+            _plain(self._longs[compiled.OFFSET, :rows], pa.int64()),
+            _plain(self._longs[compiled.TIMESTAMP, :rows], pa.timestamp("us", tz="UTC")),
+            _plain(self._ints[compiled.TIMESTAMP_TYPE, :rows], pa.int32()),
         ]
         if self._layout.headers:
             columns.append(self._headers(rows))
@@ -174,42 +150,55 @@ class Rows:
         self._state[compiled.ROWS] = self._state[compiled.BYTES] = self._state[compiled.HEADERS] = 0
         yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
-    def _column(self, starts: Any, sizes: Any, rows: int) -> pa.Array:
+    def _column(self, start: int, size: int, rows: int) -> pa.Array:
         spans = [(payload, first, last) for payload, first, last, _, _ in self._pieces]
-        return _binary(spans, starts, sizes, rows, pa.binary())
+        return _binary(spans, self._ints[start], self._ints[size], rows)
 
     def _headers(self, rows: int) -> pa.Array:
         """list<struct<key, value>>; null where a record has none, as in Spark's Kafka source."""
-        counts = self._counts[:rows]
-        offsets = numpy.zeros(rows + 1, dtype=numpy.int32)
-        numpy.cumsum(counts, out=offsets[1:])
+        counts = self._ints[compiled.HEADER_COUNT, :rows]
+        offsets = np.zeros(rows + 1, dtype=np.int32)
+        np.cumsum(counts, out=offsets[1:])
         total = int(offsets[rows])
         spans = [
             (payload, first, last) for payload, _, _, first, last in self._pieces if last > first
         ]
-        found = numpy.ascontiguousarray(self._spans[:total].T.astype(numpy.int32))
-        keys = _as_text(_binary(spans, found[0], found[1], total, pa.binary()))
-        values = _binary(spans, found[2], found[3], total, pa.binary())
+        found = np.ascontiguousarray(self._spans[:total].T.astype(np.int32))
+        keys = _as_text(_binary(spans, found[0], found[1], total))
+        values = _binary(spans, found[2], found[3], total)
         pairs = pa.StructArray.from_arrays([keys, values], fields=list(_HEADER))
-        validity = pa.py_buffer(numpy.packbits(counts > 0, bitorder="little"))
+        validity = pa.py_buffer(np.packbits(counts > 0, bitorder="little"))
         return pa.Array.from_buffers(
             _HEADERS, rows, [validity, pa.py_buffer(offsets)], children=[pairs]
         )
 
 
-def _binary(
-    spans: list[tuple[Any, int, int]], starts: Any, sizes: Any, rows: int, kind: pa.DataType
-) -> pa.Array:
+def _constant(text: str, rows: int) -> pa.Array:
+    """A column of one text. Not `pa.array` or `pa.scalar`: they import pandas, most of a second in a cold worker."""
+    encoded = text.encode()
+    offsets = np.arange(rows + 1, dtype=np.int32) * len(encoded)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(encoded * rows)]
+    return pa.Array.from_buffers(pa.string(), rows, buffers, null_count=0)
+
+
+def _plain(values: Any, kind: pa.DataType) -> pa.Array:
+    """A column without nulls."""
+    return pa.Array.from_buffers(
+        kind, len(values), [None, pa.py_buffer(values.copy())], null_count=0
+    )
+
+
+def _binary(spans: list[tuple[Any, int, int]], starts: Any, sizes: Any, rows: int) -> pa.Array:
     """One binary column: offsets and validity from `sizes`, bytes gathered from each payload."""
-    offsets = numpy.empty(rows + 1, dtype=numpy.int32)
-    validity = numpy.zeros((rows + 7) // 8, dtype=numpy.uint8)
+    offsets = np.empty(rows + 1, dtype=np.int32)
+    validity = np.zeros((rows + 7) // 8, dtype=np.uint8)
     nulls = compiled.lay_out(sizes, rows, offsets, validity)
-    data = numpy.empty(int(offsets[rows]), dtype=numpy.uint8)
-    if len(data):
+    data = np.empty(int(offsets[rows]), dtype=np.uint8)
+    if data.nbytes:
         for payload, first, last in spans:
             compiled.gather(payload, starts, first, last, offsets, data)
     buffers = [pa.py_buffer(validity) if nulls else None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    return pa.Array.from_buffers(kind, rows, buffers, null_count=nulls)
+    return pa.Array.from_buffers(pa.binary(), rows, buffers, null_count=nulls)
 
 
 def _as_text(column: pa.Array) -> pa.Array:

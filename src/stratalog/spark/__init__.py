@@ -1,0 +1,1 @@
+"""The Spark data source: the only code that imports pyspark."""

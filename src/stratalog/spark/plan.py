@@ -46,16 +46,16 @@ class Piece:
     to_byte: int
 
 
-@dataclass(frozen=True)
-class BucketTask(InputPartition):  # type: ignore[misc]
+@dataclass(frozen=True, slots=True)
+class BucketTask(InputPartition):
     """Read pieces that follow each other; only offsets of `wanted` count."""
 
     wanted: Range
     pieces: tuple[Piece, ...]
 
 
-@dataclass(frozen=True)
-class BrokerTask(InputPartition):  # type: ignore[misc]
+@dataclass(frozen=True, slots=True)
+class BrokerTask(InputPartition):
     """Fetch `wanted` from the partition's leader."""
 
     wanted: Range

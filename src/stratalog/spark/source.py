@@ -3,8 +3,8 @@
 In: options and, for a stream, offsets out of a checkpoint. Out: tasks, and the Arrow record batches that they read.
 What Spark pickles into its plan is options and offsets: no connection, no store, no secret.
 
-Spark's contract (`pyspark.sql.datasource`): `partitions` runs once per batch or micro-batch on the driver; `read` runs in
-tasks and must give the same rows whenever it is run again. It does, because a range of offsets names its records,
+Spark's contract (`pyspark.sql.datasource`): `partitions` runs once per batch or micro-batch on the driver; `read` runs
+in tasks and must give the same rows whenever it is run again. It does, because a range of offsets names its records,
 wherever they lie by then.
 """
 
@@ -60,10 +60,10 @@ class StratalogSource(DataSource):
             columns.append("origin string")
         return ", ".join(columns)
 
-    def reader(self, schema: StructType) -> "StratalogReader":
+    def reader(self, schema: StructType) -> "StratalogReader":  # noqa: ARG002
         return StratalogReader(self._options)
 
-    def streamReader(self, schema: StructType) -> "StratalogStreamReader":  # noqa: N802 - Spark's name
+    def streamReader(self, schema: StructType) -> "StratalogStreamReader":  # noqa: ARG002
         return StratalogStreamReader(self._options)
 
 
@@ -82,7 +82,7 @@ def _shared(options: Options) -> Shared:
 
 def _read(partition: InputPartition, options: Options) -> Iterator[pa.RecordBatch]:
     # Only tasks load numba: the driver's planning and Spark's look-up of data sources do without.
-    from stratalog.spark.tasks import read_task  # noqa: PLC0415
+    from stratalog.spark.tasks import read_task
 
     if not isinstance(partition, BucketTask | BrokerTask):
         return iter(())  # Spark's stand-in for a plan without tasks
@@ -137,7 +137,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         """Tasks get the options alone."""
         return {"_options": self._options, "_log": None, "_target": None, "_latest": None}
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+    def initialOffset(self) -> dict[str, Any]:  # Spark's name
         """Where a query without a checkpoint begins."""
         options = self._options
         snapshot = self._snapshot()
@@ -147,18 +147,18 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         bounds.ranges(snapshot, first, first, fail_on_data_loss=options.fail_on_data_loss)
         return to_json(_positions(snapshot, first))
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+    def getDefaultReadLimit(self) -> ReadLimit:  # Spark's name
         limit = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+    def prepareForTriggerAvailableNow(self) -> None:  # Spark's name
         """Fix the end of a run that reads what is there now."""
         snapshot = self._snapshot()
         self._target = _positions(
             snapshot, {key: extent.end for key, extent in snapshot.extents.items()}
         )
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """How far the next micro-batch goes. Raises DataLoss for a topic that is not the checkpoint's."""
         begun = from_json(start)
         snapshot = self._snapshot()
@@ -182,7 +182,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         }
         return to_json(_positions(snapshot, moved))
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # Spark's name
         """The log's end as last seen, for the query's progress."""
         return to_json(self._latest) if self._latest is not None else None
 

@@ -1,8 +1,9 @@
 """What a task does: one planned range, from the bucket or from a broker, to Arrow.
 
-In: a task of `plan.py` and what every task of the query shares. Out: Arrow record batches, bounded in rows and bytes,
-which together hold every offset of the range exactly once; else an exception. It runs in Spark's Python workers, keeps a
-few MiB whatever the segments' and batches' sizes are, and keeps connections and stores open for the worker's next task.
+In: a task of `plan.py` and what every task of the query shares. Out: Arrow record batches, bounded in rows and
+bytes, which together hold every offset of the range exactly once; else an exception. It never holds more than a few
+MiB whatever the segments' sizes are. It runs in Spark's Python workers, and keeps connections and stores open for the
+worker's next task.
 
 Nothing goes missing silently: offsets follow each other without a gap (but for a compacted topic) up to the range's end,
 or `Missing`, `Corrupt` or `DataLoss` says what is not there.

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from uuid import UUID, uuid5
 
 from stratalog.adapters.system import SystemEntropy
@@ -55,7 +56,7 @@ class Bucket:
             for one in batches:
                 end = int.from_bytes(one[:8], "big") + int.from_bytes(one[23:27], "big") + 1
             data = b"".join(batches)
-            closed.append(ClosedSegment(base, end, lambda data=data: [data], ((0, base),)))
+            closed.append(ClosedSegment(base, end, partial(list, [data]), ((0, base),)))
             base = end
         tier.archive(closed, last_stable_offset=base, log_start_offset=first, now_ms=NOW_MS)
         return base
