@@ -464,7 +464,7 @@ def produce(
 ) -> Call[Produced]:
     """One whole record batch to one partition. acks: -1 (all in sync), 1 (leader) or 0 (nobody answers)."""
 
-    def build(version: int) -> Any:
+    def build(_version: int) -> Any:
         wanted = ProducePartition(partition, memoryview(batch))
         return ProduceRequest(None, acks, timeout_ms, [ProduceTopic(topic, None, [wanted])])
 

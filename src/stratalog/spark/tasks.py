@@ -5,8 +5,8 @@ bytes, which together hold every offset of the range exactly once; else an excep
 MiB whatever the segments' sizes are. It runs in Spark's Python workers, and keeps connections and stores open for the
 worker's next task.
 
-Nothing goes missing silently: offsets follow each other without a gap (but for a compacted topic) up to the range's end,
-or `Missing`, `Corrupt` or `DataLoss` says what is not there.
+Nothing goes missing silently: offsets follow each other without a gap (but for a compacted topic) up to the range's
+end, or `Missing`, `Corrupt` or `DataLoss` says what is not there.
 """
 
 from bisect import bisect_left
