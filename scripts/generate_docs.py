@@ -122,7 +122,7 @@ standard error.
 
 def protocol() -> str:
     """docs/protocol.md."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     notes = []
     for key, api in sorted(APIS.items()):
         module = import_module(api.handle.__module__)

@@ -57,13 +57,20 @@ def main() -> None:
         # Whoever read the output has enough. Python would complain once more when it flushes at the end.
         sys.stderr.close()
         sys.exit(0)
-    except (BaseExceptionGroup, Exception) as error:
+    except failures() as error:
         explained = explanation(error)
         if explained is None:
             raise
         line, code = explained
         print(f"strata: {line}", file=sys.stderr)
         sys.exit(code)
+
+
+def failures() -> tuple[type[BaseException], ...]:
+    """What a person can act on, alone or in a task group; imported when something has failed."""
+    from stratalog.errors import Corrupt, Fenced, Rejected, Unavailable, UserError
+
+    return Corrupt, Fenced, Rejected, Unavailable, UserError, OSError, BaseExceptionGroup
 
 
 def explanation(error: BaseException) -> tuple[str, int] | None:

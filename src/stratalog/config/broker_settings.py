@@ -9,7 +9,7 @@ defaults that a topic may override are in `log_settings.py`.
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from stratalog.config.kinds import LONG_MAX, Between, Kind, OneOf, Setting, Shaped
+from stratalog.config.kinds import Between, Kind, OneOf, Setting, Shaped
 from stratalog.config.listeners import (
     check_directories,
     check_listeners,
@@ -105,13 +105,6 @@ NODE = (
         "The directory of the metadata log; by default the first of `log.dirs`.",
         kafka_default="null",
     ),
-    Setting(
-        "num.recovery.threads.per.data.dir",
-        Kind.INT,
-        2,
-        "Partitions of one directory recovered at a time when the broker starts.",
-        Between(1),
-    ),
 )
 
 TOPICS = (
@@ -135,12 +128,6 @@ TOPICS = (
         True,
         "Whether naming a topic that does not exist creates it.",
     ),
-    Setting(
-        "delete.topic.enable",
-        Kind.BOOLEAN,
-        True,
-        "Whether topics can be deleted at all.",
-    ),
 )
 
 CONNECTIONS = (
@@ -150,46 +137,6 @@ CONNECTIONS = (
         100 * MIB,
         "Largest request; a longer one closes its connection.",
         Between(1),
-    ),
-    Setting(
-        "socket.listen.backlog.size",
-        Kind.INT,
-        50,
-        "Connections that may wait to be accepted.",
-        Between(1),
-    ),
-    Setting(
-        "connections.max.idle.ms",
-        Kind.LONG,
-        10 * MINUTE_MS,
-        "A connection without a request for so long is closed.",
-    ),
-    Setting(
-        "max.connections",
-        Kind.INT,
-        2**31 - 1,
-        "Connections open at a time; more are closed at once.",
-        Between(0),
-    ),
-    Setting(
-        "queued.max.request.bytes",
-        Kind.LONG,
-        -1,
-        "Bytes of requests being handled; beyond it connections are not read from. -1: no limit.",
-    ),
-    Setting(
-        "fetch.max.bytes",
-        Kind.INT,
-        55 * MIB,
-        "Most bytes in one answer to a fetch.",
-        Between(1024),
-    ),
-    Setting(
-        "max.incremental.fetch.session.cache.slots",
-        Kind.INT,
-        1000,
-        "Fetch sessions remembered.",
-        Between(0),
     ),
 )
 
@@ -226,24 +173,10 @@ GROUPS = (
         "Most bytes of the text that may go with a committed offset.",
     ),
     Setting(
-        "offsets.commit.timeout.ms",
-        Kind.INT,
-        5000,
-        "How long a commit may wait for the replicas of `__consumer_offsets`.",
-        Between(1),
-    ),
-    Setting(
         "offsets.retention.minutes",
         Kind.INT,
         10080,
         "How long an empty group's offsets are kept.",
-        Between(1),
-    ),
-    Setting(
-        "offsets.retention.check.interval.ms",
-        Kind.LONG,
-        10 * MINUTE_MS,
-        "How often old offsets are looked for.",
         Between(1),
     ),
     Setting(
@@ -252,14 +185,6 @@ GROUPS = (
         50,
         "Partitions of `__consumer_offsets`, fixed when it is created.",
         Between(1),
-    ),
-    Setting(
-        "offsets.topic.replication.factor",
-        Kind.SHORT,
-        1,
-        "Replicas of `__consumer_offsets`. 1, so that one broker is a whole cluster.",
-        Between(1),
-        kafka_default="3",
     ),
     Setting(
         "offsets.topic.segment.bytes",
@@ -277,20 +202,6 @@ METADATA = (
         20 * MIB,
         "Bytes of metadata records after which a snapshot is written.",
         Between(1),
-    ),
-    Setting(
-        "metadata.log.max.snapshot.interval.ms",
-        Kind.LONG,
-        HOUR_MS,
-        "Time after which a snapshot is written if there is anything new; 0: by bytes only.",
-        Between(0),
-    ),
-    Setting(
-        "metadata.log.segment.bytes",
-        Kind.INT,
-        1024 * MIB,
-        "Segment size of the metadata log.",
-        Between(8 * MIB),
     ),
 )
 
@@ -362,46 +273,6 @@ TIER = (
         Between(1),
         kafka_default="10",
     ),
-    Setting(
-        "remote.log.reader.max.pending.tasks",
-        Kind.INT,
-        100,
-        "Reads from the bucket that may wait; further fetches are answered empty.",
-        Between(1),
-    ),
-    Setting(
-        "remote.fetch.max.wait.ms",
-        Kind.INT,
-        500,
-        "How long a fetch waits for the bucket before it is answered empty.",
-        Between(1),
-    ),
-    Setting(
-        "remote.list.offsets.request.timeout.ms",
-        Kind.LONG,
-        30 * SECOND_MS,
-        "How long a search by timestamp waits for the bucket.",
-        Between(1),
-    ),
-)
-
-MEMORY = (
-    Setting(
-        "log.tail.cache.bytes",
-        Kind.LONG,
-        MIB,
-        "Memory per partition for its newest batches, from which tail reads are answered.",
-        Between(0),
-        ours=True,
-    ),
-    Setting(
-        "log.dir.inflight.max.bytes",
-        Kind.LONG,
-        64 * MIB,
-        "Bytes on their way to one log directory; beyond it, produce requests to that directory wait.",
-        Between(MIB, LONG_MAX),
-        ours=True,
-    ),
 )
 
 
@@ -411,4 +282,4 @@ def _table(*groups: tuple[Setting, ...]) -> Mapping[str, Setting]:
     return MappingProxyType(table)
 
 
-BROKER_SETTINGS = _table(NODE, TOPICS, CONNECTIONS, LOG_SETTINGS, GROUPS, METADATA, TIER, MEMORY)
+BROKER_SETTINGS = _table(NODE, TOPICS, CONNECTIONS, LOG_SETTINGS, GROUPS, METADATA, TIER)

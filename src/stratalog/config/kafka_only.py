@@ -25,6 +25,7 @@ KAFKA_ONLY = frozenset(
     compression.zstd.level
     config.providers
     connection.failed.authentication.delay.ms
+    connections.max.idle.ms
     connections.max.reauth.ms
     controlled.shutdown.enable
     controller.quorum.append.linger.ms
@@ -48,7 +49,9 @@ KAFKA_ONLY = frozenset(
     delegation.token.max.lifetime.ms
     delegation.token.secret.key
     delete.records.purgatory.purge.interval.requests
+    delete.topic.enable
     early.start.listeners
+    fetch.max.bytes
     fetch.purgatory.purge.interval.requests
     follower.fetch.last.tiered.offset.enable
     follower.replication.throttled.rate
@@ -121,13 +124,18 @@ KAFKA_ONLY = frozenset(
     log.cleaner.min.compaction.lag.ms
     log.cleaner.threads
     log.dir.failure.timeout.ms
+    log.flush.start.offset.checkpoint.interval.ms
     log.preallocate
     log.roll.jitter.hours
     log.roll.jitter.ms
     max.connection.creation.rate
+    max.connections
     max.connections.per.ip
     max.connections.per.ip.overrides
+    max.incremental.fetch.session.cache.slots
     max.request.partition.size.limit
+    metadata.log.max.snapshot.interval.ms
+    metadata.log.segment.bytes
     metadata.log.segment.ms
     metadata.max.idle.interval.ms
     metadata.max.retention.bytes
@@ -138,15 +146,22 @@ KAFKA_ONLY = frozenset(
     metrics.sample.window.ms
     num.io.threads
     num.network.threads
+    num.recovery.threads.per.data.dir
     num.replica.alter.log.dirs.threads
     num.replica.fetchers
+    offsets.commit.timeout.ms
     offsets.load.buffer.size
+    offsets.retention.check.interval.ms
     offsets.topic.compression.codec
+    offsets.topic.replication.factor
     principal.builder.class
     producer.purgatory.purge.interval.requests
+    queued.max.request.bytes
     queued.max.requests
     quota.window.num
     quota.window.size.seconds
+    remote.fetch.max.wait.ms
+    remote.list.offsets.request.timeout.ms
     remote.log.index.file.cache.total.size.bytes
     remote.log.manager.copy.max.bytes.per.second
     remote.log.manager.copy.quota.window.num
@@ -161,6 +176,7 @@ KAFKA_ONLY = frozenset(
     remote.log.metadata.manager.class.path
     remote.log.metadata.manager.impl.prefix
     remote.log.metadata.manager.listener.name
+    remote.log.reader.max.pending.tasks
     remote.log.storage.manager.class.name
     remote.log.storage.manager.class.path
     remote.log.storage.manager.impl.prefix
@@ -171,6 +187,7 @@ KAFKA_ONLY = frozenset(
     replica.fetch.min.bytes
     replica.fetch.response.max.bytes
     replica.fetch.wait.max.ms
+    replica.high.watermark.checkpoint.interval.ms
     replica.lag.time.max.ms
     replica.selector.class
     replica.socket.receive.buffer.bytes
@@ -243,6 +260,7 @@ KAFKA_ONLY = frozenset(
     share.fetch.purgatory.purge.interval.requests
     socket.connection.setup.timeout.max.ms
     socket.connection.setup.timeout.ms
+    socket.listen.backlog.size
     socket.receive.buffer.bytes
     socket.send.buffer.bytes
     ssl.allow.dn.changes

@@ -51,19 +51,6 @@ LOG_SETTINGS = (
         Between(0),
     ),
     Setting(
-        "log.flush.start.offset.checkpoint.interval.ms",
-        Kind.INT,
-        MINUTE_MS,
-        "How often the log start offsets are written.",
-        Between(0),
-    ),
-    Setting(
-        "replica.high.watermark.checkpoint.interval.ms",
-        Kind.LONG,
-        5 * SECOND_MS,
-        "How often the high watermarks are written.",
-    ),
-    Setting(
         "log.index.interval.bytes",
         Kind.INT,
         4096,

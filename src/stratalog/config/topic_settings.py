@@ -65,6 +65,7 @@ TOPIC_SETTINGS = _table(
             "producer",
             "How batches are kept: `producer` keeps each as it came, untouched.",
             OneOf(COMPRESSIONS),
+            inert=True,
         ),
         "compression.type",
     ),

@@ -28,7 +28,6 @@ def test_nothing_set_is_a_whole_cluster_in_one_process() -> None:
     assert config.log_dirs == ("strata-data",)
     assert config.metadata_log_dir == "strata-data"
     assert config.tier_url == ""
-    assert config.int("offsets.topic.replication.factor") == 1
     assert config.sources == {}
 
 
