@@ -171,6 +171,18 @@ def test_produced_records_are_views_of_the_frame():
     assert decoded.topics[0].partitions[1].records is None
 
 
+@pytest.mark.parametrize("version", [8, 9])
+def test_records_that_run_past_the_end_are_refused(version):
+    topic = ProduceTopic("t", None, [ProducePartition(0, memoryview(b"records"))])
+    pieces = encode_request(0, version, 1, None, ProduceRequest(None, -1, 0, [topic]))
+    frame = frame_of(pieces)
+    end = len(frame) - (3 if version == 9 else 0)
+    for cut in range(1, 8):
+        with pytest.raises(Rejected):
+            decode_request(frame[: end - cut], SERVED)
+    assert decode_request(frame, SERVED).body.topics == [topic]
+
+
 def test_fetched_records_are_views_on_both_sides():
     parts = [LARGE[:60_000], LARGE[60_000:]]
     topic = FetchedTopic("t", None, [FetchedPartition(0, 0, 9, 9, 0, None, -1, parts)])

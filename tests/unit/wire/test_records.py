@@ -108,6 +108,14 @@ def test_a_damaged_record_is_corrupt(position, byte):
         list(read_records(made))
 
 
+def test_a_record_fills_its_length():
+    made = build_batch([Record(0, 0, b"ke", b"va")]) + b"\0"
+    made[8:12] = (len(made) - 12).to_bytes(4, "big")
+    made[61] += 2
+    with pytest.raises(Corrupt, match="do not fill"):
+        list(read_records(made))
+
+
 def test_bytes_after_the_last_record_are_corrupt():
     made = build_batch([Record(0, 0, None, b"1"), Record(0, 0, None, b"2")])
     made[57:61] = (1).to_bytes(4, "big")

@@ -1,0 +1,52 @@
+"""Variable-length integers, by their bytes."""
+
+import pytest
+
+from stratalog.errors import Corrupt
+from stratalog.wire.varint import encode_signed, encode_unsigned, read_signed, read_unsigned
+
+
+@pytest.mark.parametrize(
+    ("value", "encoded"),
+    [
+        (0, "00"),
+        (1, "01"),
+        (127, "7f"),
+        (128, "8001"),
+        (300, "ac02"),
+        (2**32 - 1, "ffffffff0f"),
+        (2**64 - 1, "ffffffffffffffffff01"),
+    ],
+)
+def test_unsigned(value, encoded):
+    assert encode_unsigned(value).hex() == encoded
+    assert read_unsigned(b"x" + bytes.fromhex(encoded) + b"y", 1, 64) == (
+        value,
+        1 + len(encoded) // 2,
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "encoded"),
+    [
+        (0, "00"),
+        (-1, "01"),
+        (1, "02"),
+        (-64, "7f"),
+        (64, "8001"),
+        (2**31 - 1, "feffffff0f"),
+        (-(2**31), "ffffffff0f"),
+        (-(2**63), "ffffffffffffffffff01"),
+    ],
+)
+def test_signed(value, encoded):
+    assert encode_signed(value).hex() == encoded
+    assert read_signed(bytes.fromhex(encoded), 0, 64) == (value, len(encoded) // 2)
+
+
+@pytest.mark.parametrize("encoded", ["", "80", "ffffffff10", "ffffffffff01", "80" * 20 + "01"])
+def test_what_ends_early_or_does_not_fit_is_corrupt(encoded):
+    with pytest.raises(Corrupt):
+        read_unsigned(bytes.fromhex(encoded), 0, 32)
+    with pytest.raises(Corrupt):
+        read_signed(bytes.fromhex(encoded), 0, 32)
