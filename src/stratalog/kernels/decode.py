@@ -70,7 +70,7 @@ class Decoder:
         )
         hidden = _Aborted(aborted)
         first = self.next_offset
-        aligned = False  # the first batch may begin before what is wanted
+        follows = -1  # where the batch before ended; the first may begin before what is wanted
         self.consumed = 0
         status = compiled.FULL
         while status == compiled.FULL and self.next_offset < self.end:
@@ -81,13 +81,12 @@ class Decoder:
                 if self.next_offset >= self.end:
                     found, position, status = index, row[compiled.POSITION], compiled.DONE
                     break
-                self._check(None if checked else view, row, name, aligned=aligned)
+                self._check(None if checked else view, row, name, follows)
                 if row[compiled.BASE_OFFSET] > self.next_offset and not gaps:
                     yield from self._rows.add(payload, table[run:index], first, self.end, name)
                     raise Missing(name, self.next_offset, min(row[compiled.BASE_OFFSET], self.end))
-                aligned = True
-                last = row[compiled.BASE_OFFSET] + row[compiled.LAST_DELTA]
-                self.next_offset = max(self.next_offset, last + 1)
+                follows = row[compiled.BASE_OFFSET] + row[compiled.LAST_DELTA] + 1
+                self.next_offset = max(self.next_offset, follows)
                 wanted = self._wants(view, row, first, hidden, name)
                 if wanted and not row[compiled.ATTRIBUTES] & _CODEC:
                     continue
@@ -111,7 +110,7 @@ class Decoder:
         """The rows that still wait."""
         return self._rows.flush()
 
-    def _check(self, view: memoryview | None, row: list[int], name: str, *, aligned: bool) -> None:
+    def _check(self, view: memoryview | None, row: list[int], name: str, follows: int) -> None:
         position, base = row[compiled.POSITION], row[compiled.BASE_OFFSET]
         if view is not None:
             covered = view[position + _CRC_FROM : position + row[compiled.SIZE]]
@@ -119,8 +118,8 @@ class Decoder:
                 raise Corrupt(f"{name}: batch at offset {base}: its checksum does not hold")
         if row[compiled.COUNT] > row[compiled.LAST_DELTA] + 1:
             raise Corrupt(f"{name}: batch at offset {base}: more records than offsets")
-        if base < self.next_offset and aligned:
-            raise Corrupt(f"{name}: batch at offset {base} where {self.next_offset} should be")
+        if base < follows:
+            raise Corrupt(f"{name}: batch at offset {base} where {follows} should be")
 
     def _wants(
         self, view: memoryview, row: list[int], first: int, hidden: "_Aborted", name: str

@@ -1,0 +1,125 @@
+"""The decoder against the reference reader for any records, and against any bytes.
+
+Method: Hypothesis makes records, codecs, batch borders, ranges, bounds and places to cut buffers; the rows must be
+those of `read_records`. Then bytes are damaged at will and no checksum is asked (`checked`), so that only the walk over
+records stands between them and the output: it must raise Corrupt or give rows, nothing else.
+"""
+
+from typing import NamedTuple
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stratalog.errors import Corrupt
+from stratalog.kernels.decode import Decoder
+from stratalog.kernels.rows import Layout, arrow_schema
+from stratalog.wire.compression import CODEC_NAMES
+from stratalog.wire.records import Record, build_batch, read_records
+
+SOME = settings(max_examples=60, deadline=None)
+
+some_bytes = st.one_of(st.none(), st.binary(max_size=40), st.just(b"x" * 300))
+headers = st.lists(
+    st.tuples(st.text(max_size=4), st.one_of(st.none(), st.binary(max_size=4))), max_size=3
+)
+records = st.builds(
+    lambda key, value, at, found: Record(0, at, key, value, tuple(found)),
+    some_bytes,
+    some_bytes,
+    st.integers(0, 1 << 42),
+    headers,
+)
+
+
+class Log(NamedTuple):
+    """Batches that follow each other from offset 100 on, and what they hold."""
+
+    batches: list[bytes]
+    records: list[Record]
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> Log:
+    batches, found = [], []
+    base = 100
+    for content in draw(st.lists(st.lists(records, min_size=1, max_size=8), max_size=6)):
+        built = build_batch(content, codec=draw(st.sampled_from(CODEC_NAMES)), base_offset=base)
+        batches.append(bytes(built))
+        found += list(read_records(memoryview(built)))
+        base += len(content)
+    return Log(batches, found)
+
+
+@SOME
+@given(logs(), st.data())
+def test_rows_are_the_reference_reader_s(log: Log, data: st.DataObject) -> None:
+    end_of_log = 100 + len(log.records)
+    first = data.draw(st.integers(100, end_of_log))
+    end = data.draw(st.integers(first, end_of_log))
+    layout = Layout(
+        "t",
+        1,
+        headers=data.draw(st.booleans()),
+        max_rows=data.draw(st.integers(1, 20)),
+        max_bytes=data.draw(st.integers(1, 500)),
+    )
+    decoder = Decoder(layout, first, end)
+    rows: list[pa.RecordBatch] = []
+    waiting = b""
+    for batch in log.batches:
+        waiting += batch
+        if data.draw(st.booleans()):
+            cut = data.draw(st.integers(0, 30))
+            buffer = waiting[: len(waiting) - cut]
+            rows += decoder.decode(buffer, "here", gaps=True)
+            waiting = waiting[decoder.consumed :]
+    rows += decoder.decode(waiting, "here", gaps=True)
+    rows += decoder.flush()
+    assert all(0 < found.num_rows <= layout.max_rows for found in rows)
+    for found in rows:
+        found.validate(full=True)
+    table = pa.Table.from_batches(rows, arrow_schema(headers=layout.headers, origin=False))
+    wanted = [one for one in log.records if first <= one.offset < end]
+    assert table["offset"].to_pylist() == [one.offset for one in wanted]
+    assert table["key"].to_pylist() == [one.key for one in wanted]
+    assert table["value"].to_pylist() == [one.value for one in wanted]
+    stamps = table["timestamp"].cast(pa.int64()).to_pylist()
+    assert stamps == [one.timestamp * 1000 for one in wanted]
+    if layout.headers:
+        expected = [
+            [{"key": key, "value": value} for key, value in one.headers] or None for one in wanted
+        ]
+        assert table["headers"].to_pylist() == expected
+
+
+@SOME
+@given(logs(), st.data())
+def test_damaged_records_are_corrupt_or_rows(log: Log, data: st.DataObject) -> None:
+    damaged = bytearray(b"".join(log.batches))
+    for _ in range(data.draw(st.integers(1, 4))):
+        if damaged:
+            at = data.draw(st.integers(0, len(damaged) - 1))
+            damaged[at] = data.draw(st.integers(0, 255))
+    decoder = Decoder(Layout("t", 1, headers=data.draw(st.booleans())), 0, 1 << 62)
+    rows: list[pa.RecordBatch] = []
+    try:
+        rows += decoder.decode(damaged, "here", gaps=True, checked=True)
+    except Corrupt as error:
+        assert "here" in str(error)
+    rows += decoder.flush()
+    for found in rows:
+        found.validate()
+        assert sum(len(value) for value in found["value"].to_pylist() if value) <= 300 * 48
+
+
+@SOME
+@given(st.binary(max_size=400))
+def test_any_bytes(data: bytes) -> None:
+    decoder = Decoder(Layout("t", 1, headers=True), 0, 1 << 62)
+    try:
+        found = [*decoder.decode(data, "here", gaps=True, checked=True), *decoder.flush()]
+    except Corrupt as error:
+        assert "here" in str(error)
+    else:
+        assert all(rows.num_rows for rows in found)

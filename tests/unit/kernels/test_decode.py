@@ -1,0 +1,305 @@
+"""The decoder against the reference reader, and against bytes that are not what was written.
+
+Method: batches are built with `wire.records`; what the compiled decoder gives is held against `read_records`, field by
+field. Then one thing at a time is made wrong, and the error must name the place.
+"""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pytest
+from crc32c import crc32c
+
+from stratalog.errors import Corrupt
+from stratalog.kernels.decode import Decoder
+from stratalog.kernels.missing import Missing
+from stratalog.kernels.rows import Layout, arrow_schema
+from stratalog.wire.compression import CODEC_NAMES
+from stratalog.wire.records import Record, build_batch, read_records
+
+Header = tuple[str, bytes | None]
+
+
+def record(number: int, headers: tuple[Header, ...] = ()) -> Record:
+    key = None if number % 5 == 0 else b"k%d" % number
+    value = None if number % 7 == 0 else b"value %d" % number * (number % 4)
+    return Record(0, 1_700_000_000_000 + number * 3, key, value, headers)
+
+
+def batch(base: int, count: int = 4, codec: str = "none", **fields: int | bool) -> bytearray:
+    built = build_batch([record(base + at) for at in range(count)], codec=codec, base_offset=base)
+    if fields:
+        return build_batch(
+            [record(base + at) for at in range(count)],
+            codec=codec,
+            base_offset=base,
+            **fields,  # type: ignore[arg-type]
+        )
+    return built
+
+
+def reseal(changed: bytearray) -> bytearray:
+    """The batch with a checksum that holds again: what a broken producer would send."""
+    changed[17:21] = crc32c(changed[21:]).to_bytes(4, "big")
+    return changed
+
+
+def decode(
+    data: bytes | bytearray,
+    first: int = 0,
+    end: int = 1 << 60,
+    layout: Layout | None = None,
+    **options: bool | Sequence[tuple[int, int]],
+) -> tuple[pa.Table, Decoder]:
+    layout = layout or Layout("t", 3)
+    decoder = Decoder(layout, first, end)
+    batches = [*decoder.decode(data, "here", **options), *decoder.flush()]  # type: ignore[arg-type]
+    schema = arrow_schema(headers=layout.headers, origin=layout.origin is not None)
+    for found in batches:
+        found.validate(full=True)
+    return pa.Table.from_batches(batches, schema=schema), decoder
+
+
+def offsets(table: pa.Table) -> list[int]:
+    found: list[int] = table["offset"].to_pylist()
+    return found
+
+
+@pytest.mark.parametrize("codec", CODEC_NAMES)
+def test_every_codec_gives_what_the_reference_reader_gives(codec: str) -> None:
+    batches = [batch(0, 40, codec), batch(40, 1, codec), batch(41, 9)]
+    table, decoder = decode(b"".join(batches))
+    expected = [one for built in batches for one in read_records(memoryview(built))]
+    assert offsets(table) == [one.offset for one in expected]
+    assert table["key"].to_pylist() == [one.key for one in expected]
+    assert table["value"].to_pylist() == [one.value for one in expected]
+    stamps = table["timestamp"].cast(pa.int64()).to_pylist()
+    assert stamps == [one.timestamp * 1000 for one in expected]
+    assert set(table["topic"].to_pylist()) == {"t"}
+    assert set(table["partition"].to_pylist()) == {3}
+    assert set(table["timestampType"].to_pylist()) == {0}
+    assert decoder.next_offset == 50
+    assert decoder.consumed == sum(map(len, batches))
+
+
+def test_headers_and_origin_come_when_asked_for() -> None:
+    headers: list[tuple[Header, ...]] = [(), (("a", b"1"), ("b", None)), (("", b""), ("ü", b"x"))]
+    built = build_batch([record(at, found) for at, found in enumerate(headers)])
+    table, _ = decode(built, layout=Layout("t", 0, "bucket", headers=True))
+    assert table["headers"].to_pylist() == [
+        None if not found else [{"key": key, "value": value} for key, value in found]
+        for found in headers
+    ]
+    assert table["origin"].to_pylist() == ["bucket"] * 3
+
+
+def test_a_header_key_that_is_not_utf8_is_replaced_not_refused() -> None:
+    built = build_batch([record(1, (("abc", b""),))])
+    at = bytes(built).index(b"abc")
+    built[at] = 0xFF
+    table, _ = decode(reseal(built), layout=Layout("t", 0, headers=True))
+    assert table["headers"].to_pylist() == [[{"key": "�bc", "value": b""}]]
+
+
+def test_more_headers_than_there_was_room_for() -> None:
+    many = tuple((f"h{number}", b"%d" % number) for number in range(3000))
+    built = build_batch([record(1), record(2, many), record(3, many)])
+    table, _ = decode(built, layout=Layout("t", 0, headers=True))
+    assert [len(found or ()) for found in table["headers"].to_pylist()] == [0, 3000, 3000]
+    assert table["headers"].to_pylist()[2][2999] == {"key": "h2999", "value": b"2999"}
+
+
+def test_log_append_time_is_the_batch_s() -> None:
+    built = batch(0, 3)
+    built[22] |= 8  # timestamp type
+    table, _ = decode(reseal(built))
+    assert table["timestampType"].to_pylist() == [1, 1, 1]
+    assert set(table["timestamp"].cast(pa.int64()).to_pylist()) == {1_700_000_000_006_000}
+
+
+def test_a_timestamp_past_what_microseconds_can_say_is_held_at_the_edge() -> None:
+    built = build_batch([Record(0, (1 << 63) - 1, b"", b"", ()), Record(0, 5, b"", b"", ())])
+    table, _ = decode(built)
+    edge = ((1 << 63) - 1) // 1000 * 1000
+    assert table["timestamp"].cast(pa.int64()).to_pylist() == [edge, 5000]
+
+
+def test_only_what_is_wanted() -> None:
+    data = b"".join(batch(base) for base in range(0, 40, 4))
+    table, decoder = decode(data, 6, 17)
+    assert offsets(table) == list(range(6, 17))
+    assert decoder.next_offset == 20
+    assert decoder.consumed == len(b"".join(batch(base) for base in range(0, 20, 4)))
+
+
+def test_buffers_go_on_where_the_last_one_ended() -> None:
+    decoder = Decoder(Layout("t", 0), 2, 12)
+    found = []
+    for base in (0, 4, 8):
+        found += [one for rows in decoder.decode(batch(base), "here") for one in rows["offset"]]
+    found += [one for rows in decoder.flush() for one in rows["offset"]]
+    assert [one.as_py() for one in found] == list(range(2, 12))
+
+
+def test_part_of_a_batch_at_the_end_is_left_alone() -> None:
+    whole = bytes(batch(0) + batch(4))
+    for cut in (1, 16, 17, 60, 61, len(batch(4)) - 1):
+        table, decoder = decode(whole[: len(batch(0)) + cut])
+        assert offsets(table) == [0, 1, 2, 3]
+        assert decoder.consumed == len(batch(0))
+        assert decoder.next_offset == 4
+
+
+def test_arrow_batches_are_bounded() -> None:
+    built = build_batch([Record(0, 0, b"k", b"v" * 100, ()) for _ in range(100)], codec="zstd")
+    decoder = Decoder(Layout("t", 0, max_rows=30), 0, 100)
+    assert [rows.num_rows for rows in decoder.decode(built, "here")] == [30, 30, 30]
+    assert [rows.num_rows for rows in decoder.flush()] == [10]
+    decoder = Decoder(Layout("t", 0, max_bytes=1000), 0, 100)
+    sizes = [rows.num_rows for rows in [*decoder.decode(built, "here"), *decoder.flush()]]
+    assert sum(sizes) == 100
+    assert max(sizes) == 9  # records of 108 bytes
+
+
+def test_a_record_larger_than_the_bound_comes_alone() -> None:
+    values = [b"a", b"b" * 5000, b"c"]
+    built = build_batch([Record(0, 0, None, value, ()) for value in values])
+    decoder = Decoder(Layout("t", 0, max_bytes=100), 0, 3)
+    found = [*decoder.decode(built, "here"), *decoder.flush()]
+    assert [rows["value"].to_pylist() for rows in found] == [[value] for value in values]
+
+
+def test_control_batches_are_passed_over() -> None:
+    marker = batch(4, 1, control=True, transactional=True, producer_id=9)
+    table, _ = decode(b"".join([batch(0), marker, batch(5)]))
+    assert offsets(table) == [0, 1, 2, 3, 5, 6, 7, 8]
+
+
+def test_aborted_transactions_are_passed_over_up_to_their_marker() -> None:
+    def ends(base: int, kind: int) -> bytearray:
+        key = b"\0\0" + kind.to_bytes(2, "big")
+        marker = [Record(0, 0, key, b"\0" * 6, ())]
+        return build_batch(
+            marker, base_offset=base, producer_id=9, transactional=True, control=True
+        )
+
+    data = b"".join(
+        [
+            batch(0, 2, producer_id=9, transactional=True),  # before the aborted one: committed
+            ends(2, 1),
+            batch(3, 2, producer_id=9, transactional=True),  # aborted
+            batch(5, 2, producer_id=8, transactional=True),
+            batch(7, 2, producer_id=9),  # not in a transaction
+            ends(9, 0),
+            batch(10, 2, producer_id=9, transactional=True),  # the next transaction
+        ]
+    )
+    table, _ = decode(data, aborted=[(9, 3)])
+    assert offsets(table) == [0, 1, 5, 6, 7, 8, 10, 11]
+    table, _ = decode(data)
+    assert offsets(table) == [0, 1, 3, 4, 5, 6, 7, 8, 10, 11]
+
+
+def test_a_batch_emptied_by_compaction_has_no_rows_but_counts() -> None:
+    built = batch(0)
+    del built[61:]
+    built[8:12] = (len(built) - 12).to_bytes(4, "big")
+    built[57:61] = bytes(4)
+    table, decoder = decode(reseal(built) + batch(4))
+    assert offsets(table) == [4, 5, 6, 7]
+    assert decoder.next_offset == 8
+
+
+# --- what is wrong is said, and where ---------------------------------------------------------------------------
+
+
+def test_a_gap_is_missing_offsets_unless_gaps_are_allowed() -> None:
+    data = bytes(batch(0) + batch(6))
+    with pytest.raises(Missing, match="here: offsets 4 to 5 are missing") as missing:
+        decode(data)
+    assert (missing.value.first, missing.value.found) == (4, 6)
+    table, _ = decode(data, gaps=True)
+    assert offsets(table) == [0, 1, 2, 3, 6, 7, 8, 9]
+    with pytest.raises(Missing, match="offsets 0 to 5"):
+        decode(batch(6))
+
+
+def test_what_lies_before_a_gap_is_not_lost_with_it() -> None:
+    decoder = Decoder(Layout("t", 0), 0, 10)
+    with pytest.raises(Missing):
+        list(decoder.decode(batch(0) + batch(6), "here"))
+    assert [rows["offset"].to_pylist() for rows in decoder.flush()] == [[0, 1, 2, 3]]
+
+
+def test_offsets_that_go_back_are_corrupt() -> None:
+    with pytest.raises(Corrupt, match="batch at offset 2 where 4 should be"):
+        decode(batch(0) + batch(2))
+
+
+@pytest.mark.parametrize("codec", CODEC_NAMES)
+def test_every_flipped_bit_behind_the_checksum_is_found(codec: str) -> None:
+    built = batch(8, 3, codec)
+    for at in range(21, len(built)):
+        damaged = bytearray(built)
+        damaged[at] ^= 0x10
+        with pytest.raises(Corrupt, match="here"):
+            decode(damaged, 8)
+
+
+def test_what_is_no_batch_is_corrupt() -> None:
+    for damaged in (
+        b"\0" * 100,
+        batch(0)[:16] + b"\1" + batch(0)[17:],
+        bytes(batch(4)) + b"\xff" * 70,
+    ):
+        with pytest.raises(Corrupt, match="no record batch of format v2"):
+            decode(damaged, gaps=True)
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "says"),
+    [
+        (0, b"\xff\xff\xff\xff\x0f", "length does not fit"),
+        (0, b"\x01", "length does not fit"),
+        (2, b"\xff" * 11, "varint does not end"),
+        (3, b"\x7e", "offsets do not rise"),
+        (4, b"\x7e", "key does not fit"),
+        (4, b"\x03", "key does not fit"),
+        (7, b"\x7e", "value does not fit"),
+        (10, b"\x7e", "headers do not fit"),
+        (10, b"\x01", "headers do not fit"),
+    ],
+)
+def test_a_malformed_record_names_its_batch(at: int, value: bytes, says: str) -> None:
+    """The checksum holds: a broken producer wrote it so, and brokers do not open records."""
+    built = build_batch([Record(0, 0, b"kk", b"vv", ())], base_offset=7)
+    built[61 + at : 61 + at + len(value)] = value
+    built = built[: max(len(built), 61 + at + len(value))]
+    built[8:12] = (len(built) - 12).to_bytes(4, "big")
+    with pytest.raises(Corrupt, match=f"here: batch at offset 7, record 0 of 1: .*{says}"):
+        decode(reseal(built), 7)
+
+
+def test_more_or_fewer_records_than_the_header_says() -> None:
+    for count in (3, 5):
+        built = batch(0, 4)
+        built[57:61] = count.to_bytes(4, "big")
+        with pytest.raises(Corrupt, match="here: batch at offset 0"):
+            decode(reseal(built))
+
+
+def test_bytes_that_do_not_decompress() -> None:
+    for number, codec in enumerate(CODEC_NAMES):
+        if number:
+            built = batch(5, 4, codec)
+            del built[70:]
+            built[8:12] = (len(built) - 12).to_bytes(4, "big")
+            with pytest.raises(Corrupt, match="here: batch at offset 5"):
+                decode(reseal(built), 5)
+
+
+def test_an_unknown_codec() -> None:
+    built = batch(0)
+    built[22] |= 5
+    with pytest.raises(Corrupt, match="here: batch at offset 0: unknown compression codec 5"):
+        decode(reseal(built))
