@@ -124,6 +124,6 @@ setup_java() {
 setup_kernels() {
   cat "$checkout"/src/stratalog/kernels/*.py | cmp -s - "$venv/kernels.warm" && return
   say "Compiling the decoding kernels (once)"
-  "$python" -c 'from stratalog.kernels import warm; warm()' >&2 || fail "cannot compile the decoding kernels"
+  "$python" -c 'from stratalog.kernels.decode import warm; warm()' >&2 || fail "cannot compile the decoding kernels"
   cat "$checkout"/src/stratalog/kernels/*.py >"$venv/kernels.warm"
 }
