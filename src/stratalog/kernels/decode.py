@@ -127,9 +127,10 @@ class Decoder:
         attributes, base = row[compiled.ATTRIBUTES], row[compiled.BASE_OFFSET]
         if attributes & _CONTROL:
             if attributes & _TRANSACTIONAL:
-                hidden.marker(
-                    view[row[compiled.POSITION] : row[compiled.END]], row[compiled.PRODUCER_ID]
-                )
+                try:
+                    hidden.marker(view[row[compiled.POSITION] : row[compiled.END]], row)
+                except Corrupt as error:
+                    raise Corrupt(f"{name}: batch at offset {base}: {error}") from error
             return False
         if attributes & _CODEC > 4:
             raise Corrupt(
@@ -172,11 +173,15 @@ class _Aborted:
             self._open.add(self._waiting.pop()[0])
         return producer_id in self._open
 
-    def marker(self, batch: memoryview, producer_id: int) -> None:
-        """A control batch ends its producer's transaction. Its key: version int16, type int16 (0 = abort)."""
-        for record in read_records(batch):
-            if record.key is not None and int.from_bytes(record.key[2:4], "big") == _ABORT:
-                self._open.discard(producer_id)
+    def marker(self, batch: memoryview, row: list[int]) -> None:
+        """A control batch ends its producer's transaction. Its key: version int16, type int16 (0 = abort).
+
+        Opened only where something is hidden.
+        """
+        if row[compiled.PRODUCER_ID] in self._open:
+            for record in read_records(batch):
+                if record.key is not None and int.from_bytes(record.key[2:4], "big") == _ABORT:
+                    self._open.discard(row[compiled.PRODUCER_ID])
 
 
 def warm() -> int:
