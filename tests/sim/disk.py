@@ -42,7 +42,7 @@ class _File:
                 _cut(content, position)
                 continue
             torn = at == len(kept) - 1 and chance.random() < 0.5
-            _write(content, position, data[: chance.randint(0, len(data))] if torn else data)
+            _write(content, position, _tear(data, chance) if torn else data)
         self.content = content
         self.sync()
 
@@ -240,6 +240,15 @@ def _survivors(
     if chance.random() < 0.5:
         return writes[: chance.randint(0, len(writes))]
     return [write for write in writes if chance.random() < 0.5]
+
+
+def _tear(data: bytes, chance: Random) -> bytes:
+    """What a write leaves that was under way: its beginning, or all but some pages in the middle (zeros)."""
+    at = chance.randint(0, len(data))
+    if chance.random() < 0.5:
+        return data[:at]
+    size = chance.randint(0, len(data) - at)
+    return data[:at] + bytes(size) + data[at + size :]
 
 
 def _write(content: bytearray, position: int, data: bytes) -> None:

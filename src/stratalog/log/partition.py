@@ -266,6 +266,11 @@ class PartitionLog:
         effects.append(self._take_snapshot(base))
         if self.epochs.dirty:
             effects.append(self._write_epochs())
+        if self.recovery_point > old.base_offset:
+            # A checkpoint may say already that all up to here is durable: where the next segment begins, the files of
+            # this one are trusted, so they must be durable before that segment exists.
+            effects += [*old.sync(closed=True), SyncDirectory(self.directory)]
+            self.recovery_point = base
         self.segments.append(Segment(self.directory, base, now_ms))
         self._entries_unsynced = True
         self._saved = False
@@ -413,7 +418,9 @@ class PartitionLog:
         effects: list[Effect] = []
         if count == len(self.segments):
             effects += self.roll(now_ms)
-            # The new file must outlive the old ones, or the next offset would be forgotten with them.
+            # The new file and the producers must outlive the old ones, or the next offset and the last sequences would
+            # be forgotten with them.
+            effects += self._flush_below(self.segments[-1].base_offset)
             effects.append(SyncDirectory(self.directory))
         gone = self.segments[:count]
         del self.segments[:count]

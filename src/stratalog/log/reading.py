@@ -140,10 +140,7 @@ def read_batches(
             assert isinstance(data, bytes)
             if len(data) < size:
                 raise Corrupt(f"{segment.path} ends before byte {position + size}")
-            step = walk.feed(segment.path, data)
-            if step == 0 and not walk.done and size == segment.readable - position:
-                raise Corrupt(f"{segment.path} ends inside the batch at {position}")
-            position += step
+            position += walk.feed(segment.path, data, at_end=position + size == segment.readable)
         if walk.view is not None:
             places.note(walk.next_offset, segment, position)
             return Slices([walk.view], walk.first_offset, walk.next_offset)
@@ -190,10 +187,11 @@ class _Walk:
         self.first_offset = self.next_offset = offset
         self.view: memoryview | None = None
 
-    def feed(self, path: str, data: bytes) -> int:
+    def feed(self, path: str, data: bytes, *, at_end: bool) -> int:
         """Look at bytes that begin with a batch; returns how many are behind the next place to read from.
 
         After it either `done` (with `view`, or without where nothing fits), or `wanted` bytes are needed from there.
+        `at_end`: there are no more, so that a batch cut short is Corrupt.
         """
         at = 0
         end = len(data)
@@ -222,6 +220,8 @@ class _Walk:
         if start >= 0:
             self.done = True
             self.view = memoryview(data)[start:at]
+        elif at_end and not self.done and at < end:
+            raise Corrupt(f"{path} ends inside the batch of offset {self.offset}")
         return at
 
 
