@@ -31,6 +31,7 @@ from stratalog.errors import Rejected, UserError
 from stratalog.metadata.image import Endpoint
 from stratalog.ports import Disk, Outside
 from stratalog.ports import Listener as Bound
+from stratalog.wire.frames import SCRATCH_BYTES
 
 _DRAIN_S: Final = 5.0
 _IDLE_FILES_S: Final = 60.0
@@ -177,10 +178,13 @@ class Node:
         dispatcher = Dispatcher(self.broker, self.broker.apis)
         frame_bytes_max = self.config.int("socket.request.max.bytes")
 
+        scratch = bytearray(SCRATCH_BYTES)
+
         def accept() -> Connection:
             return Connection(
                 dispatcher.serve,
                 frame_bytes_max=frame_bytes_max,
+                scratch=scratch,
                 opened=self._connections.add,
                 closed=self._connections.discard,
             )

@@ -30,13 +30,17 @@ Serve = Callable[[str, memoryview], Any]
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The server's end of one connection."""
+    """The server's end of one connection.
+
+    `scratch` is where small frames arrive; the connections of one event loop share it, so that idle ones cost nothing.
+    """
 
     def __init__(
         self,
         serve: Serve,
         *,
         frame_bytes_max: int,
+        scratch: bytearray,
         opened: Callable[["Connection"], None],
         closed: Callable[["Connection"], None],
     ) -> None:
@@ -44,7 +48,7 @@ class Connection(asyncio.BufferedProtocol):
         self._serve = serve
         self._opened = opened
         self._closed = closed
-        self._reader = FrameReader(frame_bytes_max)
+        self._reader = FrameReader(frame_bytes_max, scratch)
         self._frames: deque[memoryview] = deque()
         self._answers: deque[asyncio.Future[Answer]] = deque()
         self._transport: asyncio.Transport | None = None
