@@ -32,7 +32,7 @@ from stratalog.client.calls import (
     TopicResult,
 )
 from stratalog.client.cluster import Ask, ClusterView, Program, parse_bootstrap
-from stratalog.client.core import ClientConnection
+from stratalog.client.core import ClientConnection, reason
 from stratalog.errors import ErrorCode, Rejected, Unavailable
 from stratalog.ports import Network
 from stratalog.wire.fetch import FetchedPartition
@@ -306,7 +306,7 @@ class Client:
                 f"broker {peer} unreachable: no connection in {self.timeout_s:g} s"
             ) from None
         except OSError as error:
-            raise Unavailable(f"broker {peer} unreachable: {error.strerror or error}") from error
+            raise Unavailable(f"broker {peer} unreachable: {reason(error)}") from error
         link = cast("_Link", protocol)
         try:
             link.core.versions = await self.within(link, link.send(calls.api_versions()))

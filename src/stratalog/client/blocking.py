@@ -20,7 +20,7 @@ from stratalog.client.calls import (
     ResourceConfigs,
 )
 from stratalog.client.cluster import Ask, ClusterView, Program, parse_bootstrap
-from stratalog.client.core import ClientConnection
+from stratalog.client.core import ClientConnection, reason
 from stratalog.errors import Rejected, Unavailable
 from stratalog.ports import Buffer
 from stratalog.wire.fetch import FetchedPartition
@@ -73,7 +73,7 @@ class _Link:
         except TimeoutError:
             raise Unavailable(f"broker {self.core.peer} did not answer in time") from None
         except OSError as error:
-            raise Unavailable(f"broker {self.core.peer}: {error.strerror or error}") from error
+            raise Unavailable(f"broker {self.core.peer}: {reason(error)}") from error
 
 
 class BlockingClient:
@@ -173,9 +173,7 @@ class BlockingClient:
             try:
                 stream = self._network.connect(address.host, address.port, self._timeout_s)
             except OSError as error:
-                raise Unavailable(
-                    f"broker {peer} unreachable: {error.strerror or error}"
-                ) from error
+                raise Unavailable(f"broker {peer} unreachable: {reason(error)}") from error
             link = _Link(stream, ClientConnection(peer, self._client_id))
             try:
                 link.core.versions = link.call(calls.api_versions())

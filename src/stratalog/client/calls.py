@@ -168,6 +168,14 @@ class Produced:
     log_start_offset: int
 
 
+def error_of(code: int) -> ErrorCode:
+    """The error a code stands for; a code from the future is an unknown error."""
+    try:
+        return ErrorCode(code)
+    except ValueError:
+        return ErrorCode.unknown_server_error
+
+
 def _id(value: UUID | None) -> UUID:
     return value if value is not None else ZERO_ID
 
@@ -222,7 +230,7 @@ def _topic(topic: Any) -> TopicInfo:
     partitions = {
         int(partition.partition_index): PartitionInfo(
             int(partition.partition_index),
-            ErrorCode(partition.error_code),
+            error_of(partition.error_code),
             int(partition.leader_id),
             int(partition.leader_epoch),
             tuple(int(node) for node in partition.replica_nodes),
@@ -232,7 +240,7 @@ def _topic(topic: Any) -> TopicInfo:
     }
     topic_id = _id(getattr(topic, "topic_id", None))
     return TopicInfo(
-        topic.name, topic_id, ErrorCode(topic.error_code), bool(topic.is_internal), partitions
+        topic.name, topic_id, error_of(topic.error_code), bool(topic.is_internal), partitions
     )
 
 
@@ -263,7 +271,7 @@ def list_offsets(
     def read(body: Any) -> dict[tuple[str, int], ListedOffset]:
         return {
             (topic.name, int(found.partition_index)): ListedOffset(
-                ErrorCode(found.error_code),
+                error_of(found.error_code),
                 int(found.offset),
                 int(found.timestamp),
                 int(getattr(found, "leader_epoch", -1)),
@@ -318,7 +326,7 @@ def fetch(span: FetchSpan) -> Call[FetchedPartition]:
 
     def read(body: Any) -> FetchedPartition:
         if body.error_code:
-            raise Rejected(ErrorCode(body.error_code), f"fetch of {span.topic}-{span.partition}")
+            raise Rejected(error_of(body.error_code), f"fetch of {span.topic}-{span.partition}")
         for topic in body.topics:
             for partition in topic.partitions:
                 if partition.index == span.partition:
@@ -362,7 +370,7 @@ def create_topics(topics: Sequence[NewTopic], *, validate_only: bool) -> Call[li
             TopicResult(
                 topic.name,
                 _id(getattr(topic, "topic_id", None)),
-                ErrorCode(topic.error_code),
+                error_of(topic.error_code),
                 topic.error_message,
                 int(getattr(topic, "num_partitions", -1)),
                 int(getattr(topic, "replication_factor", -1)),
@@ -388,7 +396,7 @@ def delete_topics(names: Sequence[str]) -> Call[list[TopicResult]]:
             TopicResult(
                 topic.name or "",
                 _id(getattr(topic, "topic_id", None)),
-                ErrorCode(topic.error_code),
+                error_of(topic.error_code),
                 getattr(topic, "error_message", None),
             )
             for topic in body.responses
@@ -419,7 +427,7 @@ def describe_configs(
             ResourceConfigs(
                 int(result.resource_type),
                 result.resource_name,
-                ErrorCode(result.error_code),
+                error_of(result.error_code),
                 result.error_message,
                 tuple(_config(entry) for entry in result.configs),
             )
@@ -452,7 +460,7 @@ def init_producer_id() -> Call[tuple[int, int]]:
     def read(body: Any) -> tuple[int, int]:
         if body.error_code:
             raise Rejected(
-                ErrorCode(body.error_code), f"no producer id: {ErrorCode(body.error_code).name}"
+                error_of(body.error_code), f"no producer id: {error_of(body.error_code).name}"
             )
         return int(body.producer_id), int(body.producer_epoch)
 
@@ -472,7 +480,7 @@ def produce(
         for found in body.responses:
             for answer in found.partition_responses:
                 return Produced(
-                    ErrorCode(answer.error_code),
+                    error_of(answer.error_code),
                     getattr(answer, "error_message", None),
                     int(answer.base_offset),
                     int(getattr(answer, "log_start_offset", -1)),

@@ -19,6 +19,7 @@ from stratalog.client.calls import (
     FetchSpan,
     ListedOffset,
     TopicInfo,
+    error_of,
 )
 from stratalog.errors import ErrorCode, Rejected, Unavailable
 from stratalog.wire.fetch import FetchedPartition
@@ -175,7 +176,7 @@ class ClusterView:
             fresh = True  # an attempt that fails is followed by one with fresh metadata
             found: FetchedPartition = yield from _ask(leader, calls.fetch(span))
             if found.error_code:
-                code = ErrorCode(found.error_code)
+                code = error_of(found.error_code)
                 raise Rejected(
                     code, f"fetch of {span.topic}-{span.partition} at {span.offset}: {code.name}"
                 )

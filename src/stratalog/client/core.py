@@ -7,19 +7,27 @@ Kafka answers a connection's requests in order, so answers are matched to the ol
 id that does not fit means that the stream is lost.
 """
 
+import os
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from stratalog.client.calls import API_VERSIONS, SPOKEN, Call
-from stratalog.errors import ErrorCode, Rejected, Unavailable
+from stratalog.errors import Corrupt, ErrorCode, Rejected, Unavailable
 from stratalog.ports import Buffer
 from stratalog.wire.frames import FrameReader
 from stratalog.wire.messages import decode_response, encode_request
 
 MAX_FRAME_BYTES = 512 << 20
 """A Fetch answer may carry one batch of any size the topic allows."""
+
+
+def reason(error: OSError) -> str:
+    """Why, in the system's words (asyncio's own carry the address once more)."""
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return error.strerror or str(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +85,7 @@ class ClientConnection:
         asked = self._open.popleft()
         try:
             correlation_id, body = decode_response(asked.call.api_key, asked.version, frame)
-        except Rejected as error:
+        except (Corrupt, Rejected) as error:
             raise Unavailable(
                 f"broker {self.peer} sent an answer that cannot be read: {error}"
             ) from error

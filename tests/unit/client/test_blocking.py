@@ -1,0 +1,115 @@
+"""The blocking shell over streams that the test writes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from stratalog.client import calls
+from stratalog.client.blocking import BlockingClient
+from stratalog.errors import Unavailable
+from stratalog.ports import Buffer
+from stratalog.wire.messages import encode_response, parse_header, response
+
+
+@dataclass
+class ScriptedStream:
+    """Answers ApiVersions by itself, then what is in `answers`: an error to raise, or None to close."""
+
+    answers: list[OSError | None] = field(default_factory=list)
+    waiting: bytes = b""
+    closed: bool = False
+
+    def send(self, buffers: Sequence[Buffer]) -> None:
+        header, _ = parse_header(memoryview(b"".join(map(bytes, buffers)))[4:])
+        types = response(header.api_key, header.version)
+        if header.api_key == calls.API_VERSIONS:
+            body = types.ApiVersionsResponse(
+                error_code=0,
+                api_keys=[
+                    types.ApiVersion(api_key=key, min_version=low, max_version=high)
+                    for key, (low, high) in calls.SPOKEN.items()
+                ],
+            )
+        else:
+            if self.answers:
+                error = self.answers.pop(0)
+                if error is not None:
+                    raise error
+                self.waiting = b""
+                return
+            body = types.InitProducerIdResponse(error_code=0, producer_id=5, producer_epoch=0)
+        pieces = encode_response(header.api_key, header.version, header.correlation_id, body)
+        self.waiting += b"".join(map(bytes, pieces))
+
+    def receive_into(self, buffer: memoryview) -> int:
+        count = min(len(buffer), len(self.waiting), 7)
+        buffer[:count] = self.waiting[:count]
+        self.waiting = self.waiting[count:]
+        return count
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@dataclass
+class ScriptedNetwork:
+    """Hands out streams in order; an OSError in their place is raised."""
+
+    streams: list[ScriptedStream | OSError]
+    paused: list[float] = field(default_factory=list)
+    asked: list[tuple[str, int]] = field(default_factory=list)
+
+    def connect(self, host: str, port: int, timeout_s: float) -> ScriptedStream:
+        assert timeout_s == 30.0
+        self.asked.append((host, port))
+        found = self.streams.pop(0)
+        if isinstance(found, OSError):
+            raise found
+        return found
+
+    def pause(self, seconds: float) -> None:
+        self.paused.append(seconds)
+
+
+def test_a_call_goes_to_the_first_server_that_answers() -> None:
+    network = ScriptedNetwork([ConnectionRefusedError(111, "Connection refused"), ScriptedStream()])
+    with BlockingClient(network, "a:1,b:2") as client:
+        assert client.call(calls.init_producer_id()) == (5, 0)
+        assert network.asked == [("a", 1), ("b", 2)]
+
+
+def test_a_connection_is_kept_and_closed() -> None:
+    stream = ScriptedStream()
+    with BlockingClient(ScriptedNetwork([stream]), "a:1") as client:
+        assert client.call(calls.init_producer_id()) == (5, 0)
+        assert client.call(calls.init_producer_id()) == (5, 0)
+    assert stream.closed
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (TimeoutError(), "broker a:1 did not answer in time"),
+        (ConnectionResetError(104, "Connection reset by peer"), "Connection reset by peer"),
+        (None, "broker a:1 closed the connection"),
+    ],
+)
+def test_a_connection_that_fails_is_closed_and_opened_anew(
+    error: OSError | None, says: str
+) -> None:
+    broken, whole = ScriptedStream([error]), ScriptedStream()
+    client = BlockingClient(ScriptedNetwork([broken, whole]), "a:1")
+    with pytest.raises(Unavailable, match=says):
+        client.call(calls.init_producer_id())
+    assert broken.closed
+    assert client.call(calls.init_producer_id()) == (5, 0)
+
+
+def test_nobody_there() -> None:
+    refused = ConnectionRefusedError(111, "Connection refused")
+    network = ScriptedNetwork([refused] * 20)
+    with pytest.raises(Unavailable, match="broker a:1 unreachable: Connection refused"):
+        BlockingClient(network, "a:1").metadata([])
+    assert network.paused == sorted(network.paused), "pauses grow"
+    assert len(network.paused) > 3

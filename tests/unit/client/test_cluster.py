@@ -1,0 +1,134 @@
+"""Routing and retries, played by hand: a program asks, the test answers."""
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from stratalog.client import calls
+from stratalog.client.calls import (
+    BrokerAddress,
+    ClusterInfo,
+    ListedOffset,
+    PartitionInfo,
+    TopicInfo,
+)
+from stratalog.client.cluster import PAUSES_S, Ask, ClusterView, Pause, Program, parse_bootstrap
+from stratalog.errors import ErrorCode, Rejected, Unavailable
+
+NONE = ErrorCode.none
+WANTED = {("t", 0): calls.LATEST, ("t", 1): calls.LATEST}
+
+
+def info(
+    leaders: Mapping[int, int] | None = None, error: ErrorCode = ErrorCode.none
+) -> ClusterInfo:
+    """A cluster of brokers 1 and 2 with a topic `t`."""
+    partitions = {
+        index: PartitionInfo(index, NONE, leader, 0, (1, 2), (1, 2))
+        for index, leader in (leaders or {0: 1, 1: 2}).items()
+    }
+    brokers = {node: BrokerAddress(node, f"host{node}", 9) for node in (1, 2)}
+    return ClusterInfo(
+        "c", 1, brokers, {"t": TopicInfo("t", UUID(int=1), error, False, partitions)}
+    )
+
+
+def listed(offset: int, error: ErrorCode = ErrorCode.none) -> ListedOffset:
+    return ListedOffset(error, offset, -1, 0)
+
+
+def play(program: Program[Any], answers: list[Any]) -> tuple[Any, list[int | float | None]]:
+    """Run a program to its end; returns its result and whom it asked (a float: how long it paused)."""
+    said: list[int | float | None] = []
+    step = next(program)
+    try:
+        while True:
+            if isinstance(step, Pause):
+                said.append(step.seconds)
+                step = program.send(None)
+                continue
+            assert isinstance(step, Ask)
+            said.append(step.node_id)
+            answer = answers.pop(0)
+            step = program.throw(answer) if isinstance(answer, Exception) else program.send(answer)
+    except StopIteration as stop:
+        assert not answers, "the program ended early"
+        return stop.value, said
+
+
+def view() -> ClusterView:
+    return ClusterView(parse_bootstrap("boot:1,other:2"))
+
+
+def test_offsets_are_asked_of_each_leader() -> None:
+    answers = [info(), {("t", 0): listed(5)}, {("t", 1): listed(6)}]
+    found, said = play(view().list_offsets(WANTED, 0), answers)
+    assert {key: at.offset for key, at in found.items()} == {("t", 0): 5, ("t", 1): 6}
+    assert said == [None, 1, 2]
+
+
+def test_a_leader_that_has_moved_is_looked_up_again_and_only_what_is_open_is_asked() -> None:
+    moved = {("t", 1): listed(-1, ErrorCode.not_leader_or_follower)}
+    later = {("t", 1): listed(6)}
+    answers = [info(), {("t", 0): listed(5)}, moved, info({0: 1, 1: 1}), later]
+    found, said = play(view().list_offsets(WANTED, 0), answers)
+    assert found["t", 1].offset == 6
+    assert said == [None, 1, 2, PAUSES_S[0], None, 1]
+
+
+def test_a_broker_that_is_gone_is_asked_again_after_a_pause() -> None:
+    answers = [info(), Unavailable("gone"), info(), {("t", 0): listed(5), ("t", 1): listed(6)}]
+    answers[2] = info({0: 2, 1: 2})
+    found, said = play(view().list_offsets(WANTED, 0), answers)
+    assert len(found) == 2
+    assert said == [None, 1, PAUSES_S[0], None, 2]
+
+
+def test_it_gives_up_in_the_end() -> None:
+    answers = [Unavailable("gone")] * (len(PAUSES_S) + 1)
+    with pytest.raises(Unavailable, match="gone"):
+        play(view().metadata(["t"]), list(answers))
+    with pytest.raises(Unavailable, match="gone"):
+        play(view().on_any(calls.init_producer_id()), list(answers))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "says"),
+    [
+        (info(error=ErrorCode.unknown_topic_or_partition), "topic t"),
+        (info({0: 1}), "topic t has no partition 1"),
+    ],
+)
+def test_what_does_not_exist_is_an_error_at_once(metadata: ClusterInfo, says: str) -> None:
+    with pytest.raises(Rejected, match=says) as refused:
+        play(view().list_offsets({("t", 1): 0}, 0), [metadata])
+    assert refused.value.code is ErrorCode.unknown_topic_or_partition
+
+
+def test_an_error_that_does_not_pass_is_not_asked_again() -> None:
+    refused = {("t", 0): listed(-1, ErrorCode.topic_authorization_failed)}
+    with pytest.raises(Rejected, match="topic_authorization_failed"):
+        play(view().list_offsets({("t", 0): 0}, 0), [info(), refused])
+
+
+def test_who_is_tried() -> None:
+    made = view()
+    assert [(at.host, at.port) for at in made.candidates(None)] == [("boot", 1), ("other", 2)]
+    assert made.candidates(1) == []
+    play(made.metadata([]), [info()])
+    assert [at.host for at in made.candidates(None)] == ["host1", "host2", "boot", "other"]
+    assert [at.host for at in made.candidates(2)] == ["host2"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", " , ", "host", "host:", ":1", "host:0", "host:65536", "host:x", "a:1,b"]
+)
+def test_a_list_of_servers_that_is_none(text: str) -> None:
+    with pytest.raises(ValueError, match="host:port"):
+        parse_bootstrap(text)
+
+
+def test_servers() -> None:
+    assert parse_bootstrap(" a:1, [::1]:2 ,") == [("a", 1), ("::1", 2)]

@@ -1,0 +1,106 @@
+"""A connection's protocol state, fed by hand with what a broker would send."""
+
+import pytest
+
+from stratalog.client import calls
+from stratalog.client.core import ClientConnection
+from stratalog.errors import ErrorCode, Rejected, Unavailable
+from stratalog.ports import Buffer
+from stratalog.wire.messages import encode_response, parse_header, response
+
+EVERYTHING = dict.fromkeys(calls.SPOKEN, (0, 99))
+
+
+def connection() -> ClientConnection:
+    made = ClientConnection("host:9", "tester")
+    made.versions = EVERYTHING
+    return made
+
+
+def feed(made: ClientConnection, data: bytes, *, step: int = 1 << 20) -> list[tuple[int, object]]:
+    """Deliver bytes in steps, as a socket would."""
+    answers: list[tuple[int, object]] = []
+    for start in range(0, len(data), step):
+        rest = memoryview(data)[start : start + step]
+        while rest:
+            target = made.get_buffer()
+            count = min(len(target), len(rest))
+            target[:count] = rest[:count]
+            answers += made.received(count)
+            rest = rest[count:]
+    return answers
+
+
+def joined(pieces: list[Buffer]) -> bytes:
+    return b"".join(bytes(piece) for piece in pieces)
+
+
+def producer_id(correlation_id: int, *, error: ErrorCode = ErrorCode.none) -> bytes:
+    body = response(22, 4).InitProducerIdResponse(
+        error_code=error, producer_id=7 + correlation_id, producer_epoch=1
+    )
+    return joined(encode_response(22, 4, correlation_id, body))
+
+
+def test_a_request_carries_the_highest_version_that_both_know() -> None:
+    made = connection()
+    made.versions = {calls.METADATA: (0, 10)}
+    _, pieces = made.send(calls.metadata(["t"]))
+    header, _ = parse_header(memoryview(joined(pieces))[4:])
+    assert (header.api_key, header.version, header.client_id) == (calls.METADATA, 10, "tester")
+    made.versions = EVERYTHING
+    _, pieces = made.send(calls.metadata(["t"]))
+    header, _ = parse_header(memoryview(joined(pieces))[4:])
+    assert header.version == calls.SPOKEN[calls.METADATA][1]
+
+
+@pytest.mark.parametrize("served", [{}, {calls.METADATA: (0, 8)}, {calls.METADATA: (14, 20)}])
+def test_a_broker_that_shares_no_version(served: dict[int, tuple[int, int]]) -> None:
+    made = connection()
+    made.versions = served
+    with pytest.raises(Rejected, match="host:9 does not serve API 3") as refused:
+        made.send(calls.metadata([]))
+    assert refused.value.code is ErrorCode.unsupported_version
+    assert not made.waiting
+
+
+def test_answers_come_in_order_however_the_bytes_arrive() -> None:
+    made = connection()
+    ids = [made.send(calls.init_producer_id())[0] for _ in range(3)]
+    data = b"".join(producer_id(number) for number in ids)
+    assert feed(made, data, step=3) == [(number, (7 + number, 1)) for number in ids]
+    assert not made.waiting
+
+
+def test_an_error_answer_is_that_call_s_alone() -> None:
+    made = connection()
+    first, second = (made.send(calls.init_producer_id())[0] for _ in range(2))
+    error = ErrorCode.coordinator_load_in_progress
+    answers = feed(made, producer_id(first, error=error) + producer_id(second))
+    assert isinstance(answers[0][1], Rejected)
+    assert answers[0][1].code is error
+    assert answers[1] == (second, (7 + second, 1))
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (producer_id(5), "answered 5, not 0"),
+        (b"\0\0\0\5\0\0\0\0\0", "cannot be read"),
+        (b"\xff\xff\xff\xff", "a frame of -1 bytes"),
+        (producer_id(0) + producer_id(1), "an answer to nothing"),
+    ],
+)
+def test_a_stream_that_makes_no_sense_is_lost(data: bytes, says: str) -> None:
+    made = connection()
+    made.send(calls.init_producer_id())
+    with pytest.raises(Unavailable, match=f"broker host:9.*{says}"):
+        feed(made, data)
+
+
+def test_what_nobody_answers_is_not_waited_for() -> None:
+    made = connection()
+    made.send(calls.produce("t", 0, b"batch", acks=0, timeout_ms=1))
+    nobody = made.waiting
+    made.send(calls.produce("t", 0, b"batch", acks=1, timeout_ms=1))
+    assert (nobody, made.waiting) == (0, 1)
