@@ -15,6 +15,7 @@ import os
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
+from stat import S_ISREG
 from typing import Final
 from urllib.parse import quote
 
@@ -71,7 +72,10 @@ class DirectoryStore:
 
     def size(self, path: str) -> int:
         with self._failures(path):
-            return os.stat(self._full(path)).st_size
+            status = os.stat(self._full(path))
+        if not S_ISREG(status.st_mode):
+            raise FileNotFoundError(f"{path} in {self.url}")
+        return status.st_size
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         folder = prefix.rpartition("/")[0]

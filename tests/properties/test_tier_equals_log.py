@@ -1,0 +1,209 @@
+"""Tier and local log together are the log, byte for byte, whatever fails and whoever restarts.
+
+Goal: after any appends, rolls, copies, expiries and restarts, with any request failing before or after it happened,
+every offset from the log's start is read back with exactly the bytes that were appended; nothing local was dropped
+before it could be read from the bucket; nothing in retention is gone. Method: a list of batches is the model; a
+Hypothesis state machine drives `PartitionTier` over a store that fails when told.
+"""
+
+from contextlib import suppress
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.unit.tier.faulty import WRITES, FaultyStore
+from tests.unit.tier.segments import CountingEntropy, closed, log_bytes
+
+from stratalog.adapters.object_store import MemoryStore
+from stratalog.errors import Fenced, Unavailable
+from stratalog.tier.commit import load_latest, run
+from stratalog.tier.fetcher import Fetcher
+from stratalog.tier.identity import claim_bucket, register_topic
+from stratalog.tier.partition_tier import PartitionTier, Retention
+from stratalog.tier.verify import sweep, verify
+from stratalog.wire.batch import scan
+
+CLUSTER = "cluster"
+GRACE_MS = 50
+
+
+class Node:
+    """A leader: its tier, and the closed segments that are on its disk."""
+
+    def __init__(self, number, store, topic_id, entropy):
+        self.number = number
+        self.tier = PartitionTier(store, CLUSTER, topic_id, "topic", 0, number, entropy)
+        self.tier.index_interval_bytes = 150
+
+
+class TierEqualsLog(RuleBasedStateMachine):
+    @initialize()
+    def begin(self):
+        self.bucket = MemoryStore("memory://property")
+        self.faults = []
+        self.store = FaultyStore(self.bucket, self.fault)
+        self.entropy = CountingEntropy()
+        self.topic_id = self.entropy.uuid()
+        claim_bucket(self.bucket, CLUSTER, 0)
+        register_topic(self.bucket, CLUSTER, self.topic_id, "topic", 1, {}, 0)
+        self.log = []  # every batch ever appended
+        self.active_start = 0  # what is below is in closed segments
+        self.segments = []  # closed ones still on local disk: (base, end, bytes)
+        self.end = 0
+        self.log_start = 0
+        self.now_ms = 1000
+        self.epoch = 0
+        self.zombies = []
+        self.pinned = []
+        self.restart(hint=False)
+
+    def fault(self, operation, path):
+        return self.faults.pop() if operation in WRITES and self.faults else None
+
+    @rule(counts=st.lists(st.integers(1, 4), min_size=1, max_size=4), size=st.integers(0, 60))
+    def append(self, counts, size):
+        start = self.now_ms - self.end
+        data, self.end = log_bytes(self.end, counts, start_ms=start, value_size=size)
+        self.log += [(h, data[at : at + h.size]) for at, h in scan(data)]
+
+    @rule(counts=st.lists(st.integers(1, 4), min_size=1, max_size=4), tiered=st.booleans())
+    def append_and_roll(self, counts, tiered):
+        self.append(counts, 5)
+        data = b"".join(b for h, b in self.log if h.base_offset >= self.active_start)
+        self.segments.append((self.active_start, self.end, data))
+        self.active_start = self.end
+        if tiered:
+            self.archive(0)
+
+    @rule(ms=st.integers(1, 100))
+    def wait(self, ms):
+        self.now_ms += ms
+
+    @rule(faults=st.lists(st.sampled_from([None, "before", "after"]), max_size=12))
+    def fail(self, faults):
+        self.faults = faults
+
+    @rule(unstable=st.integers(0, 5))
+    def archive(self, unstable):
+        made = [closed(data, base, end, piece=177) for base, end, data in self.segments]
+        with suppress(Unavailable):
+            self.node.tier.archive(
+                made,
+                last_stable_offset=self.end - unstable,
+                log_start_offset=self.log_start,
+                now_ms=self.now_ms,
+            )
+
+    @rule()
+    def expire_locally(self):
+        """`local.retention.bytes=0`: what is in the bucket, and confirmed, leaves the disk."""
+        tiered = self.node.tier.tiered_end
+        self.segments = [segment for segment in self.segments if segment[1] > tiered]
+
+    @rule(
+        ms=st.sampled_from([-1, -1, 0, 5, 50]),
+        size=st.sampled_from([-1, -1, 0, 300, 1000]),
+        faults=st.lists(st.sampled_from(["before", "after"]), max_size=2),
+    )
+    def expire(self, ms, size, faults):
+        self.faults += faults
+        local = sum(len(data) for _, end, data in self.segments if end > self.node.tier.tiered_end)
+        retention = Retention(ms, size, self.log_start, local, GRACE_MS)
+        before = self.log_start
+        with suppress(Unavailable):
+            self.node.tier.expire(self.now_ms, retention)
+        self.raise_log_start()
+        gone = [h for h, _ in self.log if before <= h.last_offset < self.log_start]
+        left = sum(h.size for h, _ in self.log if h.last_offset >= self.log_start)
+        for header in gone:
+            by_time = ms >= 0 and self.now_ms - header.max_timestamp > ms
+            assert by_time or (size >= 0 and left >= size), (header, ms, size, left)
+
+    def raise_log_start(self):
+        self.log_start = max(self.log_start, self.node.tier.log_start_offset)
+        self.segments = [segment for segment in self.segments if segment[1] > self.log_start]
+
+    @rule(hint=st.booleans())
+    def restart(self, hint):
+        """A new leader; the old one does not know."""
+        local = b""
+        if self.epoch:
+            self.zombies.append(self.node)
+            local = self.node.tier.manifest_bytes() if hint else b""
+        self.epoch += 1
+        self.node = Node(self.epoch % 3, self.store, self.topic_id, self.entropy)
+        while True:
+            try:
+                self.node.tier.activate(self.epoch, local, now_ms=self.now_ms)
+            except Unavailable:
+                continue
+            break
+        self.raise_log_start()
+
+    @precondition(lambda self: self.zombies)
+    @rule()
+    def a_zombie_goes_on(self):
+        zombie = self.zombies[-1].tier
+        made = [closed(data, base, end) for base, end, data in self.segments]
+        end = zombie.tiered_end
+        try:
+            zombie.archive(
+                made, last_stable_offset=self.end, log_start_offset=0, now_ms=self.now_ms
+            )
+            zombie.expire(self.now_ms, Retention(0, 0, 0, 0, GRACE_MS))
+        except (Fenced, Unavailable):
+            pass
+        assert zombie.tiered_end == end
+
+    @rule()
+    def sweep_orphans(self):
+        """With the grace that a broker at work needs, here in the store's own time: nothing named is ever taken."""
+        later = max(info.modified_ms for info in self.bucket.list("")) + 1
+        sweep(self.bucket, now_ms=later, grace_ms=0)
+        # What the sweep took may have been uploaded by a leader whose commit is still to come.
+        self.node.tier._uploaded.clear()
+
+    @invariant()
+    def all_of_the_log_is_there(self):
+        fetcher = Fetcher(self.bucket, 4000, range_bytes=400)
+        offset = self.log_start
+        for header, batch in self.log:
+            if header.last_offset < offset:
+                continue
+            assert self.read(fetcher, header.base_offset) == batch
+
+    def read(self, fetcher, offset):
+        """The batch at an offset, from wherever a broker would take it."""
+        for base, end, data in [*self.segments, self.active()]:
+            if base <= offset < end:
+                return next(data[p : p + h.size] for p, h in scan(data) if h.last_offset >= offset)
+        segment = self.node.tier.entry_for(offset)
+        assert segment is not None, f"offset {offset} is nowhere"
+        return bytes(fetcher.read(segment, offset, 1))
+
+    def active(self):
+        data = b"".join(b for h, b in self.log if h.base_offset >= self.active_start)
+        return self.active_start, self.end, data
+
+    @invariant()
+    def readers_of_an_older_version_read_on_during_the_grace(self):
+        self.pinned = [pin for pin in self.pinned if self.now_ms < pin[0] + GRACE_MS]
+        newest = run(self.bucket, load_latest(self.node.tier.key.prefix))
+        self.pinned.append((self.now_ms, newest))
+        fetcher = Fetcher(self.bucket)
+        for _, manifest in self.pinned:
+            for segment in manifest.live():
+                assert len(fetcher.read(segment, segment.entry.base_offset, 1)) > 0
+
+    def teardown(self):
+        if not hasattr(self, "node"):
+            return
+        problems = verify(self.bucket, now_ms=1 << 50, grace_ms=0)
+        assert all(problem.orphan for problem in problems), problems
+        sweep(self.bucket, now_ms=1 << 50, grace_ms=0)
+        assert verify(self.bucket, now_ms=1 << 50, grace_ms=0) == []
+        self.all_of_the_log_is_there()
+
+
+TestTierEqualsLog = TierEqualsLog.TestCase
+TestTierEqualsLog.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

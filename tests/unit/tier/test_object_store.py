@@ -1,0 +1,209 @@
+"""Stores by URL: the same contract whatever is behind, and a directory that survives a power loss and many
+processes."""
+
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+
+from stratalog.adapters import directory_store
+from stratalog.adapters.directory_store import DirectoryStore
+from stratalog.adapters.object_store import open_store
+from stratalog.errors import Unavailable, UserError
+from stratalog.ports import AlreadyExists
+
+
+@pytest.fixture(params=["file", "memory"])
+def store(request, tmp_path):
+    if request.param == "file":
+        return open_store(f"{tmp_path.as_uri()}/a%20bucket")
+    return open_store(f"memory://{tmp_path.name}")
+
+
+def paths(store, prefix=""):
+    return sorted(info.path for info in store.list(prefix))
+
+
+def test_objects_come_back_whole_and_in_ranges(store):
+    store.put("a/b/c", [b"0123", bytearray(b"45"), memoryview(b"6789")])
+    assert store.get("a/b/c") == b"0123456789"
+    assert store.size("a/b/c") == 10
+    assert store.get_range("a/b/c", 3, 4) == b"3456"
+    assert store.get_range("a/b/c", 8, 100) == b"89"
+    assert store.get_range("a/b/c", 100, 1) == b""
+    store.put("a/b/c", [b"new"])
+    assert store.get("a/b/c") == b"new"
+
+
+def test_a_missing_object_is_named(store):
+    store.put("a/b", [b""])
+    for missing in ("x", "a", "a/b/c", "a/c"):
+        for ask in (store.get, store.size, lambda path: store.get_range(path, 0, 1)):
+            with pytest.raises(FileNotFoundError, match=missing):
+                ask(missing)
+
+
+def test_put_if_absent_leaves_what_is_there(store):
+    store.put_if_absent("m/1", b"first")
+    with pytest.raises(AlreadyExists, match="m/1"):
+        store.put_if_absent("m/1", b"second")
+    assert store.get("m/1") == b"first"
+    store.delete(["m/1", "m/2"])
+    store.put_if_absent("m/1", b"third")
+    assert paths(store) == ["m/1"]
+
+
+def test_lists_are_by_the_beginning_of_the_path(store):
+    for path in ("a/b/1", "a/b/2", "a/bc/1", "a/c", "b"):
+        store.put(path, [path.encode()])
+    assert paths(store) == ["a/b/1", "a/b/2", "a/bc/1", "a/c", "b"]
+    assert paths(store, "a/b") == ["a/b/1", "a/b/2", "a/bc/1"]
+    assert paths(store, "a/b/") == ["a/b/1", "a/b/2"]
+    assert paths(store, "a/b/1") == ["a/b/1"]
+    assert paths(store, "a/c/") == paths(store, "none/") == []
+    (info,) = store.list("a/c")
+    assert info.size == 3
+    assert info.modified_ms > 1_600_000_000_000
+
+
+def test_a_put_whose_source_fails_leaves_nothing(store):
+    def source():
+        yield b"half"
+        raise OSError("the drive of the log directory")
+
+    with pytest.raises(OSError, match="log directory"):
+        store.put("a/b", source())
+    assert paths(store) == []
+
+
+def test_nothing_but_objects_is_left_in_the_directory(tmp_path):
+    store = DirectoryStore(str(tmp_path / "bucket"))
+
+    def broken():
+        yield b"1"
+        raise KeyError("source")
+
+    store.put("d/one", [b"1"])
+    store.put_if_absent("d/two", b"2")
+    with pytest.raises(AlreadyExists):
+        store.put_if_absent("d/two", b"3")
+    with pytest.raises(KeyError):
+        store.put("d/one", broken())
+    assert sorted(f.name for f in (tmp_path / "bucket/d").iterdir()) == ["one", "two"]
+    (tmp_path / "bucket/d/.~left by a crash").write_bytes(b"half")
+    assert paths(store) == ["d/one", "d/two"]
+
+
+def test_a_file_and_the_names_that_lead_to_it_are_synced_before_a_put_returns(
+    tmp_path, monkeypatch
+):
+    """Goal: what a power loss cannot take. Method: the order of the system calls."""
+    trace = []
+    sync_folder, sync, replace, link = (
+        directory_store._sync_folder,
+        os.fsync,
+        os.replace,
+        os.link,
+    )
+
+    def told(name, call):
+        def wrapped(*arguments):
+            trace.append((name, *(Path(a).name for a in arguments[-1:] if isinstance(a, str))))
+            return call(*arguments)
+
+        return wrapped
+
+    monkeypatch.setattr(directory_store, "_sync_folder", told("folder", sync_folder))
+    monkeypatch.setattr(directory_store, "_FULL_SYNC", None)
+    monkeypatch.setattr(os, "fsync", told("sync", sync))
+    monkeypatch.setattr(os, "replace", told("rename", replace))
+    monkeypatch.setattr(os, "link", told("link", link))
+    store = DirectoryStore(str(tmp_path / "bucket"))
+    store.put("x/y/one", [b"1"])
+    names = [step for step in trace if step[0] != "sync"]
+    made_durable = names[: names.index(("rename", "one"))]
+    assert {("folder", "x"), ("folder", "bucket"), ("folder", tmp_path.name)} <= set(made_durable)
+    after = trace[trace.index(("rename", "one")) - 1 :]
+    assert after == [("sync",), ("rename", "one"), ("folder", "y"), ("sync",)]
+
+    trace.clear()
+    store.put_if_absent("x/y/two", b"2")
+    assert trace == [("sync",), ("link", "two"), ("folder", "y"), ("sync",)]
+    trace.clear()
+    with pytest.raises(AlreadyExists):
+        store.put_if_absent("x/y/two", b"3")
+    assert trace[-2:] == [("folder", "y"), ("sync",)]  # the winner's name is durable too
+
+
+def test_a_directory_that_cannot_be_written_is_unavailable(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    store = DirectoryStore(str(tmp_path / "file/below"))
+    with pytest.raises((Unavailable, FileNotFoundError)):
+        store.put("a", [b""])
+
+
+def race(url, start, number, rounds, results):
+    store = open_store(url)
+    won = []
+    start.wait()
+    for one in range(rounds):
+        try:
+            store.put_if_absent(f"fresh/{one}/manifest", b"%d " % number * 5000)
+            won.append(one)
+        except AlreadyExists:
+            # The loser must find the winner's whole object at once.
+            data = store.get(f"fresh/{one}/manifest")
+            assert len(set(data.split())) == 1
+            assert len(data.split()) == 5000
+    results.put((number, won))
+
+
+def test_of_processes_that_put_one_absent_object_exactly_one_wins(tmp_path):
+    processes, rounds = 5, 25
+    context = multiprocessing.get_context("spawn")
+    start = context.Barrier(processes)
+    results = context.Queue()
+    url = (tmp_path / "bucket").as_uri()
+    children = [
+        context.Process(target=race, args=(url, start, number, rounds, results))
+        for number in range(processes)
+    ]
+    for child in children:
+        child.start()
+    told = [results.get(timeout=60) for _ in children]
+    for child in children:
+        child.join(30)
+        assert child.exitcode == 0
+    winners = [one for _, won in told for one in won]
+    assert sorted(winners) == list(range(rounds))
+    store = open_store(url)
+    for number, won in told:
+        for one in won:
+            assert store.get(f"fresh/{one}/manifest").split()[0] == b"%d" % number
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "bucket",
+        "/a/path",
+        "file://",
+        "file:///",
+        "file://host/path",
+        "ftp://host/x",
+        "s3://",
+        "S4://b",
+    ],
+)
+def test_what_is_no_bucket_is_one_line(url):
+    with pytest.raises(UserError) as error:
+        open_store(url)
+    assert "\n" not in str(error.value)
+
+
+def test_one_memory_url_is_one_store():
+    open_store("memory://shared").put("a", [b"1"])
+    assert open_store("memory://shared").get("a") == b"1"
+    assert paths(open_store("memory://other")) == []
