@@ -68,7 +68,7 @@ class CloudStore:
                 raise
 
         try:
-            with self._failures(path):
+            with self._failures(path, in_bucket=True):
                 obstore.put(
                     self._store,
                     path,
@@ -82,7 +82,7 @@ class CloudStore:
             raise
 
     def put_if_absent(self, path: str, data: Buffer) -> None:
-        with self._failures(path):
+        with self._failures(path, in_bucket=True):
             obstore.put(self._store, path, data, mode="create")
 
     def get(self, path: str) -> bytes:
@@ -90,8 +90,14 @@ class CloudStore:
             return bytes(obstore.get(self._store, path).bytes())
 
     def get_range(self, path: str, start: int, size: int) -> bytes:
-        with self._failures(path):
-            return bytes(obstore.get_range(self._store, path, start=start, length=size))
+        try:
+            with self._failures(path):
+                return bytes(obstore.get_range(self._store, path, start=start, length=size))
+        except Unavailable:
+            # A range that begins past the end is refused (416), and the reason is only text.
+            if start < self.size(path):
+                raise
+            return b""
 
     def size(self, path: str) -> int:
         with self._failures(path):
@@ -100,7 +106,7 @@ class CloudStore:
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         # Object stores list by whole path segments through obstore, so a name's beginning is matched here.
         folder = prefix.rpartition("/")[0]
-        with self._failures(prefix):
+        with self._failures(prefix, in_bucket=True):
             for page in obstore.list(self._store, prefix=folder or None):
                 for found in page:
                     if found["path"].startswith(prefix):
@@ -126,13 +132,19 @@ class CloudStore:
                 continue
 
     @contextmanager
-    def _failures(self, path: str) -> Iterator[None]:
+    def _failures(self, path: str, *, in_bucket: bool = False) -> Iterator[None]:
+        """The port's exceptions for obstore's. `in_bucket`: only the bucket itself can be missing, and a
+        missing bucket is no missing object.
+        """
         try:
             yield
         except (AlreadyExistsError, PreconditionError) as error:
             raise AlreadyExists(path) from error
         except (NotFoundError, FileNotFoundError) as error:
+            if in_bucket or "NoSuchBucket" in str(error):
+                raise Unavailable(f"{path} in {self.url}: no such bucket") from error
             raise FileNotFoundError(f"{path} in {self.url}") from error
         except (BaseError, OSError) as error:
-            reason = str(error).strip().split("\n", 1)[0]
+            text = str(error).strip()
+            reason = "no such bucket" if "NoSuchBucket" in text else text.split("\n", 1)[0]
             raise Unavailable(f"{path} in {self.url}: {reason}") from error

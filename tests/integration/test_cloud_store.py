@@ -1,0 +1,137 @@
+"""A bucket behind S3's protocol (a mock server): the same contract as a directory, and the whole tier over it."""
+
+from urllib.parse import quote
+
+import pytest
+from tests.unit.tier.segments import CountingEntropy, closed, log_bytes
+
+from stratalog.adapters.object_store import open_store
+from stratalog.errors import Corrupt, Unavailable, UserError
+from stratalog.ports import AlreadyExists
+from stratalog.tier.fetcher import Fetcher
+from stratalog.tier.identity import claim_bucket, register_topic
+from stratalog.tier.partition_tier import PartitionTier
+from stratalog.tier.verify import verify
+from stratalog.wire.batch import scan
+
+boto3 = pytest.importorskip("boto3", reason="boto3 is not installed")
+moto_server = pytest.importorskip("moto.server", reason="moto is not installed")
+
+BUCKET = "stratalog-test"
+
+
+@pytest.fixture(scope="module")
+def endpoint():
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("AWS_ACCESS_KEY_ID", "test")
+        environment.setenv("AWS_SECRET_ACCESS_KEY", "only a test")
+        server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        server.start()
+        host, port = server.get_host_and_port()
+        url = f"http://{host}:{port}"
+        client = boto3.client("s3", endpoint_url=url, region_name="us-east-1")
+        client.create_bucket(Bucket=BUCKET)
+        client.close()
+        yield url
+        server.stop()
+
+
+def open_at(endpoint, prefix, bucket=BUCKET):
+    return open_store(f"s3://{bucket}/{prefix}?endpoint={quote(endpoint)}&region=us-east-1")
+
+
+@pytest.fixture
+def store(endpoint, request):
+    return open_at(endpoint, request.node.name)
+
+
+def paths(store, prefix=""):
+    return sorted(info.path for info in store.list(prefix))
+
+
+def test_objects_come_back_whole_and_in_ranges(store):
+    store.put("a/b/c", [b"0123", bytearray(b"45"), memoryview(b"6789"), b""])
+    assert store.get("a/b/c") == b"0123456789"
+    assert store.size("a/b/c") == 10
+    assert store.get_range("a/b/c", 3, 4) == b"3456"
+    assert store.get_range("a/b/c", 8, 100) == b"89"
+    assert store.get_range("a/b/c", 100, 1) == b""
+    store.put("empty", [])
+    assert store.size("empty") == 0
+
+
+def test_a_large_object_goes_up_in_parts(store):
+    pieces = [bytes([n]) * (1 << 20) for n in range(20)]
+    store.put("big", iter(pieces))
+    assert store.get("big") == b"".join(pieces)
+
+
+def test_missing_objects_and_absent_ones(store):
+    for ask in (store.get, store.size, lambda path: store.get_range(path, 0, 1)):
+        with pytest.raises(FileNotFoundError, match="no/such"):
+            ask("no/such")
+    store.put_if_absent("m/1", b"first")
+    with pytest.raises(AlreadyExists, match="m/1"):
+        store.put_if_absent("m/1", b"second")
+    assert store.get("m/1") == b"first"
+    store.delete(["m/1", "m/2"])
+    assert paths(store) == []
+
+
+def test_lists_are_by_the_beginning_of_the_path(store):
+    for path in ("a/b/1", "a/b/2", "a/bc/1", "a/c", "b"):
+        store.put(path, [path.encode()])
+    assert paths(store) == ["a/b/1", "a/b/2", "a/bc/1", "a/c", "b"]
+    assert paths(store, "a/b") == ["a/b/1", "a/b/2", "a/bc/1"]
+    assert paths(store, "a/b/") == ["a/b/1", "a/b/2"]
+
+
+def test_a_put_whose_source_fails_leaves_nothing_and_tells_the_source_s_own_reason(store):
+    def source():
+        yield b"x" * (9 << 20)
+        raise Corrupt("a bad batch")
+
+    with pytest.raises(Corrupt, match="a bad batch"):
+        store.put("a", source())
+    assert paths(store) == []
+
+
+def test_a_missing_bucket_is_no_missing_object(endpoint):
+    store = open_at(endpoint, "", bucket="no-such-bucket")
+    for ask in (
+        lambda: store.get("x"),
+        lambda: store.put("x", [b"1"]),
+        lambda: store.put_if_absent("x", b"1"),
+        lambda: list(store.list("x")),
+    ):
+        with pytest.raises(Unavailable, match="no such bucket"):
+            ask()
+
+
+def test_a_setting_that_is_none_is_one_line():
+    with pytest.raises(UserError, match="'secret_access_key' is none of"):
+        open_store("s3://bucket?secret_access_key=oops")
+
+
+def test_the_tier_over_s3(store):
+    topic_id = CountingEntropy().uuid()
+    claim_bucket(store, "cluster", 1)
+    register_topic(store, "cluster", topic_id, "t", 1, {}, 1)
+    tier = PartitionTier(store, "cluster", topic_id, "t", 0, 1, CountingEntropy(50))
+    tier.activate(1, now_ms=1)
+    data, end = log_bytes(0, [10] * 50)
+    tier.archive([closed(data, 0, end)], last_stable_offset=end, log_start_offset=0, now_ms=2)
+    fetcher = Fetcher(store)
+    read = b""
+    offset = 0
+    while (segment := tier.entry_for(offset)) is not None:
+        piece = fetcher.read(segment, offset, 5000)
+        read += bytes(piece)
+        offset = max(header.next_offset for _, header in scan(piece))
+    assert read == data
+    assert verify(store, now_ms=1 << 50, grace_ms=0) == []
+    path = tier.entry_for(0).path
+    store.put(path, [store.get(path)[:100]])
+    assert [problem.path for problem in verify(store, now_ms=1 << 50)] == [path]
+    with pytest.raises(Corrupt, match=path):
+        Fetcher(store).read(tier.entry_for(0), 0, 1)
