@@ -3,9 +3,10 @@
 import pytest
 from tests.golden.group_script import CountingEntropy
 
-from stratalog.coordinators.group import Group
+from stratalog.coordinators.group import Group, Member
 from stratalog.coordinators.groups import DEADLINES_PER_TICK_MAX, GroupShard
 from stratalog.coordinators.messages import JoinGroup, JoinGroupAnswer, Protocol, Step
+from stratalog.coordinators.records import group_record
 from stratalog.coordinators.states import TRANSITIONS, GroupState
 from stratalog.coordinators.turn import GroupSettings
 from stratalog.errors import ErrorCode
@@ -104,3 +105,17 @@ def test_generations_stay_positive():
     group = Group("g", GroupState.PREPARING_REBALANCE, generation_id=2**31 - 1)
     group.start_generation(0)
     assert group.generation_id == 1
+
+
+def test_only_the_record_of_its_own_generation_settles_a_group():
+    shard = loaded_shard(initial_rebalance_delay_ms=0)
+    shard.join(join("g"), 1, 0)
+    [(_, answer)] = shard.tick(0).answers
+    group = Group("g", generation_id=7, protocol_type="consumer", protocol_name="range")
+    group.add(Member(answer.member_id, None, "c", "h", 6_000, 6_000, {"range": b"x"}), "consumer")
+    shard.replay(0, *group_record(group, {}))
+    assert shard.describe("g").state == "CompletingRebalance"
+    group.generation_id = answer.generation_id
+    shard.replay(1, *group_record(group, {answer.member_id: b"p0"}))
+    assert shard.describe("g").state == "Stable"
+    assert shard.describe("g").members[0].assignment == b"p0"
