@@ -48,7 +48,6 @@ FLAG_MINIMUM_EXACT: Final = 16
 
 NO_TIMESTAMP: Final = -1
 _HEAD: Final = Struct(">II")
-_CODES: Final = "qqqIIqqII"
 _ENTRY_SIZE: Final = 56
 
 
