@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from answers import Answers, read_answers
 from broker import RunningBroker, running_broker
-from load import check_readable, create_topic, load, survey
+from load import Survey, check_readable, create_topic, load, survey
 from page import write_page
 from rich.console import Console
 from rich.markup import escape
@@ -41,6 +41,7 @@ SAMPLE = HERE / "apache_access.log"
 TOPIC = "access_log"
 MASTER = "local[2]"
 HEAP = "1g"
+SMALL_LOG_BYTES = 1 << 26
 TIERED_S = 120.0
 """How long the bucket may make no progress before the job gives up."""
 
@@ -118,8 +119,10 @@ def a_place(keep: Path | None) -> Iterator[Place]:
     yield place
 
 
-async def fill(broker: RunningBroker, paths: Sequence[Path], console: Console) -> int:
-    """The files into the topic; returns how many records the broker acknowledged."""
+async def fill(
+    broker: RunningBroker, paths: Sequence[Path], console: Console
+) -> tuple[Survey, int]:
+    """The files into the topic; returns what they are, and how many records the broker acknowledged."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
     file_bytes = sum(path.stat().st_size for path in paths)
     with Progress(*columns, console=console) as progress:
@@ -129,9 +132,10 @@ async def fill(broker: RunningBroker, paths: Sequence[Path], console: Console) -
         loading = progress.add_task("Load  ", total=file_bytes)
         async with await Client.connect(TcpNetwork(), broker.address) as client:
             await create_topic(client, TOPIC, seen)
-            return await load(
+            count = await load(
                 client, TOPIC, paths, seen, lambda read: progress.update(loading, advance=read)
             )
+    return seen, count
 
 
 async def tiered(place: Place, console: Console) -> None:
@@ -151,7 +155,12 @@ async def tiered(place: Place, console: Console) -> None:
             await asyncio.sleep(0.1)
 
 
-def ask_pipeline(place: Place, broker: RunningBroker, console: Console) -> Answers:
+def java_options(seen: Survey) -> str:
+    """Over in seconds, a JVM spends most of its time compiling: for a small log the quick compiler is enough."""
+    return "-XX:TieredStopAtLevel=1" if seen.bytes < SMALL_LOG_BYTES else ""
+
+
+def ask_pipeline(place: Place, broker: RunningBroker, options: str, console: Console) -> Answers:
     """One update of the pipeline over bucket and broker, and what its views say."""
     run = PipelineRun(
         HERE,
@@ -163,6 +172,7 @@ def ask_pipeline(place: Place, broker: RunningBroker, console: Console) -> Answe
         },
         master=MASTER,
         memory=HEAP,
+        java_options=options,
     )
     with shown_progress(console) as on_event:
         run.update(on_event)
@@ -240,11 +250,11 @@ def run_job(paths: Sequence[Path], place: Place, console: Console) -> dict[str, 
                     running_broker(place.data, place.bucket, place.root / "broker.log")
                 )
             with steps.step("load"):
-                records_in = asyncio.run(fill(broker, paths, console))
+                seen, records_in = asyncio.run(fill(broker, paths, console))
             with steps.step("tier"):
                 asyncio.run(tiered(place, console))
             with steps.step("pipeline"):
-                answers = ask_pipeline(place, broker, console)
+                answers = ask_pipeline(place, broker, java_options(seen), console)
             show_answers(answers, console)
             answers.check(records_in)
             with steps.step("page"):

@@ -43,13 +43,16 @@ pipeline_app = typer.Typer(help="Declarative pipelines on Spark.", no_args_is_he
 
 @dataclass(frozen=True, slots=True)
 class PipelineRun:
-    """What to run. `conf` overrides the configuration in the specification; `memory` is the JVM's heap."""
+    """What to run. `conf` overrides the configuration in the specification; `memory` is the JVM's heap,
+    `java_options` go to it as they are.
+    """
 
     directory: Path
     state: Path
     conf: Mapping[str, str] = field(default_factory=dict)
     master: str = "local[*]"
     memory: str = "1g"
+    java_options: str = ""
     full: bool = False
 
     def update(self, on_event: Callable[[str, str], None]) -> None:
@@ -101,7 +104,7 @@ class PipelineRun:
         written["configuration"] = {**written.get("configuration", {}), **self.conf}
         spec = project / SPEC_NAMES[0]
         spec.write_text(json.dumps(written, indent=2), encoding="utf-8")  # JSON is YAML
-        _write_spark_conf(self.state, conf, self.memory)
+        _write_spark_conf(self.state, conf, self.memory, self.java_options)
         return spec
 
 
@@ -122,7 +125,7 @@ def _read_spec(directory: Path) -> dict[str, Any]:
     raise UserError(f"{directory}: no {SPEC_NAMES[0]} there")
 
 
-def _write_spark_conf(state: Path, conf: Path, memory: str) -> None:
+def _write_spark_conf(state: Path, conf: Path, memory: str, java_options: str) -> None:
     """What must be known before the JVM or its catalog starts, and so cannot be in a specification."""
     here = state.resolve()
     scratch = str(here / SCRATCH)
@@ -130,7 +133,7 @@ def _write_spark_conf(state: Path, conf: Path, memory: str) -> None:
         "spark.driver.memory": memory,
         # A heap that does not depend on how much there is to read: all of it young enough to be reused.
         "spark.driver.extraJavaOptions": (
-            f"-XX:+UseParallelGC -Dderby.system.home={here} -Djava.io.tmpdir={scratch}"
+            f"-XX:+UseParallelGC -Dderby.system.home={here} -Djava.io.tmpdir={scratch} {java_options}"
         ),
         "spark.sql.catalogImplementation": "hive",
         "spark.sql.warehouse.dir": (here / "warehouse").as_uri(),
@@ -144,6 +147,7 @@ def _write_spark_conf(state: Path, conf: Path, memory: str) -> None:
         "spark.local.dir": scratch,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        "spark.python.daemon.module": "stratalog.spark.worker_daemon",
         "spark.sql.shuffle.partitions": "4",
         # What fails here fails again: say so at once.
         "spark.sql.pipelines.maxFlowRetryAttempts": "0",
@@ -273,7 +277,7 @@ def _pipeline() -> None:
 
 
 @pipeline_app.command("run")
-def run_command(  # noqa: PLR0917 - typer's way
+def run_command(
     directory: Annotated[Path, typer.Argument(help="Directory with a spark-pipeline.yml.")],
     state: Annotated[
         Path | None,
