@@ -1,7 +1,7 @@
 """A partition's log on a simulated disk, driven step by step as a broker drives it.
 
-In: records to append. Out: effects performed in order, when asked for. It never performs what was not asked for, so that a
-test can stop between a decision and its effect.
+In: records to append. Out: effects performed in order, when asked for. It never performs what was not asked for, so
+that a test can stop between a decision and its effect.
 """
 
 import uuid
@@ -9,12 +9,13 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tests.sim.disk import SimDisk
+
 from stratalog.config import LogConfig
 from stratalog.log.effects import Effect, perform, run
 from stratalog.log.partition_log import Appended, PartitionLog, ReadPlan, Slices, create, load
 from stratalog.wire.batch import check_produced
 from stratalog.wire.records import Record, build_batch
-from tests.sim.disk import SimDisk
 
 DIRECTORY = "topic-0"
 TOPIC_ID = uuid.UUID(int=0x1234)

@@ -25,10 +25,15 @@ def truncate_segments(
             yield Unlink(path)
         segments[:] = [Segment(directory, offset, now_ms)]
         yield Append(segments[0].path, 0, ())
+        yield SyncDirectory(directory)
         return
+    count = len(segments)
     while len(segments) > 1 and segments[-1].base_offset >= offset:
         for path in deleted_paths([segments.pop()], set()):
             yield Unlink(path)
+    if len(segments) < count:
+        # Durable before anything is appended: else a power loss could bring them back behind it.
+        yield SyncDirectory(directory)
     segment = segments[-1]
     if segment.next_offset > offset or segment.index is None:
         segments[-1] = yield from _cut(segment, offset, interval, now_ms)
