@@ -150,7 +150,8 @@ def _parsed(options: Mapping[str, str], name: str, parse: Callable[[str], T]) ->
     try:
         return parse(text)
     except ValueError as error:
-        raise ValueError(f"option '{name}' is {text!r}: {error}") from None
+        shown = re.sub(r"//[^@/]*@", "//…@", text)  # what stands there may be a secret
+        raise ValueError(f"option '{name}' is {shown!r}: {error}") from None
 
 
 def _selection(

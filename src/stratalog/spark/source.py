@@ -24,7 +24,16 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from stratalog.spark import bounds
 from stratalog.spark.log import Key, Log, Snapshot
@@ -34,10 +43,17 @@ from stratalog.spark.places import Shared
 from stratalog.spark.plan import BrokerTask, BucketTask, plan
 
 _COLUMNS = (
-    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
-    "timestampType int"
+    StructField("key", BinaryType()),
+    StructField("value", BinaryType()),
+    StructField("topic", StringType()),
+    StructField("partition", IntegerType()),
+    StructField("offset", LongType()),
+    StructField("timestamp", TimestampType()),
+    StructField("timestampType", IntegerType()),
 )
-_HEADERS = "headers array<struct<key: string, value: binary>>"
+_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+_HEADERS = StructField("headers", ArrayType(_HEADER))
+_ORIGIN = StructField("origin", StringType())
 
 
 class StratalogSource(DataSource):
@@ -51,14 +67,11 @@ class StratalogSource(DataSource):
     def name(cls) -> str:
         return "stratalog"
 
-    def schema(self) -> str:
+    def schema(self) -> StructType:
         """The columns of Spark's Kafka source; `headers` and `origin` behind them where asked for."""
-        columns = [_COLUMNS]
-        if self._options.include_headers:
-            columns.append(_HEADERS)
-        if self._options.include_origin:
-            columns.append("origin string")
-        return ", ".join(columns)
+        headers = [_HEADERS] if self._options.include_headers else []
+        origin = [_ORIGIN] if self._options.include_origin else []
+        return StructType([*_COLUMNS, *headers, *origin])
 
     def reader(self, schema: StructType) -> "StratalogReader":  # noqa: ARG002
         return StratalogReader(self._options)

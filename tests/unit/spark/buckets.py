@@ -58,5 +58,5 @@ class Bucket:
             data = b"".join(batches)
             closed.append(ClosedSegment(base, end, partial(list, [data]), ((0, base),)))
             base = end
-        tier.archive(closed, last_stable_offset=base, log_start_offset=first, now_ms=NOW_MS)
+        tier.archive(closed, last_stable_offset=base, log_start_offset=0, now_ms=NOW_MS)
         return base

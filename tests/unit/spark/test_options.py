@@ -1,0 +1,140 @@
+"""Options: Spark's names, one clear error each."""
+
+import pytest
+
+from stratalog.client.calls import READ_COMMITTED, READ_UNCOMMITTED
+from stratalog.spark.options import EARLIEST, LATEST, Bound, Options, Selection, parse_options
+
+PLACE = {"kafka.bootstrap.servers": "a:1,b:2", "subscribe": "t"}
+
+
+def parse(**changed: str) -> Options:
+    return parse_options(PLACE | {name.replace("__", "."): text for name, text in changed.items()})
+
+
+def test_what_is_said_when_nothing_is() -> None:
+    found = parse_options(PLACE)
+    assert found.bootstrap == "a:1,b:2"
+    assert found.tier_url is None
+    assert (found.selection, found.topics) == (Selection.SUBSCRIBE, ("t",))
+    assert (found.starting, found.ending) == (None, None)
+    assert found.fail_on_data_loss
+    assert not found.include_headers
+    assert not found.include_origin
+    assert found.max_offsets_per_trigger is None
+    assert found.isolation == READ_UNCOMMITTED
+    assert found.request_timeout_s == 30
+
+
+def test_names_are_case_insensitive() -> None:
+    given = {"KAFKA.bootstrap.SERVERS": "a:1", "SUBSCRIBE": "t", "FailOnDataLoss": "FALSE"}
+    assert not parse_options(given).fail_on_data_loss
+
+
+def test_topics() -> None:
+    assert parse(subscribe=" a , b,a").topics == ("a", "b")
+    found = parse_options({"tier.url": "file:///b", "assign": '{"t":[2,0],"s":[1]}'})
+    assert found.topics == ("s", "t")
+    assert found.assigned == {"t": (0, 2), "s": (1,)}
+    found = parse_options({"tier.url": "s3://b/p", "subscribePattern": "a.*"})
+    assert (found.selection, found.topics) == (Selection.PATTERN, ("a.*",))
+
+
+def test_bounds() -> None:
+    assert parse(startingOffsets="earliest").starting == Bound(everywhere=EARLIEST)
+    assert parse(startingOffsets="LATEST").starting == Bound(everywhere=LATEST)
+    found = parse(startingOffsets='{"t":{"0":23,"1":-2,"2":-1}}', endingOffsets="latest")
+    assert found.starting == Bound(offsets={"t": {0: 23, 1: EARLIEST, 2: LATEST}})
+    assert found.ending == Bound(everywhere=LATEST)
+    assert parse(startingTimestamp="17").starting == Bound(timestamp=17)
+    both = parse(startingTimestamp="17", startingOffsetsByTimestamp='{"t":{"0":18}}')
+    assert both.starting == Bound(timestamps={"t": {0: 18}})
+
+
+def test_the_rest() -> None:
+    found = parse(
+        maxOffsetsPerTrigger="10",
+        minPartitions="4",
+        includeHeaders="true",
+        includeOrigin="true",
+        kafka__isolation__level="read_committed",
+        kafka__request__timeout__ms="1500",
+        startingOffsetsByTimestampStrategy="latest",
+    )
+    assert (found.max_offsets_per_trigger, found.min_partitions) == (10, 4)
+    assert (found.include_headers, found.include_origin) == (True, True)
+    assert found.isolation == READ_COMMITTED
+    assert found.request_timeout_s == 1.5
+    assert not found.late_timestamp_is_error
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("subscirbe", "subscribe"),
+        ("startingOffset", "startingOffsets"),
+        ("kafka.bootstrap.server", "kafka.bootstrap.servers"),
+        ("bootstrap.servers", "kafka.bootstrap.servers"),
+        ("tierurl", "tier.url"),
+        ("maxOffsetPerTrigger", "maxOffsetsPerTrigger"),
+    ],
+)
+def test_an_unknown_option_is_told_the_nearest(name: str, meant: str) -> None:
+    with pytest.raises(ValueError, match=f"unknown option '{name}': did you mean '{meant}'"):
+        parse_options(PLACE | {name: "x"})
+
+
+def test_an_option_like_no_other_is_told_them_all() -> None:
+    with pytest.raises(ValueError, match=r"unknown option 'zzz': known are .*tier\.url.*subscribe"):
+        parse_options(PLACE | {"zzz": "x"})
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"subscribe": "t"}, "'kafka.bootstrap.servers' or 'tier.url'"),
+        ({"tier.url": "file:///b"}, "exactly one of .* not none"),
+        ({**PLACE, "assign": '{"t":[0]}'}, "not 'subscribe' and 'assign'"),
+        (
+            {**PLACE, "kafka.bootstrap.servers": "a"},
+            "option 'kafka.bootstrap.servers' is 'a': .*host:port",
+        ),
+        (
+            {"subscribe": "t", "tier.url": "memory://x"},
+            "is 'memory://x': .*cannot be read by Spark",
+        ),
+        ({"subscribe": "t", "tier.url": "/path"}, "a URL such as file:///path"),
+        (
+            {"subscribe": "t", "tier.url": "s3://key:secret@b"},
+            "credentials belong in the environment",
+        ),
+        ({**PLACE, "subscribe": " ,"}, "at least one topic name"),
+        ({**PLACE, "startingOffsets": "first"}, "'earliest', 'latest' or JSON"),
+        ({**PLACE, "startingOffsets": "{"}, "JSON such as"),
+        ({**PLACE, "startingOffsets": '{"t":[1]}'}, "JSON such as"),
+        ({**PLACE, "startingOffsets": '{"t":{"0":-3}}'}, "not -3 for partition '0'"),
+        ({**PLACE, "startingOffsets": '{"t":{"x":1}}'}, "for partition 'x'"),
+        ({**PLACE, "startingOffsets": '{"t":{"0":true}}'}, "not True"),
+        ({**PLACE, "endingOffsets": "earliest"}, "cannot end there"),
+        ({**PLACE, "endingOffsets": '{"t":{"0":-2}}'}, "cannot end at -2"),
+        ({**PLACE, "startingTimestamp": "yesterday"}, "milliseconds"),
+        ({**PLACE, "maxOffsetsPerTrigger": "0"}, "at least 1"),
+        ({**PLACE, "minPartitions": "many"}, "at least 1"),
+        ({**PLACE, "failOnDataLoss": "yes"}, "'true' or 'false'"),
+        ({**PLACE, "kafka.isolation.level": "serializable"}, "'read_committed'"),
+        ({**PLACE, "startingOffsetsByTimestampStrategy": "x"}, "'error' or 'latest'"),
+        ({"tier.url": "file:///b", "assign": '{"t":0}'}, "JSON such as"),
+        ({"tier.url": "file:///b", "assign": '{"t":[]}'}, "at least one partition"),
+        ({"tier.url": "file:///b", "subscribePattern": "("}, "no regular expression"),
+    ],
+)
+def test_a_wrong_value_is_one_line_that_names_it(given: dict[str, str], says: str) -> None:
+    with pytest.raises(ValueError, match=says) as wrong:
+        parse_options(given)
+    assert "\n" not in str(wrong.value)
+
+
+def test_a_secret_in_a_url_is_not_repeated() -> None:
+    with pytest.raises(ValueError, match="credentials") as wrong:
+        parse_options({"subscribe": "t", "tier.url": "s3://key:secret@b"})
+    assert "secret" not in str(wrong.value)

@@ -1,0 +1,151 @@
+"""The plan: every offset in exactly one task, each from where it should come, tasks of a fair size."""
+
+from itertools import pairwise
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stratalog.kernels.missing import Missing
+from stratalog.spark import plan as planning
+from stratalog.spark.plan import BrokerTask, BucketTask, Range, plan
+from stratalog.tier.manifest import Entry, Manifest, SegmentState
+from stratalog.wire.ids import topic_id_text
+
+TOPIC = UUID(int=5)
+MIB = 1 << 20
+
+
+def entry(base: int, last: int, data_size: int = 1000, *, live: bool = True) -> Entry:
+    return Entry(
+        id=topic_id_text(UUID(int=base)),
+        base_offset=base,
+        last_offset=last,
+        leader_epoch=0,
+        size=data_size + 100,
+        data_size=data_size,
+        records=last - base + 1,
+        min_timestamp=0,
+        max_timestamp=0,
+        min_timestamp_exact=True,
+        data_crc=0,
+        footer_crc=0,
+        leader_epochs=((0, 0),),
+        state=SegmentState.COPY_FINISHED if live else SegmentState.DELETE_STARTED,
+        state_ms=0,
+    )
+
+
+def manifest(*entries: Entry) -> Manifest:
+    return Manifest(
+        cluster_id="c",
+        topic_id=topic_id_text(TOPIC),
+        topic="t",
+        partition=0,
+        tiered_end=entries[-1].last_offset + 1,
+        segments=entries,
+    )
+
+
+def wanted(first: int, end: int) -> Range:
+    return Range("t", TOPIC, 0, first, end)
+
+
+def shape(tasks: list[planning.Task]) -> list[tuple[str, int, int]]:
+    return [
+        ("bucket" if isinstance(task, BucketTask) else "broker", task.wanted.first, task.wanted.end)
+        for task in tasks
+    ]
+
+
+def test_the_seam_is_where_the_manifest_ends() -> None:
+    held = manifest(entry(0, 9), entry(10, 19))
+    tasks = plan([(wanted(3, 25), held)], has_broker=True, min_tasks=None)
+    assert shape(tasks) == [("bucket", 3, 20), ("broker", 20, 25)]
+    tasks = plan([(wanted(3, 15), held)], has_broker=True, min_tasks=None)
+    assert shape(tasks) == [("bucket", 3, 15)]
+    tasks = plan([(wanted(20, 25), held)], has_broker=True, min_tasks=None)
+    assert shape(tasks) == [("broker", 20, 25)]
+
+
+def test_what_is_being_deleted_or_was_never_there_comes_from_the_broker() -> None:
+    held = manifest(entry(0, 9, live=False), entry(10, 19))
+    tasks = plan([(wanted(0, 20), held)], has_broker=True, min_tasks=None)
+    assert shape(tasks) == [("broker", 0, 10), ("bucket", 10, 20)]
+    assert shape(plan([(wanted(0, 5), None)], has_broker=True, min_tasks=None)) == [
+        ("broker", 0, 5)
+    ]
+
+
+def test_without_a_broker_what_the_bucket_lacks_is_missing() -> None:
+    with pytest.raises(Missing, match="t-0 in the bucket: offsets 10 to 11 are missing"):
+        plan([(wanted(0, 12), manifest(entry(0, 9)))], has_broker=False, min_tasks=None)
+
+
+def test_small_segments_go_together_and_large_ones_are_cut() -> None:
+    small = [entry(number * 10, number * 10 + 9, 3 * MIB) for number in range(8)]
+    tasks = plan([(wanted(0, 80), manifest(*small))], has_broker=False, min_tasks=None)
+    assert [len(task.pieces) for task in tasks if isinstance(task, BucketTask)] == [2, 2, 2, 2]
+    large = manifest(entry(0, 9, 3 * MIB), entry(10, 19, 1024 * MIB), entry(20, 29, 3 * MIB))
+    tasks = plan([(wanted(0, 30), large)], has_broker=False, min_tasks=None)
+    sizes = [
+        sum(piece.to_byte - piece.from_byte for piece in task.pieces)
+        for task in tasks
+        if isinstance(task, BucketTask)
+    ]
+    assert sizes == [3 * MIB, *[64 * MIB] * 16, 3 * MIB]
+
+
+def test_min_partitions_cuts_smaller() -> None:
+    held = manifest(entry(0, 999, 40 * MIB))
+    tasks = plan([(wanted(0, 1200), held)], has_broker=True, min_tasks=11)
+    assert len([task for task in tasks if isinstance(task, BucketTask)]) >= 10
+    tasks = plan([(wanted(0, 30), None), (wanted(0, 10), None)], has_broker=True, min_tasks=4)
+    assert shape(tasks) == [
+        *[("broker", first, first + 10) for first in (0, 10, 20)],
+        ("broker", 0, 10),
+    ]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_every_offset_is_in_exactly_one_task(data: st.DataObject) -> None:
+    entries: list[Entry] = []
+    base = data.draw(st.integers(0, 30))
+    for _ in range(data.draw(st.integers(1, 6))):
+        last = base + data.draw(st.integers(0, 20))
+        size = data.draw(st.integers(1, 100)) * MIB
+        live = data.draw(st.booleans()) or bool(entries)
+        entries.append(entry(base, last, size, live=live))
+        base = last + 1
+    first = data.draw(st.integers(0, base + 10))
+    end = data.draw(st.integers(first, base + 20))
+    min_tasks = data.draw(st.one_of(st.none(), st.integers(1, 40)))
+    tasks = plan([(wanted(first, end), manifest(*entries))], has_broker=True, min_tasks=min_tasks)
+    live_spans = {
+        one.base_offset: one for one in entries if one.state is SegmentState.COPY_FINISHED
+    }
+    cursor = first
+    bytes_read: dict[int, list[tuple[int, int]]] = {}
+    for task in tasks:
+        span = task.wanted
+        if isinstance(task, BrokerTask):
+            assert span.first == cursor
+            held = [one for one in live_spans.values() if one.base_offset < span.end]
+            assert all(one.last_offset < span.first for one in held)
+        else:
+            assert span.first <= cursor
+            for piece in task.pieces:
+                found = piece.segment.entry
+                bytes_read.setdefault(found.base_offset, []).append(
+                    (piece.from_byte, piece.to_byte)
+                )
+                assert found.base_offset < span.end
+                assert found.last_offset >= span.first
+        cursor = span.end
+    assert cursor == end
+    for base_offset, cuts in bytes_read.items():
+        edges = [0] + [stop for _, stop in cuts]
+        assert cuts == list(pairwise(edges)), "cuts tile the segment"
+        assert edges[-1] == live_spans[base_offset].data_size

@@ -1,0 +1,265 @@
+"""The data source as Spark calls it, without Spark's JVM: schema, batch, and a stream over a bucket that grows."""
+
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import StructType
+from tests.unit.spark.buckets import CLUSTER, NOW_MS, Bucket, batch, topic_id
+
+from pyspark_stratalog import DefaultSource
+from stratalog.adapters.object_store import open_store
+from stratalog.errors import UserError
+from stratalog.kernels.rows import arrow_schema
+from stratalog.spark.places import DataLoss
+from stratalog.spark.source import StratalogSource
+from stratalog.tier.identity import delete_topic
+from stratalog.wire.ids import topic_id_text
+
+ALL = ReadAllAvailable()
+NONE = StructType()
+
+
+class Grown:
+    """A bucket whose topic `t` has two partitions that can be made longer."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.bucket = Bucket(open_store(place.as_uri()))
+        self.bucket.create("t", 2)
+        self.ends = [0, 0]
+
+    def grow(self, partition: int, count: int) -> None:
+        first = self.ends[partition]
+        self.ends[partition] = self.bucket.archive(
+            "t", partition, [[batch(first, count)]], first=first
+        )
+
+    def source(self, **options: str) -> StratalogSource:
+        return StratalogSource({"tier.url": self.place.as_uri(), "subscribe": "t", **options})
+
+
+@pytest.fixture
+def grown(tmp_path: Path) -> Grown:
+    made = Grown(tmp_path / "bucket")
+    made.grow(0, 30)
+    made.grow(1, 10)
+    return made
+
+
+def rows(reader: Any, partitions: Sequence[Any]) -> list[tuple[int, int]]:
+    """(partition, offset) of everything, tasks and reader pickled on their way as Spark does."""
+    reader = pickle.loads(pickle.dumps(reader))
+    found = []
+    for task in partitions:
+        for part in reader.read(pickle.loads(pickle.dumps(task))):
+            found += list(
+                zip(part["partition"].to_pylist(), part["offset"].to_pylist(), strict=True)
+            )
+    return found
+
+
+def offsets(*ends: int) -> dict[str, Any]:
+    partitions = {str(index): end for index, end in enumerate(ends)}
+    topics = {topic_id_text(topic_id("t")): {"name": "t", "partitions": partitions}}
+    return {"version": 1, "topics": topics}
+
+
+def span(partition: int, first: int, end: int) -> list[tuple[int, int]]:
+    return [(partition, offset) for offset in range(first, end)]
+
+
+def test_spark_finds_it_by_name() -> None:
+    assert DefaultSource is StratalogSource
+    assert DefaultSource.name() == "stratalog"
+
+
+@pytest.mark.parametrize("headers", [False, True])
+@pytest.mark.parametrize("origin", [False, True])
+def test_the_schema_is_what_tasks_give(grown: Grown, headers: bool, origin: bool) -> None:
+    """Spark refuses record batches whose Arrow schema is not exactly that of the columns."""
+    options = {"includeHeaders": str(headers), "includeOrigin": str(origin)}
+    source = grown.source(**options)
+    columns = source.schema()
+    expected = to_arrow_schema(columns, timezone="UTC")
+    assert expected.equals(arrow_schema(headers=headers, origin=origin))
+    reader = source.reader(columns)
+    found = [part for task in reader.partitions() for part in reader.read(task)]
+    assert all(part.schema.equals(expected) for part in found)
+    assert sum(part.num_rows for part in found) == 40
+    if origin:
+        assert set(pa.Table.from_batches(found)["origin"].to_pylist()) == {"bucket"}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, span(0, 0, 30) + span(1, 0, 10)),
+        ({"assign": '{"t":[1]}'}, span(1, 0, 10)),
+        ({"subscribePattern": "[s-u]"}, span(0, 0, 30) + span(1, 0, 10)),
+        ({"subscribePattern": "x.*"}, []),
+        ({"startingOffsets": "latest"}, []),
+        (
+            {"startingOffsets": '{"t":{"0":28,"1":-2}}', "endingOffsets": '{"t":{"0":-1,"1":2}}'},
+            span(0, 28, 30) + span(1, 0, 2),
+        ),
+        (
+            {"startingTimestamp": str(NOW_MS + 5), "endingTimestamp": str(NOW_MS + 8)},
+            span(0, 5, 8) + span(1, 5, 8),
+        ),
+        (
+            {
+                "startingTimestamp": str(NOW_MS + 20),
+                "startingOffsetsByTimestampStrategy": "latest",
+            },
+            span(0, 20, 30),
+        ),
+        ({"endingTimestamp": str(NOW_MS + 9999)}, span(0, 0, 30) + span(1, 0, 10)),
+    ],
+)
+def test_a_batch_reads_what_was_chosen(
+    grown: Grown, options: dict[str, str], expected: list[tuple[int, int]]
+) -> None:
+    chosen = {} if options.keys() & {"assign", "subscribePattern"} else {"subscribe": "t"}
+    source = StratalogSource({"tier.url": grown.place.as_uri(), **chosen, **options})
+    reader = source.reader(NONE)
+    assert rows(reader, reader.partitions()) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"subscribe": "none"}, "topic none is not in the bucket"),
+        ({"startingTimestamp": str(NOW_MS + 20)}, "t-1 has no record as young"),
+        ({"startingOffsets": '{"t":{"0":1}}'}, "says nothing about t-1"),
+    ],
+)
+def test_what_is_not_there(grown: Grown, options: dict[str, str], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        grown.source(**options).reader(NONE).partitions()
+
+
+def test_offsets_that_the_log_does_not_have(grown: Grown) -> None:
+    source = grown.source(startingOffsets='{"t":{"0":31,"1":0}}')
+    with pytest.raises(DataLoss, match="offset 31 lies behind the log's end 30"):
+        source.reader(NONE).partitions()
+
+
+def test_a_bucket_that_is_none(tmp_path: Path) -> None:
+    source = StratalogSource({"tier.url": tmp_path.as_uri(), "subscribe": "t"})
+    with pytest.raises(UserError, match="holds no bucket"):
+        source.reader(NONE).partitions()
+
+
+# --- streams ----------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_begins_where_it_is_told(grown: Grown) -> None:
+    assert grown.source().streamReader(NONE).initialOffset() == offsets(30, 10)
+    earliest = grown.source(startingOffsets="earliest").streamReader(NONE)
+    assert earliest.initialOffset() == offsets(0, 0)
+    given = grown.source(startingOffsets='{"t":{"0":3,"1":-1}}').streamReader(NONE)
+    assert given.initialOffset() == offsets(3, 10)
+    beyond = grown.source(startingOffsets='{"t":{"0":31,"1":0}}').streamReader(NONE)
+    with pytest.raises(DataLoss, match="offset 31 lies behind"):
+        beyond.initialOffset()
+    with pytest.raises(ValueError, match="a stream has no end"):
+        grown.source(endingOffsets="latest").streamReader(NONE)
+
+
+def test_micro_batches_follow_each_other_without_loss_or_repeat(grown: Grown) -> None:
+    reader = grown.source(startingOffsets="earliest").streamReader(NONE)
+    at = reader.initialOffset()
+    found: list[tuple[int, int]] = []
+    for growth in (0, 7, 0, 5):
+        if growth:
+            grown.grow(0, growth)
+        following = reader.latestOffset(at, ALL)
+        found += rows(reader, reader.partitions(at, following))
+        at = following
+    assert sorted(found) == span(0, 0, 42) + span(1, 0, 10)
+    assert reader.latestOffset(at, ALL) == at
+    assert reader.reportLatestOffset() == at
+
+
+def test_a_batch_replanned_later_by_another_process_is_the_same(grown: Grown) -> None:
+    first = grown.source().streamReader(NONE)
+    begun, ended = offsets(4, 2), offsets(20, 9)
+    before = rows(first, first.partitions(begun, ended))
+    grown.grow(0, 10)
+    second = grown.source().streamReader(NONE)
+    assert rows(second, second.partitions(begun, ended)) == before == span(0, 4, 20) + span(1, 2, 9)
+
+
+def test_a_limit_shares_out_and_reaches_the_end(grown: Grown) -> None:
+    reader = grown.source(maxOffsetsPerTrigger="8").streamReader(NONE)
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMaxRows(8)
+    at = offsets(0, 0)
+    found: list[tuple[int, int]] = []
+    steps = 0
+    while (following := reader.latestOffset(at, limit)) != at:
+        found += rows(reader, reader.partitions(at, following))
+        at = following
+        steps += 1
+    assert sorted(found) == span(0, 0, 30) + span(1, 0, 10)
+    assert 5 <= steps <= 7
+    assert reader.latestOffset(offsets(0, 0), ALL) == offsets(30, 10)
+
+
+def test_available_now_ends_where_the_log_ended(grown: Grown) -> None:
+    reader = grown.source().streamReader(NONE)
+    reader.prepareForTriggerAvailableNow()
+    grown.grow(0, 10)
+    assert reader.latestOffset(offsets(0, 0), ALL) == offsets(30, 10)
+    assert reader.latestOffset(offsets(30, 10), ALL) == offsets(30, 10)
+    later = grown.source().streamReader(NONE)
+    later.prepareForTriggerAvailableNow()
+    assert later.latestOffset(offsets(30, 10), ALL) == offsets(40, 10)
+
+
+def test_a_partition_that_is_new_is_read_from_its_beginning(grown: Grown) -> None:
+    reader = grown.source().streamReader(NONE)
+    following = reader.latestOffset(offsets(30), ALL)
+    assert following == offsets(30, 10)
+    assert rows(reader, reader.partitions(offsets(30), following)) == span(1, 0, 10)
+
+
+def test_a_topic_created_again_is_not_the_checkpoint_s(grown: Grown) -> None:
+    kept = {
+        "version": 1,
+        "topics": {
+            topic_id_text(topic_id("the one before")): {"name": "t", "partitions": {"0": 5}},
+        },
+    }
+    says = "topic t was deleted and created again"
+    with pytest.raises(DataLoss, match=says):
+        grown.source().streamReader(NONE).latestOffset(kept, ALL)
+    with pytest.raises(DataLoss, match=says):
+        grown.source().streamReader(NONE).partitions(kept, offsets(30, 10))
+    going_on = grown.source(failOnDataLoss="false").streamReader(NONE)
+    assert going_on.latestOffset(kept, ALL) == offsets(30, 10)
+    assert len(rows(going_on, going_on.partitions(kept, offsets(30, 10)))) == 40
+
+
+def test_a_log_that_ends_before_the_checkpoint_has_lost_data(grown: Grown) -> None:
+    with pytest.raises(DataLoss, match="t-0: the log ends at 30, before offset 35"):
+        grown.source().streamReader(NONE).latestOffset(offsets(35, 0), ALL)
+    going_on = grown.source(failOnDataLoss="false").streamReader(NONE)
+    assert going_on.latestOffset(offsets(35, 0), ALL) == offsets(35, 10)
+
+
+def test_a_checkpoint_of_something_else(grown: Grown) -> None:
+    with pytest.raises(ValueError, match="version None"):
+        grown.source().streamReader(NONE).latestOffset({"t": {"0": 1}}, ALL)
+
+
+def test_a_topic_that_is_gone(grown: Grown) -> None:
+    delete_topic(grown.bucket.store, CLUSTER, topic_id("t"), NOW_MS)
+    with pytest.raises(ValueError, match="topic t is not in the bucket"):
+        grown.source().streamReader(NONE).latestOffset(offsets(30, 10), ALL)
