@@ -22,7 +22,7 @@ from crc32c import crc32c
 
 from stratalog.errors import Corrupt
 from stratalog.ports import Buffer
-from stratalog.wire.batch import BatchHeader
+from stratalog.wire.batch import CODEC_MASK, CONTROL, LOG_APPEND_TIME, TRANSACTIONAL
 
 __all__ = [
     "FLAG_COMPRESSED",
@@ -32,6 +32,7 @@ __all__ = [
     "FLAG_TRANSACTIONAL",
     "IndexBlock",
     "IndexEntry",
+    "OpenEntry",
     "decode",
 ]
 
@@ -44,7 +45,7 @@ FLAG_COMPRESSED: Final = 4
 FLAG_LOG_APPEND_TIME: Final = 8
 """Some batch has the broker's timestamps."""
 FLAG_MINIMUM_EXACT: Final = 16
-"""The minimum timestamp is one; else it is only the least *first* timestamp of the batches (see `add`)."""
+"""The minimum timestamp is one; else it is only the least *first* timestamp of the batches (see `OpenEntry`)."""
 
 NO_TIMESTAMP: Final = -1
 _HEAD: Final = Struct(">II")
@@ -66,8 +67,69 @@ class IndexEntry(NamedTuple):
 
 
 @dataclass(slots=True)
+class OpenEntry:
+    """The entry to which batches are being added: what `IndexEntry` has, gathered.
+
+    The maximum timestamp is exact: Kafka's header has it. The minimum is exact where the header gives it away (one
+    record, or log append time); else records may be older than the batch's first, which is what is kept, and the
+    entry's FLAG_MINIMUM_EXACT is off: such an entry must not be passed over for being too young.
+    """
+
+    position: int
+    base_offset: int = -1
+    last_offset: int = -1
+    length: int = 0
+    records: int = 0
+    min_timestamp: int = NO_TIMESTAMP
+    max_timestamp: int = NO_TIMESTAMP
+    attributes: int = 0
+    minimum_exact: bool = True
+    crc: int = 0
+
+    def take(self, header: tuple[int, ...], last_offset: int, size: int) -> None:
+        """Count one more batch of `size` bytes; `header` are the fields as unpacked (see `wire/batch.py`)."""
+        base_offset, _, _, _, _, attributes, _, base_timestamp, max_timestamp, _, _, _, count = (
+            header
+        )
+        if not self.length:
+            self.base_offset = base_offset
+        self.last_offset = last_offset
+        self.length += size
+        self.attributes |= attributes
+        if count:
+            if count == 1 or attributes & LOG_APPEND_TIME:
+                base_timestamp = max_timestamp
+            else:
+                self.minimum_exact = False
+            if not self.records or base_timestamp < self.min_timestamp:
+                self.min_timestamp = base_timestamp
+            self.max_timestamp = max(self.max_timestamp, max_timestamp)
+            self.records += count
+
+    def closed(self) -> IndexEntry:
+        """The entry as it goes into the block."""
+        any_of = self.attributes
+        flags = FLAG_CONTROL if any_of & CONTROL else 0
+        flags |= FLAG_TRANSACTIONAL if any_of & TRANSACTIONAL else 0
+        flags |= FLAG_COMPRESSED if any_of & CODEC_MASK else 0
+        flags |= FLAG_LOG_APPEND_TIME if any_of & LOG_APPEND_TIME else 0
+        flags |= FLAG_MINIMUM_EXACT if self.minimum_exact else 0
+        return IndexEntry(
+            self.base_offset,
+            self.last_offset,
+            self.position,
+            self.length,
+            self.records,
+            self.min_timestamp,
+            self.max_timestamp,
+            flags,
+            self.crc,
+        )
+
+
+@dataclass(slots=True)
 class IndexBlock:
-    """The entries of one segment object in the order of offsets; filled with `add`, or decoded.
+    """The entries of one segment object in the order of offsets; filled with `append`, or decoded.
 
     Invariants: entries tile the data from byte 0; offsets rise; an entry's `last_offset` is its last batch's.
     """
@@ -111,37 +173,9 @@ class IndexBlock:
         """Bytes that the entries cover."""
         return self.positions[-1] + self.lengths[-1] if self.positions else 0
 
-    def add(self, header: BatchHeader, batch: Buffer) -> None:
-        """Count one more batch; it opens a new entry once the last is `interval_bytes` long.
-
-        The maximum timestamp is exact: Kafka's header has it. The minimum is exact where the header gives it away (one
-        record, or log append time); else records may be older than the batch's first, which is what is kept, and
-        the entry's FLAG_MINIMUM_EXACT is off: such an entry must not be passed over for being too young.
-        """
-        if not self.positions or self.lengths[-1] >= self.interval_bytes:
-            self._open(header.base_offset)
-        flags = self.flags[-1]
-        flags |= FLAG_CONTROL if header.is_control else 0
-        flags |= FLAG_TRANSACTIONAL if header.is_transactional else 0
-        flags |= FLAG_COMPRESSED if header.codec else 0
-        flags |= FLAG_LOG_APPEND_TIME if header.is_log_append_time else 0
-        if header.record_count:
-            exact = header.record_count == 1 or header.is_log_append_time
-            least = header.max_timestamp if exact else header.base_timestamp
-            if not exact:
-                flags &= ~FLAG_MINIMUM_EXACT
-            known = self.min_timestamps[-1] if self.records[-1] else least
-            self.min_timestamps[-1] = min(known, least)
-            self.max_timestamps[-1] = max(self.max_timestamps[-1], header.max_timestamp)
-        self.flags[-1] = flags
-        self.records[-1] += header.record_count
-        self.last_offsets[-1] = header.last_offset
-        self.lengths[-1] += header.size
-        self.crcs[-1] = crc32c(batch, self.crcs[-1])
-
-    def _open(self, base_offset: int) -> None:
-        position = self.data_size
-        entry = IndexEntry(base_offset, -1, position, 0, 0, -1, -1, FLAG_MINIMUM_EXACT, 0)
+    def append(self, entry: IndexEntry) -> None:
+        """Add the next entry."""
+        assert entry.position == self.data_size, "entries tile the data"
         for column, value in zip(self.columns(), entry, strict=True):
             column.append(value)
 

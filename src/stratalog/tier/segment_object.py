@@ -25,9 +25,9 @@ from crc32c import crc32c
 
 from stratalog.errors import Corrupt
 from stratalog.ports import Buffer, ObjectStore
-from stratalog.tier.segment_index import FLAG_MINIMUM_EXACT, IndexBlock
+from stratalog.tier.segment_index import FLAG_MINIMUM_EXACT, IndexBlock, OpenEntry
 from stratalog.tier.segment_index import decode as decode_index
-from stratalog.wire.batch import HEADER_SIZE, BatchHeader, crc_holds, parse_header
+from stratalog.wire.batch import CRC_START, HEADER, HEADER_SIZE, PREFIX_SIZE
 
 __all__ = [
     "INDEX_INTERVAL_BYTES",
@@ -42,6 +42,7 @@ __all__ = [
 INDEX_INTERVAL_BYTES: Final = 64 * 1024
 """A new index entry about every so many bytes: 1 GiB has 16,000 entries, 0.9 MB."""
 
+MAGIC_V2: Final = 2
 MAGIC: Final = b"STRATSEG"
 VERSION: Final = 1
 _FOOTER: Final = Struct(">8sHHQII")
@@ -80,7 +81,7 @@ class Section(NamedTuple):
 class SegmentSummary:
     """What an object holds. Sizes are bytes, timestamps epoch ms (-1: no record), offsets inclusive.
 
-    `min_timestamp` is a true minimum only where `min_timestamp_exact` (see `IndexBlock.add`). `footer_crc` is the
+    `min_timestamp` is a true minimum only where `min_timestamp_exact` (see `OpenEntry`). `footer_crc` is the
     footer's own checksum, and so, through the table, that of all bytes of the object.
     """
 
@@ -147,6 +148,7 @@ class SegmentWriter:
         self.start_offset = start_offset
         self.index = IndexBlock(index_interval_bytes)
         self.summary: SegmentSummary | None = None
+        self._entry = OpenEntry(0)
         self._next_offset = start_offset
         self._crc = 0
         self._position = 0
@@ -155,30 +157,40 @@ class SegmentWriter:
     def feed(self, chunk: Buffer) -> memoryview:
         """The part of the data that can be put now: whole batches of what was fed so far. Raises Corrupt."""
         view = memoryview(self._rest + chunk if self._rest else chunk)
-        position = first = 0
+        interval_bytes = self.index.interval_bytes
+        position = first = counted = 0
         while position + HEADER_SIZE <= len(view):
-            header = parse_header(view, position)
-            end = position + header.size
+            header = HEADER.unpack_from(view, position)
+            end = position + header[1] + PREFIX_SIZE
+            if end - position < HEADER_SIZE or header[3] != MAGIC_V2:
+                raise Corrupt(f"no batch begins at byte {self._position + position}")
             if end > len(view):
                 break
-            if not crc_holds(view, position, header):
+            if crc32c(view[position + CRC_START : end]) != header[4]:
                 raise Corrupt(f"the batch at byte {self._position + position} fails its CRC")
-            if header.last_offset < self.start_offset and not len(self.index):
-                first = end
+            last_offset = header[0] + header[6]
+            if header[0] < self._next_offset:
+                if last_offset >= self.start_offset or self._entry.length:
+                    raise Corrupt(f"the batch of offset {header[0]} follows {self._next_offset}")
+                first = counted = end  # another leader archived it
             else:
-                self._take(header, view[position:end])
+                if self._entry.length >= interval_bytes:
+                    self._close_entry(view[counted:position])
+                    counted = position
+                self._entry.take(header, last_offset, end - position)
+                self._next_offset = last_offset + 1
             position = end
+        self._entry.crc = crc32c(view[counted:position], self._entry.crc)
         self._rest = bytes(view[position:])
         self._position += position
         ready = view[first:position]
         self._crc = crc32c(ready, self._crc)
         return ready
 
-    def _take(self, header: BatchHeader, batch: memoryview) -> None:
-        if header.base_offset < self._next_offset:
-            raise Corrupt(f"the batch of offset {header.base_offset} follows {self._next_offset}")
-        self._next_offset = header.next_offset
-        self.index.add(header, batch)
+    def _close_entry(self, last_bytes: memoryview) -> None:
+        self._entry.crc = crc32c(last_bytes, self._entry.crc)
+        self.index.append(self._entry.closed())
+        self._entry = OpenEntry(self.index.data_size)
 
     def finish(
         self,
@@ -198,6 +210,8 @@ class SegmentWriter:
         if self._next_offset > next_offset:
             raise Corrupt(f"the segment holds offset {self._next_offset - 1}, past its end")
         index = self.index
+        if self._entry.length:
+            self._close_entry(memoryview(b""))
         flags = FLAG_MINIMUM_EXACT if all(f & FLAG_MINIMUM_EXACT for f in index.flags) else 0
         filled = [at for at, records in enumerate(index.records) if records]
         minimum = min((index.min_timestamps[at] for at in filled), default=-1)

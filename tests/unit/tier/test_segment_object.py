@@ -46,6 +46,7 @@ def index_of(batches, interval=1):
         index_interval_bytes=interval,
     )
     writer.feed(data)
+    writer.finish(next_offset=100)
     return list(writer.index)
 
 
