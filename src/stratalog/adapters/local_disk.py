@@ -4,7 +4,8 @@ In: calls of `ports.Disk`. Out: system calls, OSError as the system gives it. It
 never syncs unless told to.
 
 Thread-safe: a file descriptor is shared by whoever uses the path and closed when the last user lets go, so the
-writer thread may drop a file that a reader thread is still reading.
+writer thread may drop a file that a reader thread is still reading. A descriptor is remembered under its path only
+while that path can mean no other file: a reader that opened a file just before it was renamed uses it once.
 """
 
 import contextlib
@@ -19,7 +20,9 @@ from stratalog.ports import Buffer, FileInfo
 
 _OPEN_FILES_MAX: Final = 512
 _VECTORS_MAX: Final = 1024  # IOV_MAX on Linux and macOS
-_NO_WAIT: Final = getattr(os, "RWF_NOWAIT", None)  # Linux only: elsewhere nothing is known to be cached
+_NO_WAIT: Final = getattr(
+    os, "RWF_NOWAIT", None
+)  # Linux only: elsewhere nothing is known to be cached
 
 
 class _File:
@@ -45,6 +48,7 @@ class LocalDisk:
         os.makedirs(self.root, exist_ok=True)
         self._files: dict[str, _File] = {}
         self._guard = threading.Lock()
+        self._renames = 0  # how often a path may have changed its meaning
         self._lock_fd = -1
 
     def append(self, path: str, position: int, buffers: Sequence[Buffer]) -> None:
@@ -96,8 +100,8 @@ class LocalDisk:
             os.fsync(fd)
         finally:
             os.close(fd)
-        self._drop(path)
         os.replace(temporary, full)
+        self._drop(path)
         self._sync_full(os.path.dirname(full))
 
     def sync(self, path: str) -> None:
@@ -111,22 +115,22 @@ class LocalDisk:
         os.ftruncate(self._file(path, create=True).fd, size)
 
     def rename(self, source: str, target: str) -> None:
+        os.replace(self._full(source), self._full(target))
         self._drop(source)
         self._drop(target)
-        os.replace(self._full(source), self._full(target))
 
     def unlink(self, path: str) -> None:
-        self._drop(path)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._full(path))
+        self._drop(path)
 
     def make_directory(self, path: str) -> None:
         os.makedirs(self._full(path), exist_ok=True)
 
     def remove_tree(self, path: str) -> None:
-        self._drop(path)
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(self._full(path))
+        self._drop(path)
 
     def list(self, path: str) -> list[FileInfo]:
         try:
@@ -173,18 +177,22 @@ class LocalDisk:
     def _file(self, path: str, *, create: bool = False) -> _File:
         with self._guard:
             file = self._files.get(path)
+            renames = self._renames
         if file is None:
             file = _File(self._full(path), os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0))
             with self._guard:
-                file = self._files.setdefault(path, file)
+                if renames == self._renames:
+                    file = self._files.setdefault(path, file)
                 if len(self._files) > _OPEN_FILES_MAX:
                     del self._files[next(iter(self._files))]
         file.used = True
         return file
 
     def _drop(self, path: str) -> None:
+        """Forget descriptors of `path` and below, after it has ceased to mean what it did."""
         below = path + "/"
         with self._guard:
+            self._renames += 1
             for name in [n for n in self._files if n == path or n.startswith(below)]:
                 del self._files[name]
 

@@ -1,7 +1,7 @@
 """Threads, and the only place they come from.
 
-In: blocking calls from the event loop. Out: futures that resolve on the loop. It never runs anything on the
-loop's own thread.
+In: blocking calls from the event loop. Out: futures that resolve on the loop; Unavailable once closed. It never
+runs anything on the loop's own thread.
 
 One wakeup of the loop carries every call that finished since the last: a busy drive costs the loop one callback
 per burst, not per write.
@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, TypeVar
+
+from stratalog.errors import Unavailable
 
 T = TypeVar("T")
 _Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
@@ -35,7 +37,10 @@ class ThreadWorker:
 
     def submit(self, call: Callable[[], T]) -> "asyncio.Future[T]":
         future: asyncio.Future[T] = self._loop.create_future()
-        self._jobs.put((call, future))
+        if self._threads:
+            self._jobs.put((call, future))
+        else:
+            future.set_exception(Unavailable("its threads have ended"))
         return future
 
     async def close(self) -> None:
