@@ -1,0 +1,80 @@
+# ruff: noqa: DTZ001 - hours come from Parquet as UTC without saying so
+"""The pipeline's views read back, and counts that must agree."""
+
+from datetime import datetime
+
+import pyarrow as pa
+import pytest
+from answers import TOP, read_answers
+from pyarrow.parquet import write_table
+
+from stratalog.errors import Corrupt
+
+HOUR = datetime(2020, 1, 1, 3)
+
+
+def put(state, table, rows):
+    directory = state / "warehouse" / table
+    directory.mkdir(parents=True)
+    write_table(pa.Table.from_pylist(rows), directory / "part-0.parquet")
+    (directory / "_SUCCESS").touch()
+
+
+def traffic(name, value, requests, errors=0, size=None):
+    return {name: value, "requests": requests, "errors": errors, "bytes": size}
+
+
+@pytest.fixture
+def state(tmp_path):
+    put(
+        tmp_path,
+        "by_origin",
+        [{"origin": "bucket", "records": 8}, {"origin": "broker", "records": 3}],
+    )
+    put(
+        tmp_path,
+        "by_status",
+        [
+            {**traffic("status", 200, 5), "origin": "bucket"},
+            {**traffic("status", 200, 2), "origin": "broker"},
+            {**traffic("status", 404, 2), "origin": "bucket"},
+        ],
+    )
+    put(tmp_path, "bad_lines", [{"origin": "bucket"}, {"origin": "broker"}])
+    put(
+        tmp_path,
+        "by_hour",
+        [traffic("hour", HOUR.replace(hour=4), 3, 2, 30), traffic("hour", HOUR, 6, 0, 4)],
+    )
+    put(tmp_path, "by_path", [traffic("path", f"/{n}", n, 0, n) for n in range(500)])
+    put(tmp_path, "by_client", [traffic("host", "::1", 9, 2)])
+    return tmp_path
+
+
+def test_views_add_up(state):
+    answers = read_answers(state)
+    assert answers.status == {200: 7, 404: 2}
+    assert answers.bad_lines == 2
+    assert answers.tiered == {200: 5, 404: 2, None: 1}
+    assert answers.records_out == 11
+    assert answers.errors == 2
+    assert answers.bytes == 34
+    assert [hour.name for hour in answers.hours] == [HOUR, HOUR.replace(hour=4)]
+    assert [path.name for path in answers.paths] == [f"/{499 - n}" for n in range(TOP)]
+    assert answers.path_count == 500
+    answers.check(11)
+
+
+def test_a_record_that_did_not_come_out_is_told(state):
+    with pytest.raises(Corrupt, match="12 records went in and 11 were"):
+        read_answers(state).check(12)
+
+
+def test_a_line_neither_parsed_nor_kept_is_told(state):
+    (state / "warehouse" / "bad_lines" / "part-0.parquet").unlink()
+    write_table(
+        pa.Table.from_pylist([{"origin": "bucket"}]),
+        state / "warehouse" / "bad_lines" / "part-0.parquet",
+    )
+    with pytest.raises(Corrupt, match="10 were parsed or kept as bad"):
+        read_answers(state).check(11)

@@ -1,0 +1,46 @@
+# ruff: noqa: DTZ001 - hypothesis wants its bounds without a zone
+"""A line's time, as the loader reads it."""
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from combined import line_time_ms
+from hypothesis import given
+from hypothesis import strategies as st
+
+zones = st.integers(-17 * 60, 17 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
+
+
+@given(st.datetimes(datetime(1970, 1, 3), datetime(2200, 1, 1), timezones=zones))
+def test_the_time_of_a_line_is_its_moment_whatever_its_zone(moment):
+    moment = moment.replace(microsecond=0)
+    line = f'1.2.3.4 - - [{moment:%d/%b/%Y:%H:%M:%S %z}] "GET / HTTP/1.1" 200 1'.encode()
+    assert line_time_ms(line) == moment.astimezone(UTC).timestamp() * 1000
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        "31/Feb/2020:00:00:00 +0000",
+        "29/Feb/2021:00:00:00 +0000",
+        "01/Jan/0000:00:00:00 +0000",
+        "01/Jan/2020:24:00:00 +0000",
+        "01/Jan/2020:00:60:00 +0000",
+        "01/Jan/2020:00:00:60 +0000",
+        "01/Jan/2020:00:00:00 +1801",
+        "01/Jan/2020:00:00:00 +0060",
+        "1/Jan/2020:00:00:00 +0000",
+        "01/jan/2020:00:00:00 +0000",
+        "01/Mai/2020:00:00:00 +0000",
+        "01/Jan/2020 00:00:00 +0000",
+        "01/Jan/2020:00:00:00",
+        "",
+    ],
+)
+def test_a_moment_that_no_calendar_has_is_none(time):
+    assert line_time_ms(f'1.2.3.4 - - [{time}] "GET / HTTP/1.1" 200 1'.encode()) is None
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_have_a_time_or_none(line):
+    assert line_time_ms(line) is None or isinstance(line_time_ms(line), int)

@@ -1,0 +1,68 @@
+# ruff: noqa: DTZ001 - hours come from Parquet as UTC without saying so
+"""The page: whole, without a network, honest at the edges."""
+
+import re
+from datetime import datetime, timedelta
+from itertools import pairwise
+from xml.etree import ElementTree as ET
+
+import pytest
+from answers import Answers, Traffic
+from page import COLUMNS_MAX, nice_ceiling, over_time, page, short
+
+START = datetime(2020, 1, 1)
+
+
+def answers(hours=(), paths=(), status=None, bad_lines=0):
+    return Answers(
+        origins={"bucket": 3},
+        status=status or {},
+        bad_lines=bad_lines,
+        tiered={},
+        hours=list(hours),
+        paths=list(paths),
+        path_count=len(paths),
+        clients=list(paths),
+        client_count=len(paths),
+    )
+
+
+def hour(number, requests=1, errors=0, size=10):
+    return Traffic(START + timedelta(hours=number), requests, errors, size)
+
+
+def parsed(text):
+    """The page as XML: what is not closed is found."""
+    return ET.fromstring(re.sub(r"<meta[^>]*>", "", text).removeprefix("<!doctype html>\n"))
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 200, 5000])
+def test_a_page_is_whole_and_asks_nobody(count):
+    hours = [hour(number, number, number // 9) for number in range(count)]
+    hostile = Traffic('/<script>alert("1")</script>&' + "x" * 500, 5, 1, 100)
+    text = page(answers(hours, [hostile, Traffic(None, 1, 0, 0)], {200: 5, 404: 1}, 2), ["a<b"])
+    tree = parsed(text)
+    assert tree.find(".//script") is None
+    assert not re.search(r"(src|href)\s*=|@import|url\(", text)
+    assert {svg.get("role") for svg in tree.iter("svg")} == {"img"}
+    assert all(svg.get("aria-label") for svg in tree.iter("svg"))
+
+
+def test_columns_hold_every_request_however_long_the_log():
+    hours = [hour(number, 2, 1, 7) for number in (0, 5, 40_000)]
+    columns = over_time(hours)
+    assert len(columns) <= COLUMNS_MAX
+    assert sum(column.requests for column in columns) == 6
+    assert sum(column.errors for column in columns) == 3
+    assert sum(column.bytes for column in columns) == 21
+    steps = {b.name - a.name for a, b in pairwise(columns)}
+    assert len(steps) == 1
+
+
+@pytest.mark.parametrize("number", [0, 1, 4, 5, 9, 10, 99, 100, 101, 12_345, 10**12])
+def test_an_axis_ends_above_its_highest_value(number):
+    assert number <= nice_ceiling(number) <= max(4, 2 * number)
+
+
+def test_large_numbers_are_short():
+    assert [short(n) for n in (0, 999, 1500, 2_000_000, 3e9)] == ["0", "999", "1.5k", "2M", "3G"]
