@@ -1,11 +1,11 @@
 """A crash at every byte of the last batch: what was written before it stays, and nothing of it is half there."""
 
 import pytest
+from tests.log_steps import Steps, batch
+from tests.sim.disk import PowerLoss
 
 from stratalog.config import LogConfig
 from stratalog.wire.batch import HEADER_SIZE
-from tests.log_steps import Steps, batch
-from tests.sim.disk import PowerLoss
 
 CONFIG = LogConfig(index_interval_bytes=50)
 
