@@ -3,15 +3,16 @@
 In: calls of `ports.ObjectStore`. Out: files. It never shows a partly written object, and what it says it has put
 survives a power loss: obstore's own local store never syncs, so this one is ours.
 
-An object is written under a temporary name in its own folder, synced, then renamed (put) or linked (put if absent: a
-link fails where the name is taken, whoever took it, in whichever process). Then its folder is synced. Folders, from the
-root down, are synced the first time this process puts below them. Temporary names start with `.~`, are never
-listed, and are left behind only by a crash. Thread-safe; any number of processes may share the directory.
+An object is written under a temporary name in the root's `.~incoming`, synced, then renamed (put) or linked (put if
+absent: a link fails where the name is taken, whoever took it, in whichever process). Then its folder is synced.
+Folders, from the root down, are synced the first time this process puts below them. What a crash left in `.~incoming`
+is never listed, and removed a day later. Thread-safe; any number of processes may share the directory.
 """
 
 import contextlib
 import fcntl
 import os
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
@@ -24,7 +25,8 @@ from stratalog.ports import AlreadyExists, Buffer, ObjectInfo
 
 __all__ = ["DirectoryStore"]
 
-_TEMPORARY: Final = ".~"
+_INCOMING: Final = ".~incoming"
+_STALE_SECONDS: Final = 24 * 60 * 60
 _FULL_SYNC: Final = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: fsync does not reach the drive
 
 
@@ -33,20 +35,21 @@ class DirectoryStore:
 
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
+        self._incoming = os.path.join(self.root, _INCOMING)
         self.url = "file://" + quote(self.root)
         self._durable: set[str] = set()  # folders whose whole chain of names is synced
 
     def put(self, path: str, chunks: Iterable[Buffer]) -> None:
         full = self._full(path)
         temporary = self._write(path, chunks)
-        with self._failures(path), _removed_on_failure(temporary):
+        with self._failures(path, writing=True), _removed_on_failure(temporary):
             os.replace(temporary, full)
             _sync_folder(os.path.dirname(full))
 
     def put_if_absent(self, path: str, data: Buffer) -> None:
         full = self._full(path)
         temporary = self._write(path, [data])
-        with self._failures(path):
+        with self._failures(path, writing=True):
             try:
                 os.link(temporary, full)
             except FileExistsError:
@@ -89,7 +92,7 @@ class DirectoryStore:
             return
         for entry in entries:
             path = f"{folder}/{entry.name}" if folder else entry.name
-            if entry.name.startswith(_TEMPORARY):
+            if entry.name == _INCOMING and not folder:
                 continue
             if entry.is_dir():
                 if path.startswith(prefix) or prefix.startswith(path + "/"):
@@ -112,11 +115,13 @@ class DirectoryStore:
         return os.path.join(self.root, path)
 
     @contextlib.contextmanager
-    def _failures(self, path: str) -> Iterator[None]:
-        """The port's exceptions for the system's."""
+    def _failures(self, path: str, *, writing: bool = False) -> Iterator[None]:
+        """The port's exceptions for the system's. A folder that is missing when writing is no missing object."""
         try:
             yield
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+            if writing:
+                raise Unavailable(f"{path} in {self.url}: {error.strerror}") from error
             raise FileNotFoundError(f"{path} in {self.url}") from error
         except OSError as error:
             raise Unavailable(f"{path} in {self.url}: {error.strerror or error}") from error
@@ -127,8 +132,10 @@ class DirectoryStore:
         What `chunks` raises is its own: a failing log directory is not a failing bucket.
         """
         folder = os.path.dirname(self._full(path))
-        temporary = os.path.join(folder, _TEMPORARY + uuid.uuid4().hex)
-        with self._failures(path):
+        temporary = os.path.join(self._incoming, uuid.uuid4().hex)
+        with self._failures(path, writing=True):
+            if not self._durable:
+                self._clear_incoming()
             self._make_durable(folder)
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         with _removed_on_failure(temporary):
@@ -136,13 +143,22 @@ class DirectoryStore:
                 for chunk in chunks:
                     view = memoryview(chunk).cast("B")
                     while view:
-                        with self._failures(path):
+                        with self._failures(path, writing=True):
                             view = view[os.write(fd, view) :]
-                with self._failures(path):
+                with self._failures(path, writing=True):
                     _sync(fd)
             finally:
                 os.close(fd)
         return temporary
+
+    def _clear_incoming(self) -> None:
+        """Remove what crashed processes left; who still writes has touched its file lately."""
+        os.makedirs(self._incoming, exist_ok=True)
+        stale = time.time() - _STALE_SECONDS
+        for entry in os.scandir(self._incoming):
+            with contextlib.suppress(FileNotFoundError):
+                if entry.stat().st_mtime < stale:
+                    os.unlink(entry.path)
 
     def _make_durable(self, folder: str) -> None:
         """Create a folder below the root and sync every name on the way to it.

@@ -91,8 +91,21 @@ def test_nothing_but_objects_is_left_in_the_directory(tmp_path):
     with pytest.raises(KeyError):
         store.put("d/one", broken())
     assert sorted(f.name for f in (tmp_path / "bucket/d").iterdir()) == ["one", "two"]
-    (tmp_path / "bucket/d/.~left by a crash").write_bytes(b"half")
-    assert paths(store) == ["d/one", "d/two"]
+    assert list((tmp_path / "bucket/.~incoming").iterdir()) == []
+
+
+def test_what_a_crash_left_is_not_listed_and_goes_after_a_day(tmp_path):
+    store = DirectoryStore(str(tmp_path))
+    store.put("one", [b"1"])
+    young, old = tmp_path / ".~incoming/young", tmp_path / ".~incoming/old"
+    young.write_bytes(b"half")
+    old.write_bytes(b"half")
+    long_ago = young.stat().st_mtime - 25 * 60 * 60
+    os.utime(old, (long_ago, long_ago))
+    assert paths(store) == paths(store, "") == ["one"]
+    DirectoryStore(str(tmp_path)).put("two", [b"2"])
+    assert young.exists()
+    assert not old.exists()
 
 
 def test_a_file_and_the_names_that_lead_to_it_are_synced_before_a_put_returns(
@@ -139,8 +152,18 @@ def test_a_file_and_the_names_that_lead_to_it_are_synced_before_a_put_returns(
 def test_a_directory_that_cannot_be_written_is_unavailable(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     store = DirectoryStore(str(tmp_path / "file/below"))
-    with pytest.raises((Unavailable, FileNotFoundError)):
+    with pytest.raises(Unavailable, match="Not a directory"):
         store.put("a", [b""])
+
+
+def test_a_bucket_that_is_removed_under_a_broker_is_unavailable(tmp_path):
+    store = DirectoryStore(str(tmp_path / "bucket"))
+    store.put("a", [b""])
+    (tmp_path / "bucket").rename(tmp_path / "elsewhere")
+    with pytest.raises(Unavailable):
+        store.put("a", [b""])
+    with pytest.raises(Unavailable):
+        store.put_if_absent("b", b"")
 
 
 def race(url, start, number, rounds, results):
