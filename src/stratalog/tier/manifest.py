@@ -170,11 +170,11 @@ class Manifest(Struct, frozen=True, kw_only=True):
         entry = self.segments[at]
         return RemoteSegment(self.path_of(entry), entry)
 
-    def segment_for_timestamp(self, timestamp: int) -> RemoteSegment | None:
+    def segment_for_timestamp(self, timestamp: int, start_offset: int = 0) -> RemoteSegment | None:
         """The first live segment with a record of `timestamp` or later; its first such offset may lie below log
         start.
         """
-        start = self.start_offset
+        start = max(self.start_offset, start_offset)
         for entry in self.segments:
             if entry.last_offset >= start and entry.max_timestamp >= timestamp:
                 return RemoteSegment(self.path_of(entry), entry)

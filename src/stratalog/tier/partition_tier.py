@@ -90,9 +90,14 @@ class PartitionTier:
         """The segment that covers `offset`; None below `start_offset` and from `tiered_end` on."""
         return self.manifest.segment_for(offset) if self.manifest is not None else None
 
-    def entry_for_timestamp(self, timestamp: int) -> RemoteSegment | None:
-        """The first segment with a record of `timestamp` (epoch ms) or later."""
-        return self.manifest.segment_for_timestamp(timestamp) if self.manifest is not None else None
+    def entry_for_timestamp(self, timestamp: int, start_offset: int = 0) -> RemoteSegment | None:
+        """The first segment that ends at `start_offset` or later and has a record of `timestamp` (epoch ms) or later.
+
+        That record may lie below `start_offset`: where a search of the segment finds nothing, go on after its end.
+        """
+        if self.manifest is None:
+            return None
+        return self.manifest.segment_for_timestamp(timestamp, start_offset)
 
     def entry_for_max_timestamp(self) -> RemoteSegment | None:
         """The (first) segment with the greatest timestamp."""

@@ -70,6 +70,7 @@ def test_offsets_and_times_find_their_segment(store, tier):
     assert found == [0, 0, 10, 20]
     assert tier.entry_for(30) is None
     assert tier.entry_for_timestamp(1010).entry.base_offset == 10
+    assert tier.entry_for_timestamp(1010, 25).entry.base_offset == 20
     assert tier.entry_for_timestamp(1030) is None
     assert tier.entry_for_max_timestamp().entry.base_offset == 20
     assert [segment.path for segment in manifest.live()] == objects(store)
