@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["PipelineRun", "pipeline_app", "spark_environment", "start_spark", "table_rows"]
 
 JAVA_MIN = 17
+PATIENCE_S = 10.0
+RUNNER = ["-m", "stratalog.spark.pipeline_runner"]
 SCRATCH = "tmp"
 SPEC_NAMES = ("spark-pipeline.yml", "spark-pipeline.yaml")
 EVENT = re.compile(r"Flow '?(?:[\w`]+\.)*`?(\w+)`?'? (?:is|has) ([A-Z]+)")
@@ -63,12 +65,7 @@ class PipelineRun:
         """
         spec = self._prepare()
         log = self.state / "run.log"
-        command = [
-            "-m",
-            "stratalog.spark.pipeline_runner",
-            str(spec),
-            *(["full"] if self.full else []),
-        ]
+        command = [*RUNNER, str(spec), *(["full"] if self.full else [])]
         said: deque[str] = deque(maxlen=200)
         environment = spark_environment(self.state, master=self.master)
         environment["PYTHONPATH"] = os.pathsep.join(
@@ -250,7 +247,7 @@ def _end(process: "subprocess.Popen[str]") -> None:
             os.killpg(process.pid, how)
         # Its output ends when the last of them has, the JVM and its Python workers included.
         with suppress(subprocess.TimeoutExpired):
-            process.communicate(timeout=10)
+            process.communicate(timeout=PATIENCE_S)
             return
 
 

@@ -1,0 +1,174 @@
+"""`strata pipeline run` up to where Spark begins: specifications, Java, reasons, processes that end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stratalog.cli import pipeline
+from stratalog.cli.pipeline import PipelineRun, spark_environment, start_spark
+from stratalog.errors import UserError
+
+
+def ignore(_table, _state):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        (None, "no spark-pipeline.yml there"),
+        ("- a list", "a mapping is expected"),
+        ("name: [", "spark-pipeline.yml: while parsing"),
+        (b"\xff\xfe\x00", "spark-pipeline.yml: "),
+    ],
+)
+def test_a_specification_that_cannot_be_read_is_one_line(tmp_path, spec, reason):
+    project = tmp_path / "project"
+    project.mkdir()
+    if spec is not None:
+        data = spec if isinstance(spec, bytes) else spec.encode()
+        (project / "spark-pipeline.yml").write_bytes(data)
+    with pytest.raises(UserError, match=reason) as caught:
+        PipelineRun(project, tmp_path / "state").update(ignore)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_directory_is_one_line(tmp_path):
+    with pytest.raises(UserError, match="no such directory"):
+        PipelineRun(tmp_path / "nowhere", tmp_path / "state").update(ignore)
+
+
+def test_no_java_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="Java is missing and Spark needs 17 or newer"):
+        spark_environment(tmp_path, master="local")
+
+
+@pytest.mark.parametrize("version", ["1.8", "11", "16"])
+def test_an_old_java_is_one_line(tmp_path, monkeypatch, version):
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(f"#!/bin/sh\necho '    java.specification.version = {version}' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(UserError, match=f"is Java {version} and Spark needs 17"):
+        spark_environment(tmp_path, master="local")
+
+
+def run_with_script(monkeypatch, tmp_path, script):
+    """A pipeline run in which `script` takes the place of Spark's runner; returns the events heard."""
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "spark-pipeline.yml").write_text(
+        "name: p\nstorage: s\nconfiguration: {a: b, c: d}\n"
+    )
+    (project / "one.sql").touch()
+    monkeypatch.setattr(pipeline, "spark_environment", lambda *_, **__: dict(os.environ))
+    monkeypatch.setattr(pipeline, "RUNNER", ["-c", script])
+    events = []
+    run = PipelineRun(project, tmp_path / "state", conf={"c": "e"})
+    run.update(lambda *event: events.append(event))
+    return events
+
+
+def test_a_run_has_its_own_specification_and_tells_what_happens(monkeypatch, tmp_path):
+    script = (
+        "import sys; print(open(sys.argv[1]).read().replace(chr(10), ' '));"
+        "print('t: Flow spark_catalog.default.raw is STARTING.');"
+        "print('t: Flow `spark_catalog`.`default`.`raw` has COMPLETED.')"
+    )
+    events = run_with_script(monkeypatch, tmp_path, script)
+    assert events == [("raw", "STARTING"), ("raw", "COMPLETED")]
+    state = tmp_path / "state"
+    spec = json.loads((state / "run.log").read_text().splitlines()[0])
+    assert spec["configuration"] == {"a": "b", "c": "e"}
+    assert spec["storage"] == (state / "storage").as_uri()
+    assert (state / "project" / "one.sql").resolve() == tmp_path / "project" / "one.sql"
+    assert f"databaseName={state}/metastore" in (state / "conf" / "spark-defaults.conf").read_text()
+
+
+def test_a_failed_run_says_what_spark_said(monkeypatch, tmp_path):
+    script = (
+        "print('Flow raw has FAILED.'); print('Error: [TABLE_NOT_FOUND] no table. Try again.');"
+        "print('  at org.apache'); raise SystemExit(1)"
+    )
+    with pytest.raises(
+        UserError, match=r"\[TABLE_NOT_FOUND\] no table. Try again \(log: .*run.log"
+    ):
+        run_with_script(monkeypatch, tmp_path, script)
+
+
+def test_a_run_that_dies_silently_is_told(monkeypatch, tmp_path):
+    with pytest.raises(UserError, match="Spark ended without a word"):
+        run_with_script(monkeypatch, tmp_path, "import os; os._exit(3)")
+
+
+STUBBORN = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_leaving_ends_the_whole_group_even_a_stubborn_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(pipeline, "PATIENCE_S", 0.5)
+
+    class Stop(Exception):
+        pass
+
+    pids = []
+
+    def interrupted():
+        with start_spark(["-c", STUBBORN], os.environ, tmp_path) as process:
+            pids.extend([process.pid, int(process.stdout.readline())])
+            raise Stop
+
+    with pytest.raises(Stop):
+        interrupted()
+    for pid in pids:
+        assert not alive(pid)
+
+
+def alive(pid):
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def test_a_spark_process_ends_with_its_parent(tmp_path):
+    script = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from stratalog.cli.pipeline import start_spark\n"
+        "child = 'from stratalog.spark.pipeline_runner import end_with_parent as e; "
+        "import time; e(); print(1, flush=True); time.sleep(600)'\n"
+        "with start_spark(['-c', child], os.environ, Path('.')) as process:\n"
+        "    process.stdout.readline()\n"
+        "    print(process.pid, flush=True)\n"
+        "    process.wait()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        child = int(parent.stdout.readline())
+        descriptor = os.pidfd_open(child) if hasattr(os, "pidfd_open") else None
+        parent.send_signal(signal.SIGKILL)
+    if descriptor is None:
+        pytest.skip("no pidfd_open on this system")
+    try:
+        import select
+
+        ended, _, _ = select.select([descriptor], [], [], 20)
+        assert ended
+    finally:
+        os.close(descriptor)
