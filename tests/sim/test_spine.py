@@ -7,14 +7,15 @@ give the same trace, event by event.
 import asyncio
 
 import pytest
+from tests.sim.loop import run
+from tests.sim.world import START_MS, World
 
-from stratalog.client.aio import Client, NewTopic
+from stratalog.client.aio import Client
+from stratalog.client.calls import NewTopic
 from stratalog.config import BrokerConfig
 from stratalog.node import Node
 from stratalog.wire.batch import scan
 from stratalog.wire.records import BatchBuilder, Record, read_records
-from tests.sim.loop import run
-from tests.sim.world import START_MS, World
 
 TOPIC = "events"
 BATCHES = 60
@@ -47,7 +48,8 @@ async def read_all(client: Client, start: int, end: int) -> list[Record]:
     offset = start
     while offset < end:
         fetched = await client.fetch(TOPIC, 0, offset, max_bytes=4096)
-        view = memoryview(fetched.records)
+        assert isinstance(fetched.records, memoryview)
+        view = fetched.records
         for position, header in scan(view):
             found = read_records(view[position : position + header.size])
             records += [record for record in found if record.offset >= offset]
@@ -71,7 +73,7 @@ async def spine(seed: int) -> tuple[World, list[Record], int, int]:
     await client.create_topics([NewTopic(TOPIC, partitions=1, configs=settings)])
     async with client.pipeline(window=4) as pipeline:
         for number in range(BATCHES):
-            await pipeline.send(TOPIC, 0, batch(number))
+            _ = await pipeline.send(TOPIC, 0, batch(number))
     await asyncio.sleep(60)
     assert node.broker is not None
     log = node.broker.hosting.get(TOPIC, 0).log

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 _BACKLOG = 1024
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TcpListener:
     """A bound, accepting socket; `port` is the real one where 0 was asked for."""
 

@@ -4,7 +4,7 @@ In: a handler's question. Out: its answer. It holds no state of its own but the 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -18,8 +18,8 @@ from stratalog.broker.partition import HostedPartition
 from stratalog.broker.tiering import Tiering
 from stratalog.config import BrokerConfig, ConfigEntry, describe_broker, describe_topic
 from stratalog.coordinators.turn import GroupSettings
-from stratalog.errors import ErrorCode, Rejected, Unavailable
-from stratalog.log.partition_log import Slices, Tiered
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.log.partition_log import Slices
 from stratalog.metadata.image import METADATA_VERSION, METADATA_VERSION_LEVEL, NO_LEADER
 from stratalog.ports import Outside
 from stratalog.quorum.controller import Created, Deleted, NewTopic, check_topic_name
@@ -107,7 +107,7 @@ class Broker:
     async def offset_for_timestamp(
         self, hosted: HostedPartition, timestamp: int
     ) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record at or after `timestamp`, in the bucket or on disk; None if none is."""
+        """(offset, timestamp) of the first record at or after `timestamp`, in bucket or on disk; None if none is."""
         if self.tiering is not None:
             found = await self.tiering.offset_for_timestamp(hosted, timestamp)
             if found is not None:
@@ -136,7 +136,7 @@ class Broker:
             return error.code
         return None
 
-    def may_create(self, allowed: bool) -> bool:
+    def may_create(self, *, allowed: bool) -> bool:
         """Whether asking for a missing topic creates it."""
         return allowed and self.config.bool("auto.create.topics.enable")
 

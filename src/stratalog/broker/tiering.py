@@ -86,7 +86,7 @@ class Tiering:
 
     def start(self) -> None:
         """Tier what is led from here on."""
-        self._hosting.on_rolled.append(lambda hosted: self._wake(hosted))
+        self._hosting.on_rolled.append(self._wake)
         self._hosting.on_led.append(self._led)
         self._hosting.on_deleted.append(self._deleted)
         for hosted in self._hosting.all():

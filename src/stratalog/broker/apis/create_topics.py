@@ -14,12 +14,12 @@ from stratalog.quorum.controller import Created, NewTopic
 
 async def handle(call: Call) -> Any:
     """Create what can be created; each topic has its own error."""
-    asked = [_new_topic(call, topic) for topic in call.body.topics]
+    asked = [_new_topic(topic) for topic in call.body.topics]
     created = await call.broker.create_topics(asked, validate_only=call.body.validate_only)
     return call.reply.CreateTopicsResponse(topics=[_result(call, topic) for topic in created])
 
 
-def _new_topic(call: Call, topic: Any) -> NewTopic:
+def _new_topic(topic: Any) -> NewTopic:
     return NewTopic(
         name=topic.name,
         partitions=topic.num_partitions,

@@ -1,7 +1,7 @@
 """FindCoordinator (key 10), versions 0-6.
 
-v1 key type. v3 flexible. v4 several keys at once (KIP-699). v5 and v6 nothing on the wire for groups. Transaction (1) and
-share (2) coordinators are not here yet and answer so.
+v1 key type. v3 flexible. v4 several keys at once (KIP-699). v5 and v6 nothing on the wire for groups. Transaction (1)
+and share (2) coordinators are not here yet and answer so.
 """
 
 from typing import Any

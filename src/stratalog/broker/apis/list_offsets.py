@@ -10,8 +10,6 @@ from stratalog.broker.api import Api, Call
 from stratalog.broker.partition import HostedPartition
 from stratalog.errors import ErrorCode, Rejected
 
-_LATEST: Final = -1
-_EARLIEST: Final = -2
 _MAX_TIMESTAMP: Final = -3
 _EARLIEST_LOCAL: Final = -4
 _LATEST_TIERED: Final = -5
@@ -60,15 +58,15 @@ async def _find(call: Call, hosted: HostedPartition, timestamp: int) -> tuple[in
     read_committed = getattr(call.body, "isolation_level", 0) == 1
     end = hosted.last_stable_offset if read_committed else hosted.high_watermark
     match timestamp:
-        case -1:
+        case -1:  # latest
             return end, -1
-        case -2:
+        case -2:  # earliest
             return hosted.log.log_start_offset, -1
-        case -4:
+        case -4:  # earliest local
             return max(hosted.log.local_start_offset, hosted.log.log_start_offset), -1
-        case -5:
+        case -5:  # latest tiered
             return hosted.log.tiered_end - 1 if hosted.log.tiered_end > 0 else -1, -1
-        case -3:
+        case -3:  # of the latest timestamp
             return await call.broker.max_timestamp(hosted)
         case _:
             found = await call.broker.offset_for_timestamp(hosted, timestamp)

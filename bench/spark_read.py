@@ -1,0 +1,162 @@
+"""Spark reading a topic: our source from bucket and broker, and Spark's Kafka connector from Apache Kafka.
+
+usage: python -m bench.spark_read [--records 5000000] [--size 200] [--rounds 5]
+
+One Spark session (`local[2]`) reads each in turn, round by round: count and the sum of the values' lengths, so that
+every value is looked at. The same client loads both brokers. Prints a table for RESULTS.md.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import count, length
+from pyspark.sql.functions import sum as total
+from tests.compat.tools import fetch_jars, fetching
+
+from bench.broker import load, spread
+from bench.peers import Server, kafka, strata
+
+CONNECTOR = (
+    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+    "org.apache.kafka:kafka-clients:3.9.1",
+    "org.apache.commons:commons-pool2:2.12.1",
+)
+WANTED_JARS = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
+
+
+def connector_jars() -> str:
+    with fetching("spark-kafka-4.2.0") as lib:
+        failure = "" if lib.is_dir() else fetch_jars(CONNECTOR, lib)
+    if failure:
+        raise SystemExit(f"Spark's Kafka connector cannot be had: {failure}")
+    return ",".join(
+        str(jar) for jar in sorted(lib.glob("*.jar")) if jar.name.startswith(WANTED_JARS)
+    )
+
+
+def fill(server: Server, records: int, size: int, configs: dict[str, str]) -> None:
+    admin = AdminClient({"bootstrap.servers": server.address})
+    for future in admin.create_topics([NewTopic("read", 2, 1, config=configs)]).values():
+        future.result(30)
+    for partition in ("0", "1"):
+        load(
+            server,
+            *(
+                "-P",
+                "-t",
+                "read",
+                "-p",
+                partition,
+                "-s",
+                str(size),
+                "-c",
+                str(records // 2),
+                "-a",
+                "1",
+            ),
+            *("-X", "linger.ms=5", "-X", "queue.buffering.max.messages=1000000"),
+        )
+
+
+def wait_until_tiered(directory: Path, size: int) -> None:
+    """Most of the data is in the bucket and has left the disk."""
+    deadline = time.monotonic() + 120
+    while sum(file.stat().st_size for file in (directory / "data").rglob("*.log")) > size:
+        if time.monotonic() > deadline:
+            raise SystemExit("the topic was not tiered within two minutes")
+        time.sleep(0.5)
+
+
+def read(spark: SparkSession, source: str, options: dict[str, str]) -> tuple[int, int, float]:
+    begun = time.monotonic()
+    frame = spark.read.format(source).options(**options).load()
+    row = frame.agg(count("*").alias("n"), total(length("value")).alias("bytes")).collect()[0]
+    return row["n"], row["bytes"], time.monotonic() - begun
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--records", type=int, default=5_000_000)
+    parser.add_argument("--size", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=5)
+    chosen = parser.parse_args()
+    jars = connector_jars()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.pop("CLASSPATH", None)
+    scratch = Path(tempfile.mkdtemp(prefix="bench-spark-"))
+    bucket = (scratch / "bucket").as_uri()
+    try:
+        with (
+            strata(
+                scratch / "strata",
+                tier__url=bucket,
+                remote__log__manager__task__interval__ms="500",
+            ) as ours,
+            strata(scratch / "plain") as plain,
+            kafka(scratch / "kafka") as theirs,
+        ):
+            tiered = {
+                "remote.storage.enable": "true",
+                "segment.bytes": str(64 << 20),
+                "local.retention.ms": "0",
+                "file.delete.delay.ms": "0",
+            }
+            fill(ours, chosen.records, chosen.size, tiered)
+            fill(plain, chosen.records, chosen.size, {})
+            fill(theirs, chosen.records, chosen.size, {})
+            wait_until_tiered(scratch / "strata", 300 << 20)
+            compare(jars, chosen, bucket, ours, plain, theirs)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def compare(jars: str, chosen, bucket: str, ours: Server, plain: Server, theirs: Server) -> None:
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.jars", jars)
+        .config("spark.driver.memory", "2g")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    kafka_options = {"subscribe": "read", "startingOffsets": "earliest"}
+    lines = {
+        "bucket and tail": (
+            "stratalog",
+            {**kafka_options, "kafka.bootstrap.servers": ours.address, "tier.url": bucket},
+        ),
+        "broker": ("stratalog", {**kafka_options, "kafka.bootstrap.servers": plain.address}),
+        "Spark's Kafka connector": (
+            "kafka",
+            {**kafka_options, "kafka.bootstrap.servers": theirs.address, "minPartitions": "2"},
+        ),
+    }
+    rates: dict[str, list[float]] = {name: [] for name in lines}
+    for number in range(chosen.rounds + 1):
+        for name, (source, options) in lines.items():
+            records, size, seconds = read(spark, source, options)
+            assert records == chosen.records, (name, records)
+            if number:  # the first round warms
+                rates[name].append(size / 1e6 / seconds)
+    spark.stop()
+    print("| Spark read, local[2] | MB/s | against Spark's Kafka connector |\n|---|---|---|")
+    peer = rates["Spark's Kafka connector"]
+    for name, mine in rates.items():
+        ratios = [a / b for a, b in zip(mine, peer, strict=True)]
+        print(f"| {name} | {spread(mine, 0)} | {spread(ratios, 2)} |")
+
+
+if __name__ == "__main__":
+    main()
