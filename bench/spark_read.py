@@ -9,6 +9,7 @@ every value is looked at. The same client loads both brokers. Prints a table for
 import argparse
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -18,7 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import count, length
 from pyspark.sql.functions import sum as total
-from tests.compat.tools import fetch_jars, fetching
+from tests.compat.tools import fetching
 
 from bench.broker import load, spread
 from bench.peers import Server, kafka, strata
@@ -29,17 +30,17 @@ CONNECTOR = (
     "org.apache.kafka:kafka-clients:3.9.1",
     "org.apache.commons:commons-pool2:2.12.1",
 )
-WANTED_JARS = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
 
 
 def connector_jars() -> str:
+    """The connector's jars, fetched one by one: what they depend on beyond these, Spark has."""
     with fetching("spark-kafka-4.2.0") as lib:
-        failure = "" if lib.is_dir() else fetch_jars(CONNECTOR, lib)
-    if failure:
-        raise SystemExit(f"Spark's Kafka connector cannot be had: {failure}")
-    return ",".join(
-        str(jar) for jar in sorted(lib.glob("*.jar")) if jar.name.startswith(WANTED_JARS)
-    )
+        lib.mkdir(exist_ok=True)
+        for artifact in CONNECTOR:
+            if not any(lib.glob(f"{artifact.split(':')[1]}-*.jar")):
+                copy = ["mvn", "-q", "-B", "dependency:copy", f"-Dartifact={artifact}"]
+                subprocess.run([*copy, f"-DoutputDirectory={lib}"], check=True, timeout=300)
+        return ",".join(str(jar) for jar in sorted(lib.glob("*.jar")))
 
 
 def fill(server: Server, records: int, size: int, configs: dict[str, str]) -> None:
