@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from functools import lru_cache
 
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-TIME = rf"\d\d/(?:{'|'.join(MONTHS)})/\d{{4}}:\d\d:\d\d:\d\d [+-]\d{{4}}"
+TIME = rf"\d\d/(?:{'|'.join(MONTHS)})/(?!0000)\d{{4}}:\d\d:\d\d:\d\d [+-]\d{{4}}"
 
 # Possessive quantifiers keep Java's matcher from recursing on long fields and from trying again in vain. The request
 # is tried as properly escaped first, and as whatever ends at a quote followed by a status second.

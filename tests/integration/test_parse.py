@@ -1,0 +1,173 @@
+"""Lines to columns inside Spark, against what a person reads in them, and against the loader's reading of time."""
+
+import random
+from datetime import UTC, datetime
+
+import pytest
+from combined import line_time_ms
+
+from stratalog.cli.pipeline import spark_environment
+from stratalog.errors import UserError
+
+TIME = "17/May/2015:10:05:03 +0000"
+HEAD = f"1.2.3.4 - - [{TIME}]"
+
+# line -> the columns that matter there; None: the line is bad
+LINES = {
+    f'{HEAD} "GET /a/b?q=1 HTTP/1.1" 200 12 "http://r/" "Mozilla/5.0 (X11)"': {
+        "host": "1.2.3.4",
+        "user": None,
+        "time": datetime(2015, 5, 17, 10, 5, 3, tzinfo=UTC),
+        "request": "GET /a/b?q=1 HTTP/1.1",
+        "method": "GET",
+        "path": "/a/b",
+        "status": 200,
+        "bytes": 12,
+        "referer": "http://r/",
+        "agent": "Mozilla/5.0 (X11)",
+    },
+    f'::1 - frank [{TIME}] "POST / HTTP/2.0" 304 - "-" "-"': {
+        "host": "::1",
+        "user": "frank",
+        "status": 304,
+        "bytes": None,
+        "referer": None,
+        "agent": None,
+    },
+    f'h - a b [{TIME}] "GET /x y HTTP/1.0" 404 0': {"user": "a b", "path": "/x y", "agent": None},
+    f'{HEAD} "GET /" 200 1': {"method": "GET", "path": "/", "bytes": 1},
+    f'{HEAD} "GET /p HTTP/1.1" 200': {"status": 200, "bytes": None},
+    f'{HEAD} "-" 408 -': {"request": "-", "method": None, "path": None, "status": 408},
+    f'{HEAD} "" 400 0 "-" "-"': {"request": "", "method": None, "status": 400},
+    f'{HEAD} "\\x16\\x03\\x01" 400 226': {"request": "\\x16\\x03\\x01", "path": None},
+    f'{HEAD} "GET /\\"a\\" HTTP/1.1" 200 1 "\\"r\\"" "x"': {
+        "path": '/\\"a\\"',
+        "referer": '\\"r\\"',
+        "agent": "x",
+    },
+    f'{HEAD} "GET /a"b" HTTP/1.1" 200 1 "-" "x"': {"path": '/a"b"', "status": 200, "agent": "x"},
+    f'{HEAD} "GET /\\\\" 200 1': {"path": "/\\\\", "status": 200},
+    f'{HEAD} "GET /e HTTP/1.1" 200 1 "-" "odd "quoted" agent"': {"agent": 'odd "quoted" agent'},
+    f'{HEAD} "GET /e HTTP/1.1" 200 1 "-" "agent é 中文"': {"agent": "agent é 中文"},
+    f'{HEAD} "GET /e HTTP/1.1" 200 1 "-" "{"x" * 2000}"': {"agent": "x" * 2000},
+    f'{HEAD} "GET /e HTTP/1.1" 200 1 "-" "{chr(92)}"': {"status": 200},
+    f'{HEAD} "GET /{"é" * 100_000} HTTP/1.1" 200 1': {"path": "/" + "é" * 100_000},
+    f'{HEAD} "GET /{chr(92) * 20_000} HTTP/1.1" 200 1': {"path": "/" + "\\" * 20_000},
+    f'{HEAD} "GET /\x1f\x00\x01 HTTP/1.1" 200 1 "-" "a\x1fb"': {
+        "path": "/ \x00\x01",
+        "agent": "a b",
+    },
+    f'{HEAD} "GET / HTTP/1.1" 200 99999999999999999999': {"bytes": None, "status": 200},
+    f'{HEAD} "GET / HTTP/1.1" 200 12 more words "a" b': {"bytes": 12, "referer": None},
+    'h - - [17/May/2015:23:30:00 -0130] "GET / HTTP/1.1" 200 1': {
+        "time": datetime(2015, 5, 18, 1, 0, tzinfo=UTC)
+    },
+    b'\xff\xfe - - [17/May/2015:10:05:03 +0000] "GET /\xc3\x28 HTTP/1.1" 200 1 "-" "\xf0\x9f"': {
+        "host": "��",
+        "path": "/�(",
+        "agent": "�",
+    },
+    "": None,
+    "\x00\x01 garbage": None,
+    "GET / no host no time": None,
+    '"' * 40: None,
+    '"' * 100_000: None,
+    f'[{TIME}] "GET / HTTP/1.1" 200 1': None,
+    f' - - [{TIME}] "GET / HTTP/1.1" 200 1': None,
+    f'{HEAD} "GET / HTTP/1.1" 2000 1': None,
+    f'{HEAD} "GET / HTTP/1.1" abc 1': None,
+    f'{HEAD} "GET / HTTP/1.1" 099 1': None,
+    f'{HEAD} "GET / HTTP/1.1"': None,
+    f"{HEAD} GET / HTTP/1.1 200 1": None,
+    f'{HEAD} "GET / HTTP/1.1 200 1': None,
+    'h - - [31/Feb/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 1': None,
+    'h - - [17/May/2015:10:05:60 +0000] "GET / HTTP/1.1" 200 1': None,
+    'h - - [-] "GET / HTTP/1.1" 200 1': None,
+}
+
+
+def odd_times():
+    """Times near the edges of what a calendar has, from a fixed seed."""
+    chance = random.Random(3)
+    for _ in range(3000):
+        day, hour, minute, second = (chance.choice(at) for at in EDGES)
+        month = chance.choice("Jan Feb Apr Sep Dec".split())
+        year = chance.choice([0, 1, 1900, 1969, 1970, 2000, 2023, 2024, 9999])
+        zone = chance.choice("+0000 -0000 +0530 -1200 +1800 -1800 +1801 +1900 +0060 -0059".split())
+        yield f"{day:02}/{month}/{year:04}:{hour:02}:{minute:02}:{second:02} {zone}"
+
+
+EDGES = ([0, 1, 28, 29, 30, 31, 32], [0, 12, 23, 24], [0, 59, 60], [0, 59, 60, 61])
+
+
+@pytest.fixture(scope="module")
+def read(tmp_path_factory):
+    """Lines to rows, in a Spark session of this process."""
+    state = tmp_path_factory.mktemp("spark")
+    try:
+        environment = spark_environment(state, master="local[1]")
+    except UserError as error:
+        pytest.skip(str(error))
+    del environment["SPARK_REMOTE"], environment["SPARK_CONF_DIR"]
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        import pyarrow as pa
+        from parse import COLUMNS, with_columns
+        from pyarrow.parquet import write_table
+        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
+        from pyspark.sql import functions as F  # noqa: N812
+
+        spark = (
+            SparkSession.builder.master("local[1]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
+            .config("spark.sql.warehouse.dir", str(state))
+            .getOrCreate()
+        )
+
+        texts = [name for name in COLUMNS if name != "time"]
+
+        def rows(lines):
+            path = state / f"{len(lines)}.parquet"
+            write_table(pa.table({"value": pa.array(lines, pa.binary())}), path)
+            parsed = with_columns(spark.read.parquet(str(path)))
+            return parsed.select(
+                "value", "bad", F.unix_millis("time").alias("ms"), *texts
+            ).collect()
+
+        yield rows
+        gateway = spark.sparkContext._gateway
+        spark.stop()
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(30)
+        SparkContext._gateway = SparkContext._jvm = None
+
+
+def test_lines_are_read_as_a_person_would(read):
+    lines = [line if isinstance(line, bytes) else line.encode() for line in LINES]
+    rows = read(lines)
+    for line, row, wanted in zip(lines, rows, LINES.values(), strict=True):
+        assert bytes(row.value) == line
+        if wanted is None:
+            assert row.bad, line[:200]
+            assert (row.host, row.ms, row.request, row.status, row.path) == (None,) * 5
+            continue
+        assert not row.bad, line[:200]
+        for column, value in wanted.items():
+            seen = row["ms"] if column == "time" else row[column]
+            assert seen == (value.timestamp() * 1000 if column == "time" else value), (
+                column,
+                line[:200],
+            )
+
+
+def test_spark_and_the_loader_read_the_same_time(read):
+    times = list(odd_times())
+    lines = [f'h - - [{time}] "GET / HTTP/1.1" 200 1'.encode() for time in times]
+    for time, line, row in zip(times, lines, read(lines), strict=True):
+        loaded = line_time_ms(line)
+        assert row.ms == loaded, time
+        assert row.bad == (loaded is None), time
