@@ -58,6 +58,8 @@ def is_full(
     config: LogConfig,
     size: int,
     headers: list[BatchHeader],
+    *,
+    last_offset: int,
     now_ms: int,
 ) -> bool:
     """Whether batches of `size` bytes in all must go to a new segment (Kafka: `LogSegment.shouldRoll`).
@@ -73,14 +75,9 @@ def is_full(
     more = len(headers)
     if (len(segment.index) + more) * 8 > room or (len(segment.time_index) + more + 1) * 12 > room:
         return True
-    last = segment.next_offset
-    timestamp = -1
-    for header in headers:
-        last += header[6] + 1
-        timestamp = max(timestamp, header[8])
-    # A follower's batches bring their offsets, a leader's come as they are counted here.
-    if max(last, headers[-1].next_offset) - segment.base_offset > RELATIVE_OFFSET_MAX:
+    if last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
         return True
+    timestamp = max(header[8] for header in headers)
     first = segment.first_timestamp
     waited = timestamp - first if first >= 0 else now_ms - segment.created_ms
     return waited > config.segment_ms

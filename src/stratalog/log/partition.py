@@ -141,7 +141,7 @@ class PartitionLog:
             assign(view, at, offset, leader_epoch)
             at += header[1]
             offset += header[6] + 1
-        return self._append(view, headers, base, leader_epoch, append_time, now_ms)
+        return self._append(view, headers, (base, offset - 1), leader_epoch, append_time, now_ms)
 
     def append_as_follower(self, view: memoryview, now_ms: int) -> Appended:
         """Append batches that already have offsets and epochs, from a leader or a restore.
@@ -149,23 +149,25 @@ class PartitionLog:
         Raises Corrupt where they are not whole and sound, or begin below `next_offset`. Gaps are kept.
         """
         headers = check_fetched(view, self.next_offset, self.directory)
-        return self._append(view, headers, headers[0].base_offset, None, -1, now_ms)
+        offsets = headers[0].base_offset, headers[-1].last_offset
+        return self._append(view, headers, offsets, None, -1, now_ms)
 
     def _append(
         self,
         view: memoryview,
         headers: list[BatchHeader],
-        base: int,
+        offsets: tuple[int, int],
         leader_epoch: int | None,
         append_time: int,
         now_ms: int,
     ) -> Appended:
-        """Decide on assigned batches; `leader_epoch` None means that each batch has its own, and its own offset."""
+        """Decide on batches at `offsets` (first and last); without a leader epoch each has its own, and its offset."""
+        base, last_offset = offsets
         size = len(view)
         segment = self.segments[-1]
         effects: list[Effect] = []
         if segment.size:
-            if is_full(segment, self.config, size, headers, now_ms):
+            if is_full(segment, self.config, size, headers, last_offset=last_offset, now_ms=now_ms):
                 effects += self._roll(now_ms)
                 segment = self.segments[-1]
             elif self._saved:
@@ -306,17 +308,15 @@ class PartitionLog:
         self.recovery_point = end
         return tuple(effects)
 
-    def close(self, now_ms: int) -> tuple[Effect, ...]:
+    def close(self, _now_ms: int = 0) -> tuple[Effect, ...]:
         """What a clean shutdown must leave behind. The log takes no append after it."""
-        del now_ms
         active = self.segments[-1]
         if self._saved and not self.epochs.dirty:
             return self.flush()
         effects: list[Effect] = []
         if active.size:
             effects += active.seal()
-        snapshot = self._take_snapshot(self.next_offset)
-        effects.append(snapshot)
+        effects.append(self._take_snapshot(self.next_offset))
         if self.epochs.dirty:
             effects.append(self._write_epochs())
         effects += self.flush()

@@ -1,0 +1,543 @@
+"""One partition's log: appending, rolling, reading, keeping."""
+
+from dataclasses import replace
+
+import pytest
+from tests.log_steps import DIRECTORY, Steps, batch
+from tests.sim.disk import paths
+
+from stratalog.config import LogConfig
+from stratalog.errors import Corrupt, ErrorCode, Rejected
+from stratalog.log.effects import Append, Sync, WriteFile, run
+from stratalog.log.partition_log import ReadPlan, Tiered
+from stratalog.wire.batch import check_produced, crc_holds, parse_header
+from stratalog.wire.records import read_records
+
+SIZE = len(batch(1))
+NOW = 1_000_000
+
+
+def refusal(call, *arguments, **options):
+    with pytest.raises(Rejected) as caught:
+        call(*arguments, **options)
+    return caught.value.code
+
+
+def bases(steps):
+    return [segment.base_offset for segment in steps.log.segments]
+
+
+def names(steps):
+    return {path.removeprefix(f"{DIRECTORY}/") for path in paths(steps.disk)}
+
+
+# Appending
+
+
+def test_an_append_gives_offsets_and_epoch_in_place_and_counts_only_once_performed():
+    steps = Steps(LogConfig())
+    data = batch(3)
+    first = steps.decide(data, leader_epoch=4)
+    second = steps.decide(batch(2), leader_epoch=4)
+    log = steps.log
+    assert (first.base_offset, first.last_offset, second.base_offset) == (0, 2, 3)
+    assert parse_header(data).leader_epoch == 4
+    assert crc_holds(data, 0, parse_header(data))
+    assert (log.next_offset, log.log_end_offset) == (5, 0)
+    assert steps.read(0).buffers == []
+    steps.perform_effect()
+    assert log.log_end_offset == 3
+    assert steps.read(0).next_offset == 3
+    steps.perform_all()
+    assert log.log_end_offset == 5
+
+
+def test_offsets_of_several_batches_in_one_append_follow_each_other():
+    steps = Steps(LogConfig())
+    steps.append(batch(1))
+    appended = steps.append(batch(2) + batch(3))
+    assert (appended.base_offset, appended.last_offset) == (1, 5)
+    assert steps.read(3).first_offset == 3
+    records = [r for view in steps.read(1).buffers for r in read_records(view)]
+    assert [record.offset for record in records] == [1, 2, 3, 4, 5]
+
+
+def test_log_append_time_stamps_every_batch_and_holds_its_crc():
+    steps = Steps(LogConfig(message_timestamp_type="LogAppendTime"), now_ms=5000)
+    appended = steps.append(batch(2, timestamp=1) + batch(1, timestamp=10**15))
+    assert appended.log_append_time_ms == 5000
+    data = steps.read_all()
+    assert crc_holds(data, 0, parse_header(data))
+    assert {record.timestamp for record in read_records(data)} == {5000}
+    assert steps.log.segments[0].max_timestamp == 5000
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "accepted"),
+    [(NOW - 1000, True), (NOW - 1001, False), (NOW + 500, True), (NOW + 501, False), (-1, True)],
+)
+def test_timestamps_outside_the_topics_bounds_are_refused(timestamp, accepted):
+    config = LogConfig(message_timestamp_before_max_ms=1000, message_timestamp_after_max_ms=500)
+    steps = Steps(config, now_ms=NOW)
+    data = batch(1, timestamp=timestamp)
+    if accepted:
+        steps.append(data)
+    else:
+        assert refusal(steps.append, data) is ErrorCode.invalid_timestamp
+    assert steps.log.next_offset == int(accepted)
+
+
+def test_more_than_a_segment_at_once_is_refused():
+    steps = Steps(LogConfig(segment_bytes=2 * SIZE))
+    steps.append(batch(1) + batch(1))
+    assert refusal(steps.append, batch(1) * 3) is ErrorCode.record_list_too_large
+
+
+def test_a_repeat_is_answered_with_the_first_offsets_before_and_after_it_is_performed():
+    steps = Steps(LogConfig())
+    fields = {"producer_id": 9, "producer_epoch": 0, "base_sequence": 0}
+    steps.decide(batch(2, **fields))
+    for _ in range(2):
+        again = steps.decide(batch(2, **fields))
+        assert again.duplicate
+        assert (again.base_offset, again.last_offset, again.effects) == (0, 1, ())
+        steps.perform_all()
+    assert steps.log.next_offset == steps.log.log_end_offset == 2
+
+
+def test_a_refused_append_changes_nothing():
+    steps = Steps(LogConfig())
+    steps.append(batch(2, producer_id=9, producer_epoch=0, base_sequence=0))
+    before = steps.read_all()
+    data = batch(1, producer_id=9, producer_epoch=0, base_sequence=2) + batch(
+        1, producer_id=9, producer_epoch=0, base_sequence=7
+    )
+    assert refusal(steps.append, data) is ErrorCode.out_of_order_sequence_number
+    assert (steps.log.next_offset, steps.read_all()) == (2, before)
+    assert not steps.append(batch(1, producer_id=9, producer_epoch=0, base_sequence=2)).duplicate
+
+
+def test_a_coordinator_may_write_what_a_client_may_not():
+    steps = Steps(LogConfig())
+    data = batch(1, control=True)
+    appended = steps.log.append_as_leader(
+        memoryview(data), [parse_header(data)], leader_epoch=0, now_ms=NOW, origin="coordinator"
+    )
+    assert appended.base_offset == 0
+
+
+def test_a_follower_keeps_offsets_epochs_and_gaps():
+    leader, follower = Steps(LogConfig()), Steps(LogConfig())
+    leader.append(batch(2), leader_epoch=1)
+    leader.append(batch(2), leader_epoch=3)
+    leader.append(batch(1, producer_id=4, producer_epoch=0, base_sequence=8), leader_epoch=3)
+    pieces = [bytes(view) for view in leader.read(0).buffers]
+    for piece in (pieces[0], pieces[2]):
+        appended = follower.log.append_as_follower(memoryview(bytearray(piece)), NOW)
+        follower.decided(appended.effects, lambda a=appended: follower.log.performed(a))
+    follower.perform_all()
+    assert follower.read_all() == pieces[0] + pieces[2]
+    assert follower.log.epochs.entries() == [(1, 0), (3, 4)]
+    assert follower.log.producers.get(4).batches[-1][:4] == (8, 8, 4, 4)
+    for wrong in (pieces[0], pieces[2][:-1], b"", b"\0" * 100):
+        with pytest.raises(Corrupt):
+            follower.log.append_as_follower(memoryview(bytearray(wrong)), NOW)
+    damaged = bytearray(pieces[2])
+    damaged[0:8] = (9).to_bytes(8, "big")
+    damaged[-1] ^= 1
+    with pytest.raises(Corrupt, match="CRC"):
+        follower.log.append_as_follower(memoryview(damaged), NOW)
+
+
+# Rolling
+
+
+def test_a_segment_ends_before_the_batch_that_would_not_fit():
+    steps = Steps(LogConfig(segment_bytes=3 * SIZE))
+    for _ in range(7):
+        steps.append(batch(1))
+    assert bases(steps) == [0, 3, 6]
+    assert {"00000000000000000003.log", "00000000000000000003.snapshot"} <= names(steps)
+    assert "00000000000000000006.index" not in names(steps)
+
+
+def test_a_segment_ends_by_the_records_own_time():
+    steps = Steps(LogConfig(segment_ms=100))
+    for timestamp in (1000, 1100, 900, 1101, 1150, 1202):
+        steps.append(batch(1, timestamp=timestamp))
+        steps.now_ms += 10_000
+    assert bases(steps) == [0, 3, 5]
+
+
+def test_without_timestamps_a_segment_ends_by_its_age():
+    steps = Steps(LogConfig(segment_ms=100))
+    for _ in range(3):
+        steps.append(batch(1, timestamp=-1))
+        steps.now_ms += 60
+    assert bases(steps) == [0, 2]
+
+
+def test_a_segment_ends_when_its_index_is_full():
+    steps = Steps(LogConfig(index_interval_bytes=0, segment_index_bytes=60))
+    for at in range(20):
+        steps.append(batch(1, timestamp=1000 + at))
+    assert bases(steps) == [0, 5, 10, 15]
+    for segment in steps.log.segments[:-1]:
+        assert segment.index_size <= 60
+        assert segment.time_index_size <= 60
+
+
+def test_a_segment_ends_before_its_offsets_leave_32_bits():
+    steps = Steps(LogConfig())
+    steps.append(batch(1))
+    far = batch(1, base_offset=2**31 - 1)
+    farther = batch(1, base_offset=2**31)
+    for data in (far, farther):
+        appended = steps.log.append_as_follower(memoryview(data), NOW)
+        steps.decided(appended.effects, lambda a=appended: steps.log.performed(a))
+    steps.perform_all()
+    assert bases(steps) == [0, 2**31]
+    assert steps.read(5).first_offset == 2**31 - 1
+
+
+def test_a_base_offset_that_a_client_made_up_counts_for_nothing():
+    steps = Steps(LogConfig())
+    for _ in range(3):
+        steps.append(batch(1, base_offset=2**40))
+    assert bases(steps) == [0]
+    assert steps.read(2).next_offset == 3
+
+
+def test_roll_closes_what_is_not_empty_and_the_next_offset_survives():
+    steps = Steps(LogConfig())
+    steps.roll()
+    assert bases(steps) == [0]
+    steps.append(batch(2))
+    steps.roll()
+    steps.roll()
+    steps.perform_all()
+    assert bases(steps) == [0, 2]
+    assert steps.load().next_offset == 2
+
+
+# Durability
+
+
+def test_flush_messages_syncs_with_the_append_that_reaches_it():
+    steps = Steps(LogConfig(flush_messages=3))
+    assert not [e for e in steps.append(batch(2)).effects if isinstance(e, Sync)]
+    effects = steps.append(batch(1)).effects
+    kinds = [type(effect) for effect in effects]
+    assert kinds.index(Sync) > kinds.index(Append)
+    assert steps.log.recovery_point == 3
+
+
+def test_flush_ms_syncs_what_has_waited_long_enough():
+    steps = Steps(LogConfig(flush_ms=100))
+    steps.append(batch(1))
+    steps.due()
+    assert steps.log.recovery_point == 0
+    steps.now_ms += 100
+    steps.due()
+    assert steps.log.recovery_point == 1
+
+
+def test_closed_segments_are_synced_when_due():
+    steps = Steps(LogConfig(segment_bytes=2 * SIZE))
+    for _ in range(3):
+        steps.append(batch(1))
+    syncs = steps.disk.syncs
+    steps.due()
+    steps.perform_all()
+    assert steps.log.recovery_point == 2
+    assert steps.disk.syncs > syncs
+    again = steps.log.due(steps.now_ms)
+    assert again == ()
+
+
+def test_a_restart_that_changes_nothing_writes_nothing():
+    steps = Steps(LogConfig(segment_bytes=2 * SIZE))
+    for _ in range(3):
+        steps.append(batch(1))
+    steps.restart()
+    steps.disk.before = lambda operation, path: pytest.fail(f"{operation} {path}")
+    steps.restart()
+    assert steps.log.next_offset == 3
+
+
+# Reading
+
+
+def test_offsets_outside_the_log_are_refused_and_its_end_is_empty():
+    steps = Steps(LogConfig())
+    steps.append(batch(3))
+    assert steps.read(3).buffers == []
+    for offset in (-1, 4):
+        assert refusal(steps.read, offset) is ErrorCode.offset_out_of_range
+
+
+def test_the_tail_answers_without_a_disk_and_the_rest_by_plan():
+    steps = Steps(LogConfig(), tail_cache_bytes=3 * (SIZE + 300))
+    for _ in range(10):
+        steps.append(batch(1))
+    assert not isinstance(steps.log.read(9, 1000, end_offset=10), ReadPlan)
+    assert isinstance(steps.log.read(2, 1000, end_offset=10), ReadPlan)
+
+
+def test_a_first_batch_larger_than_asked_for_comes_whole_if_one_is_the_minimum():
+    steps = Steps(LogConfig(), tail_cache_bytes=0)
+    steps.append(batch(1))
+    steps.append(batch(1, size=300_000))
+    assert steps.read(1, 10).next_offset == 2
+    assert steps.read(1, 10, minimum_one_batch=False).buffers == []
+
+
+def test_a_consumer_in_sequence_reads_every_byte_once():
+    steps = Steps(LogConfig(index_interval_bytes=1 << 20), tail_cache_bytes=0)
+    for _ in range(200):
+        steps.append(batch(1))
+    reads = []
+    original = steps.disk.read
+    steps.disk.read = lambda path, position, size: (
+        reads.append(position) or original(path, position, size)
+    )
+    offset = 0
+    while offset < 200:
+        offset = steps.read(offset, 10 * SIZE).next_offset
+    assert reads == [at * 10 * SIZE for at in range(20)]
+
+
+def test_a_file_cut_behind_our_back_is_corrupt_and_named():
+    steps = Steps(LogConfig(), tail_cache_bytes=0)
+    steps.append(batch(1))
+    steps.append(batch(1))
+    steps.disk.truncate(steps.log.segments[0].path, SIZE + 5)
+    with pytest.raises(Corrupt, match=r"00000000000000000000\.log"):
+        steps.read(1)
+
+
+def test_a_nonsense_header_is_corrupt_and_named():
+    steps = Steps(LogConfig(), tail_cache_bytes=0)
+    steps.append(batch(1))
+    steps.disk.flip(steps.log.segments[0].path, 16)
+    with pytest.raises(Corrupt, match=r"00000000000000000000\.log"):
+        steps.read(0)
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_timestamp_is_found_at_its_first_record_even_where_it_is_an_index_entry(closed):
+    steps = Steps(LogConfig(index_interval_bytes=0))
+    for timestamp in (1000, 1010, 1010, 1005, 1020, 1020):
+        steps.append(batch(2, timestamp=timestamp))
+    if closed:
+        steps.roll()
+        steps.append(batch(1, timestamp=2000))
+    answers = {
+        timestamp: run(steps.disk, steps.log.offset_for_timestamp(timestamp))
+        for timestamp in (0, 1000, 1001, 1002, 1010, 1011, 1012, 1020, 1021, 1022)
+    }
+    assert {t: found and found[0] for t, found in answers.items()} == {
+        0: 0,
+        1000: 0,
+        1001: 1,
+        1002: 2,
+        1010: 2,
+        1011: 3,
+        1012: 8,
+        1020: 8,
+        1021: 9,
+        1022: 12 if closed else None,
+    }
+    assert run(steps.disk, steps.log.offset_for_timestamp(1012, end_offset=8)) is None
+
+
+# Keeping
+
+
+def kept(config, **due):
+    """Bases after retention of five segments of two batches each, of which the last is active."""
+    steps = Steps(LogConfig(segment_bytes=2 * SIZE), now_ms=NOW)
+    for at in range(10):
+        steps.append(batch(1, timestamp=NOW - 1000 + at * 100))
+    steps.log.config = config
+    steps.due(**due)
+    steps.perform_all()
+    return steps
+
+
+def test_retention_by_bytes_keeps_at_least_so_many():
+    assert bases(kept(LogConfig(retention_bytes=4 * SIZE, retention_ms=-1))) == [6, 8]
+    assert bases(kept(LogConfig(retention_bytes=5 * SIZE, retention_ms=-1))) == [4, 6, 8]
+    assert bases(kept(LogConfig(retention_bytes=-1, retention_ms=-1))) == [0, 2, 4, 6, 8]
+
+
+def test_retention_by_time_looks_at_the_newest_record_of_a_segment():
+    assert bases(kept(LogConfig(retention_ms=500))) == [4, 6, 8]
+    assert bases(kept(LogConfig(retention_ms=499))) == [6, 8]
+
+
+def test_an_expired_active_segment_is_closed_first_and_the_offset_goes_on():
+    steps = kept(LogConfig(retention_ms=50))
+    assert bases(steps) == [10]
+    assert (steps.log.log_start_offset, steps.log.next_offset) == (10, 10)
+    assert steps.append(batch(1)).base_offset == 10
+
+
+def test_nothing_at_or_above_the_limit_offset_goes():
+    assert bases(kept(LogConfig(retention_ms=0), limit_offset=5)) == [4, 6, 8]
+
+
+def test_a_compacted_topic_is_not_deleted_from():
+    config = LogConfig(retention_ms=0, retention_bytes=0, cleanup_policy=("compact",))
+    assert bases(kept(config)) == [0, 2, 4, 6, 8]
+
+
+def test_deleted_files_are_renamed_first_and_unlinked_after_the_delay():
+    steps = kept(LogConfig(retention_bytes=4 * SIZE, retention_ms=-1, file_delete_delay_ms=500))
+    assert "00000000000000000002.snapshot.deleted" in names(steps)
+    assert "00000000000000000004.log.deleted" in names(steps)
+    assert "00000000000000000004.log" not in names(steps)
+    steps.now_ms += 499
+    steps.due()
+    steps.perform_all()
+    assert "00000000000000000004.log.deleted" in names(steps)
+    steps.now_ms += 1
+    steps.due()
+    steps.perform_all()
+    assert not [name for name in names(steps) if name.endswith(".deleted")]
+    assert steps.log.epochs.entries() == [(0, 6)]
+
+
+def test_a_raised_log_start_hides_records_at_once_and_frees_segments_below_it():
+    steps = kept(LogConfig(retention_ms=-1, cleanup_policy=("compact",)))
+    steps.log.raise_log_start(5)
+    assert refusal(steps.read, 4) is ErrorCode.offset_out_of_range
+    assert steps.read(5).first_offset == 5
+    steps.due()
+    assert bases(steps) == [4, 6, 8]
+    steps.log.raise_log_start(3)
+    assert steps.log.log_start_offset == 5
+    assert refusal(steps.log.raise_log_start, 11) is ErrorCode.offset_out_of_range
+
+
+TIERED = LogConfig(remote_storage_enable=True, retention_ms=-1, local_retention_ms=0)
+
+
+def test_local_retention_takes_only_what_is_tiered_and_leaves_the_log_start():
+    steps = kept(TIERED)
+    assert bases(steps) == [0, 2, 4, 6, 8]
+    steps.log.mark_tiered(5)
+    steps.due()
+    steps.perform_all()
+    assert bases(steps) == [4, 6, 8]
+    assert (steps.log.log_start_offset, steps.log.local_start_offset) == (0, 4)
+    steps.log.tail.clear()
+    with pytest.raises(Tiered):
+        steps.read(3)
+    steps.log.raise_log_start(2)
+    assert refusal(steps.read, 1) is ErrorCode.offset_out_of_range
+    with pytest.raises(Tiered):
+        steps.read(2)
+
+
+def test_local_retention_of_minus_two_is_the_total():
+    config = replace(TIERED, local_retention_ms=-2, local_retention_bytes=4 * SIZE)
+    steps = kept(config)
+    steps.log.mark_tiered(10)
+    steps.due()
+    assert bases(steps) == [6, 8]
+
+
+def test_a_quiet_segment_is_closed_for_the_tier_once_it_lags():
+    steps = Steps(replace(TIERED, tier_max_lag_ms=1000))
+    steps.now_ms += 5000
+    steps.append(batch(1))
+    steps.now_ms += 999
+    steps.due(tier=True)
+    assert bases(steps) == [0]
+    steps.now_ms += 1
+    steps.due()
+    assert bases(steps) == [0]
+    steps.due(tier=True)
+    assert bases(steps) == [0, 1]
+
+
+def test_the_archiver_sees_closed_segments_that_are_written_and_not_tiered():
+    steps = kept(LogConfig(retention_ms=-1))
+    log = steps.log
+    assert [(s.base_offset, s.next_offset) for s in log.closed_segments(10)] == [
+        (0, 2),
+        (2, 4),
+        (4, 6),
+        (6, 8),
+    ]
+    assert [s.base_offset for s in log.closed_segments(5)] == [0, 2]
+    log.mark_tiered(4)
+    assert [s.base_offset for s in log.closed_segments(10)] == [4, 6]
+    parts = log.segment_parts(4)
+    assert parts.snapshot_path == f"{DIRECTORY}/00000000000000000006.snapshot"
+    assert parts.leader_epochs == [(0, 4)]
+    for path in (parts.snapshot_path, parts.index_path, parts.time_index_path):
+        assert steps.disk.size(path) >= 0
+
+
+def test_a_new_epoch_is_known_at_once_and_written_before_it_is_needed():
+    steps = Steps(LogConfig())
+    steps.append(batch(2), leader_epoch=1)
+    steps.log.assign_epoch(3)
+    assert steps.log.offset_for_epoch(1) == (1, 2)
+    assert steps.log.offset_for_epoch(3) == (3, 2)
+    effects = steps.log.flush()
+    assert isinstance(effects[0], WriteFile)
+
+
+# Truncation
+
+
+def test_truncation_cuts_whole_batches_and_forgets_what_was_above():
+    steps = Steps(LogConfig(segment_bytes=4 * SIZE, index_interval_bytes=0))
+    for at in range(10):
+        steps.append(
+            batch(1, producer_id=3, producer_epoch=0, base_sequence=at), leader_epoch=at // 4
+        )
+    steps.truncate(5)
+    log = steps.log
+    assert (log.log_end_offset, bases(steps)) == (5, [0, 4])
+    assert log.epochs.entries() == [(0, 0), (1, 4)]
+    assert log.producers.get(3).batches[-1][:4] == (4, 4, 4, 4)
+    assert "00000000000000000008.snapshot" not in names(steps)
+    assert not steps.append(batch(1, producer_id=3, producer_epoch=0, base_sequence=5)).duplicate
+    assert parse_header(steps.read(5).buffers[0]).base_offset == 5
+
+
+def test_truncation_inside_a_batch_takes_all_of_it():
+    steps = Steps(LogConfig())
+    steps.append(batch(3))
+    steps.append(batch(3))
+    steps.truncate(4)
+    assert steps.log.log_end_offset == 3
+    steps.truncate(3)
+    steps.truncate(10)
+    assert steps.log.log_end_offset == 3
+
+
+def test_truncation_below_the_first_segment_begins_anew():
+    steps = kept(LogConfig(retention_bytes=4 * SIZE, retention_ms=-1))
+    steps.truncate(3)
+    assert (steps.log.log_start_offset, steps.log.next_offset, bases(steps)) == (3, 3, [3])
+    assert steps.append(batch(1)).base_offset == 3
+    assert steps.load().next_offset == 4
+
+
+def test_truncation_waits_for_what_was_decided():
+    steps = Steps(LogConfig())
+    steps.decide(batch(1))
+    with pytest.raises(AssertionError):
+        run(steps.disk, steps.log.truncate_to(0, NOW))
+
+
+def test_check_produced_feeds_append_as_it_is():
+    steps = Steps(LogConfig())
+    view = memoryview(batch(2) + batch(1))
+    headers = check_produced(view, max_batch_bytes=1000)
+    assert steps.log.append_as_leader(view, headers, leader_epoch=0, now_ms=NOW).last_offset == 2

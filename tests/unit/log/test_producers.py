@@ -1,0 +1,136 @@
+"""Idempotent producers: accept, refuse, recognise a repeat."""
+
+from struct import pack_into
+
+import pytest
+from crc32c import crc32c
+
+from stratalog.errors import Corrupt, ErrorCode, Rejected
+from stratalog.log.producers import ProducerStates
+from stratalog.wire.batch import parse_header
+from stratalog.wire.records import Record, build_batch
+
+LAST = 2**31 - 1
+
+
+def header(sequence, count=1, *, producer_id=7, epoch=0, transactional=False, control=False):
+    return parse_header(
+        build_batch(
+            [Record(0, 100 + at, None, b"x") for at in range(count)],
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+            transactional=transactional,
+            control=control,
+        )
+    )
+
+
+def written(*headers):
+    """States after these batches, the first at offset 1000."""
+    states = ProducerStates()
+    offset = 1000
+    for one in headers:
+        assert states.check(one) is None
+        states.update(one, offset, now_ms=50)
+        offset += one.record_count
+    return states
+
+
+def refusal(states, one):
+    with pytest.raises(Rejected) as caught:
+        states.check(one)
+    return caught.value.code
+
+
+def test_a_producer_may_begin_anywhere_and_must_then_count():
+    states = written(header(40, 3), header(43))
+    assert states.check(header(44)) is None
+    assert refusal(states, header(45)) is ErrorCode.out_of_order_sequence_number
+
+
+def test_the_last_five_batches_are_recognised_and_no_older_one():
+    states = written(*(header(at * 2, 2) for at in range(6)))
+    assert states.check(header(10, 2)) == (10, 11, 1010, 1011, 101)
+    assert states.check(header(2, 2))[2:4] == (1002, 1003)
+    assert refusal(states, header(0, 2)) is ErrorCode.out_of_order_sequence_number
+    # The same first sequence with another count is no repeat.
+    assert refusal(states, header(2, 1)) is ErrorCode.out_of_order_sequence_number
+
+
+def test_sequences_wrap_to_zero_within_and_between_batches():
+    states = written(header(LAST - 1, 2))
+    assert states.check(header(0)) is None
+    states = written(header(LAST, 3))
+    assert states.get(7).batches[-1][:2] == (LAST, 1)
+    assert states.check(header(2)) is None
+    assert states.check(header(LAST, 3))[2:4] == (1000, 1002)
+
+
+def test_a_new_epoch_begins_at_zero_and_fences_the_old():
+    states = written(header(0, 5))
+    assert refusal(states, header(5, epoch=1)) is ErrorCode.out_of_order_sequence_number
+    states.update(header(0, epoch=1), 1005, now_ms=60)
+    assert refusal(states, header(5, epoch=0)) is ErrorCode.invalid_producer_epoch
+    assert states.check(header(0, epoch=1))[2] == 1005
+    assert states.check(header(1, epoch=1)) is None
+
+
+def test_batches_of_one_append_are_checked_one_after_the_other_and_leave_no_trace():
+    states = written(header(0, 2))
+    assert states.check_all([header(2), header(3, 2), header(5)], 1002, 70) is None
+    with pytest.raises(Rejected):
+        states.check_all([header(2), header(4)], 1002, 70)
+    assert states.get(7).batches[-1] == (0, 1, 1000, 1001, 101)
+    with pytest.raises(Rejected):
+        states.check_all([header(9, producer_id=8), header(11, producer_id=8)], 1002, 70)
+    assert states.get(8) is None
+
+
+def test_transactions_are_open_until_their_marker():
+    states = written(header(0, transactional=True), header(0, producer_id=8))
+    states.update(header(1, transactional=True), 1005, now_ms=60)
+    assert states.first_unstable_offset() == 1000
+    assert refusal(states, header(2)) is ErrorCode.invalid_txn_state
+    states.expire(10**9, 1)
+    assert states.get(7) is not None
+    assert states.get(8) is None
+    states.update(header(-1, transactional=True, control=True), 1006, now_ms=60)
+    assert states.first_unstable_offset() is None
+
+
+def test_a_producer_expires_by_when_it_wrote_not_by_its_timestamps():
+    states = written(header(0))
+    states.expire(50 + 999, 1000)
+    assert states.get(7) is not None
+    states.expire(50 + 1000, 1000)
+    assert states.get(7) is None
+
+
+def test_a_snapshot_keeps_the_newest_batch():
+    states = written(header(0, 2), header(2, 3), header(0, producer_id=8, transactional=True))
+    back = ProducerStates.decode(states.encode(), now_ms=500)
+    assert list(back.get(7).batches) == [(2, 4, 1002, 1004, 102)]
+    assert back.get(7).touched_ms == 500
+    assert back.first_unstable_offset() == 1005
+    assert back.encode() == states.encode()
+
+
+def test_any_flipped_bit_of_a_snapshot_is_noticed():
+    data = written(header(0, 2)).encode()
+    for at in range(len(data) * 8):
+        broken = bytearray(data)
+        broken[at // 8] ^= 1 << at % 8
+        with pytest.raises(Corrupt):
+            ProducerStates.decode(bytes(broken), now_ms=0)
+    for size in range(len(data)):
+        with pytest.raises(Corrupt):
+            ProducerStates.decode(data[:size], now_ms=0)
+
+
+def test_a_snapshot_whose_count_lies_is_corrupt_even_with_a_sound_crc():
+    data = bytearray(written(header(0, 2)).encode())
+    pack_into(">i", data, 6, -1)
+    pack_into(">I", data, 2, crc32c(bytes(data[6:])))
+    with pytest.raises(Corrupt):
+        ProducerStates.decode(bytes(data), now_ms=0)

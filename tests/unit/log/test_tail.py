@@ -1,0 +1,68 @@
+"""The newest batches in memory: found, bounded, honestly counted."""
+
+from stratalog.log.tail import TailCache
+
+
+def cache(bytes_max=10_000, batches=10, size=100):
+    tail = TailCache(bytes_max)
+    for at in range(batches):
+        tail.add(at * 5, at * 5 + 5, memoryview(bytes([at % 256]) * size))
+    return tail
+
+
+def read(tail, offset, max_bytes=10_000, end=10_000, *, one=True):
+    found = tail.read(offset, max_bytes, end, minimum_one_batch=one)
+    return found and ([bytes(view)[0] for view in found[0]], *found[1:])
+
+
+def test_a_read_begins_with_the_batch_that_holds_the_offset():
+    assert read(cache(), 12, 250) == ([2, 3], 10, 20)
+    assert read(cache(), 49) == ([9], 45, 50)
+
+
+def test_a_read_ends_below_the_end_offset_and_within_its_bytes():
+    assert read(cache(), 0, end=14) == ([0, 1], 0, 10)
+    assert read(cache(), 0, end=4) is None
+    assert read(cache(), 0, 10) == ([0], 0, 5)
+    assert read(cache(), 0, 10, one=False) is None
+
+
+def test_what_is_not_here_is_not_found():
+    tail = cache(batches=3)
+    assert read(tail, 15) is None
+    assert read(TailCache(100), 0) is None
+    tail.trim(400)
+    assert read(tail, 4) is None
+    assert read(tail, 10) == ([2], 10, 15)
+
+
+def test_no_more_than_the_budget_is_held_however_many_are_added():
+    tail = cache(bytes_max=3000, batches=2000)
+    assert tail.bytes_held <= 3000
+    assert len(tail._views) < 600
+    assert read(tail, 1999 * 5) == ([1999 % 256], 9995, 10_000)
+
+
+def test_a_small_part_of_a_large_buffer_is_copied_and_a_large_part_counted_whole():
+    tail = TailCache(1 << 20)
+    request = bytearray(100_000)
+    tail.add(0, 1, memoryview(request)[:100])
+    assert tail.bytes_held < 1000
+    tail.add(1, 2, memoryview(request)[:60_000])
+    assert tail.bytes_held > 100_000
+    assert tail._views[0].obj is not request
+    assert tail._views[1].obj is request
+
+
+def test_a_batch_above_the_budget_is_not_held():
+    tail = TailCache(1000)
+    tail.add(0, 5, memoryview(bytes(5000)))
+    assert tail.bytes_held == 0
+    assert read(tail, 0) is None
+
+
+def test_nothing_is_left_after_clear():
+    tail = cache()
+    tail.clear()
+    assert tail.bytes_held == 0
+    assert read(tail, 45) is None
