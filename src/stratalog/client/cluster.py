@@ -26,7 +26,7 @@ from stratalog.wire.fetch import FetchedPartition
 
 T = TypeVar("T")
 
-PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.0, 3.0)
+PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0)
 """Seconds between attempts; after the last one the error stands."""
 
 PASSING = frozenset(

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from tests.sim.disk import SimDisk
 
 from stratalog.adapters.threads import Threads
 from stratalog.broker.directory import LogDirectory
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.log.effects import Append, Read
-from tests.sim.disk import SimDisk
 
 TIMEOUT_S = 10
 

@@ -1,0 +1,82 @@
+"""A Spark driver for tests: a command a line on stdin (JSON), an answer a line on stdout (JSON).
+
+In: {"do": name, …arguments}. Out: {"result": …} or {"error": text}; {"ready": true} first. In a process of its own, so
+that it can be killed, and so that no JVM lives in the test's process.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+SUMMARY = """
+    SELECT partition, origin, count(*) AS records, min(offset) AS first, max(offset) AS last,
+           count(DISTINCT offset) AS distinct_offsets,
+           sum(CASE WHEN CAST(key AS STRING) = concat('key-', offset)
+                     AND CAST(value AS STRING) LIKE concat('value-', offset, '.%') THEN 0 ELSE 1 END) AS wrong
+    FROM found GROUP BY partition, origin ORDER BY partition, first
+"""
+
+
+def summary(found: DataFrame) -> list[dict[str, Any]]:
+    """What there is, by partition and origin; `wrong` counts records that are not what their offset says."""
+    found.createOrReplaceTempView("found")
+    return [row.asDict() for row in found.sparkSession.sql(SUMMARY).collect()]
+
+
+def batch(spark: SparkSession, options: dict[str, str]) -> list[dict[str, Any]]:
+    return summary(spark.read.format("stratalog").options(**options).load())
+
+
+def stream(
+    spark: SparkSession, options: dict[str, str], checkpoint: str, sink: str, wait: bool
+) -> dict[str, Any] | None:
+    """Append a stream to parquet files: all that is there now (returning the last progress), or without end."""
+    source = spark.readStream.format("stratalog").options(**options).load()
+    writer = source.writeStream.format("parquet").option("checkpointLocation", checkpoint)
+    writer = (
+        writer.trigger(availableNow=True) if wait else writer.trigger(processingTime="0 seconds")
+    )
+    query = writer.start(sink)
+    if not wait:
+        return None
+    query.awaitTermination()
+    progress = query.lastProgress
+    assert progress is not None
+    return {"batches": len(query.recentProgress), "source": progress["sources"][0]}
+
+
+def read_back(spark: SparkSession, sink: str) -> list[dict[str, Any]]:
+    return summary(spark.read.parquet(sink))
+
+
+COMMANDS: dict[str, Callable[..., Any]] = {"batch": batch, "stream": stream, "read_back": read_back}
+
+
+def main() -> None:
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        command = json.loads(line)
+        answer: dict[str, Any]
+        try:
+            answer = {"result": COMMANDS[command.pop("do")](spark, **command)}
+        except (PySparkException, Py4JError) as error:
+            answer = {"error": str(error)}
+        print(json.dumps(answer), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,297 @@
+"""Real Spark over a real broker and its bucket: the seam, streams that are killed, the bucket alone.
+
+Method: each record says its own offset, so a row that is missing, repeated or wrong shows. Segments close, are archived
+and leave the local disk while things are read; Spark runs in a process of its own, with the product's Python, and finds
+the source by name.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.broker_process import BrokerProcess, broker_process
+
+from stratalog.adapters.network import TcpNetwork
+from stratalog.adapters.object_store import open_store
+from stratalog.client.aio import Client
+from stratalog.client.calls import LATEST, NewTopic
+from stratalog.tier.reader import open_bucket
+from stratalog.wire.compression import CODEC_NAMES
+from stratalog.wire.records import BatchBuilder
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.skipif(
+        shutil.which("java") is None and "JAVA_HOME" not in os.environ, reason="no Java 17 or later"
+    ),
+]
+
+PATIENCE_S = 60
+RECORDS_PER_BATCH = 50
+SEGMENT = {
+    "segment.bytes": str(1 << 20),
+    "remote.storage.enable": "true",
+    "local.retention.ms": "1",
+}
+
+
+class Driver:
+    """A Spark driver in a process of its own; `ask` waits for its answer."""
+
+    def __init__(self, place: Path) -> None:
+        place.mkdir(parents=True, exist_ok=True)
+        environment = {
+            **os.environ,
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+        environment.pop("CLASSPATH", None)
+        self.log = place / "driver.log"
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, str(Path(__file__).parent / "spark_driver.py")],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=place,
+                env=environment,
+                start_new_session=True,
+            )
+        assert self._answer() == {"ready": True}
+
+    def ask(self, do: str, **arguments: Any) -> Any:
+        """The result. Raises AssertionError with Spark's own words where there is none."""
+        answer = self.asked(do, **arguments)
+        assert "error" not in answer, answer["error"]
+        return answer["result"]
+
+    def asked(self, do: str, **arguments: Any) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"do": do, **arguments}).encode() + b"\n")
+        self.process.stdin.flush()
+        return self._answer()
+
+    def kill(self) -> None:
+        """SIGKILL to the driver, its JVM and their workers: the process group that they are."""
+        os.killpg(self.process.pid, 9)
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.log.read_text()[-3000:]
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("spark")
+
+
+@pytest.fixture(scope="module")
+def broker(place: Path) -> Iterator[BrokerProcess]:
+    made = BrokerProcess(place / "broker").start()
+    yield made
+    if made.process is not None and made.process.poll() is None:
+        made.kill()
+
+
+@pytest.fixture(scope="module")
+def driver(place: Path) -> Iterator[Driver]:
+    made = Driver(place / "driver")
+    yield made
+    made.kill()
+
+
+def batch(base: int) -> bytearray:
+    number = base // RECORDS_PER_BATCH
+    builder = BatchBuilder(CODEC_NAMES[number % 5] if number % 3 == 0 else "none")
+    now_ms = int(time.time() * 1000)
+    for offset in range(base, base + RECORDS_PER_BATCH):
+        value = b"value-%d." % offset
+        builder.add(b"key-%d" % offset, value.ljust(700, b"."), now_ms)
+    return builder.build()
+
+
+def produce(broker: BrokerProcess, topic: str, first: int, end: int, partitions: int = 1) -> None:
+    """Records [first, end) to each partition; the topic is created when it starts at 0."""
+
+    async def run() -> None:
+        async with await Client.connect(TcpNetwork(), broker.address) as client:
+            if first == 0:
+                (created,) = await client.create_topics([NewTopic(topic, partitions, 1, SEGMENT)])
+                assert not created.error, created
+            async with client.pipeline(window=4) as pipeline:
+                for base in range(first, end, RECORDS_PER_BATCH):
+                    for partition in range(partitions):
+                        _ = await pipeline.send(topic, partition, batch(base))
+            wanted = {(topic, partition): LATEST for partition in range(partitions)}
+            ends = await client.list_offsets(wanted)
+            assert {listed.offset for listed in ends.values()} == {end}
+
+    asyncio.run(run())
+
+
+def until(what: Callable[[], Any], why: str) -> Any:
+    deadline = time.monotonic() + PATIENCE_S
+    while not (found := what()):
+        assert time.monotonic() < deadline, why
+        time.sleep(0.05)
+    return found
+
+
+def tiered_end(broker: BrokerProcess, topic: str) -> int:
+    bucket = open_bucket(open_store(broker.bucket_url))
+    found = bucket.topic(topic)
+    manifest = bucket.manifest(found, 0) if found is not None else None
+    return manifest.tiered_end if manifest is not None else 0
+
+
+def local_segments(broker: BrokerProcess, topic: str) -> int:
+    return len(list((broker.data / f"{topic}-0").glob("*.log")))
+
+
+def settle(broker: BrokerProcess, topic: str, tiered: int) -> None:
+    """Wait until the bucket has offsets below `tiered`, and the local disk only the active segment."""
+    until(lambda: tiered_end(broker, topic) >= tiered, "nothing was archived")
+    until(lambda: local_segments(broker, topic) == 1, "nothing left the local disk")
+
+
+def both(broker: BrokerProcess, topic: str, **options: str) -> dict[str, str]:
+    return {
+        "kafka.bootstrap.servers": broker.address,
+        "tier.url": broker.bucket_url,
+        "subscribe": topic,
+        "includeOrigin": "true",
+        **options,
+    }
+
+
+def whole(found: list[dict[str, Any]], partition: int, first: int, end: int) -> None:
+    """The parts from each origin together are [first, end) of a partition, each offset once, each record right."""
+    parts = [part for part in found if part["partition"] == partition]
+    assert parts, f"nothing of partition {partition} in {found}"
+    assert sum(part["wrong"] for part in parts) == 0, parts
+    assert all(part["distinct_offsets"] == part["records"] for part in parts), parts
+    assert sum(part["records"] for part in parts) == end - first, parts
+    assert min(part["first"] for part in parts) == first, parts
+    assert max(part["last"] for part in parts) == end - 1, parts
+
+
+def test_history_and_tail_are_one_table(broker: BrokerProcess, driver: Driver) -> None:
+    produce(broker, "seam", 0, 6000, partitions=2)
+    settle(broker, "seam", 1000)
+    found = driver.ask("batch", options=both(broker, "seam", minPartitions="5"))
+    for partition in (0, 1):
+        whole(found, partition, 0, 6000)
+    origins = {(part["origin"], part["partition"]): part for part in found}
+    assert origins.keys() == {("bucket", 0), ("broker", 0), ("bucket", 1), ("broker", 1)}
+    for partition in (0, 1):
+        cold, hot = origins["bucket", partition], origins["broker", partition]
+        assert cold["last"] + 1 == hot["first"], "one exact seam"
+    # The broker alone serves all of it too, from its own remote read.
+    alone = both(broker, "seam")
+    del alone["tier.url"]
+    found = driver.ask("batch", options=alone)
+    whole(found, 0, 0, 6000)
+    assert {part["origin"] for part in found} == {"broker"}
+
+
+def test_wrong_options_and_topics_are_one_clear_error(
+    broker: BrokerProcess, driver: Driver
+) -> None:
+    for options, says in (
+        (both(broker, "seam", startingOffset="latest"), "did you mean 'startingOffsets'?"),
+        (both(broker, "nowhere"), "topic nowhere does not exist"),
+        ({**both(broker, "seam"), "tier.url": "memory://b"}, "cannot be read by Spark's tasks"),
+    ):
+        error = driver.asked("batch", options=options)["error"]
+        assert says in error.replace("\\'", "'"), error
+
+
+def test_a_stream_is_taken_up_where_it_was_killed(
+    broker: BrokerProcess, driver: Driver, place: Path
+) -> None:
+    """A driver is killed in the middle of a query; the seam moves; another ends it: nothing lost or repeated."""
+    produce(broker, "stream", 0, 4000)
+    options = both(broker, "stream", startingOffsets="earliest", maxOffsetsPerTrigger="700")
+    where = {"checkpoint": str(place / "checkpoint"), "sink": str(place / "sink")}
+    commits = place / "checkpoint" / "commits"
+    killed = Driver(place / "killed")
+    try:
+        killed.ask("stream", options=options, **where, wait=False)
+        until((commits / "1").exists, "the stream does not move")
+    finally:
+        killed.kill()
+    assert not (commits / "5").exists(), "killed before the end"
+    produce(broker, "stream", 4000, 6000)
+    settle(broker, "stream", 4000)
+    ended = driver.ask("stream", options=options, **where, wait=True)
+    assert ended["batches"] > 1
+    (topic,) = ended["source"]["endOffset"]["topics"].values()
+    assert topic == {"name": "stream", "partitions": {"0": 6000}}
+    found = driver.ask("read_back", sink=where["sink"])
+    whole(found, 0, 0, 6000)
+    assert {part["origin"] for part in found} == {"bucket", "broker"}
+    produce(broker, "stream", 6000, 6500)
+    driver.ask("stream", options=options, **where, wait=True)
+    whole(driver.ask("read_back", sink=where["sink"]), 0, 0, 6500)
+
+
+def test_a_topic_created_again_stops_the_stream(
+    broker: BrokerProcess, driver: Driver, place: Path
+) -> None:
+    async def recreate() -> None:
+        async with await Client.connect(TcpNetwork(), broker.address) as client:
+            (deleted,) = await client.delete_topics(["again"])
+            assert not deleted.error
+
+    produce(broker, "again", 0, 100)
+    options = both(broker, "again", startingOffsets="earliest")
+    where = {"checkpoint": str(place / "again"), "sink": str(place / "again-sink"), "wait": True}
+    driver.ask("stream", options=options, **where)
+    asyncio.run(recreate())
+    produce(broker, "again", 0, 200)
+    error = driver.asked("stream", options=options, **where)["error"]
+    assert "topic again was deleted and created again" in error
+
+
+def test_the_bucket_is_enough(driver: Driver, tmp_path: Path) -> None:
+    """With the broker gone what is tiered is read without it, and a damaged or missing object is named."""
+    with broker_process(tmp_path) as broker:
+        produce(broker, "cold", 0, 4000)
+        settle(broker, "cold", 1000)
+        end = tiered_end(broker, "cold")
+    options = both(broker, "cold")
+    error = driver.asked("batch", options=options)["error"]
+    assert f"broker {broker.address} unreachable" in error
+    del options["kafka.bootstrap.servers"]
+    found = driver.ask("batch", options=options)
+    whole(found, 0, 0, end)
+    assert {part["origin"] for part in found} == {"bucket"}
+    bucket = open_bucket(open_store(broker.bucket_url))
+    topic = bucket.topic("cold")
+    assert topic is not None
+    manifest = bucket.manifest(topic, 0)
+    assert manifest is not None
+    victim = next(manifest.live()).path
+    file = broker.directory / "bucket" / victim
+    data = bytearray(file.read_bytes())
+    data[len(data) // 3] ^= 1
+    file.write_bytes(data)
+    assert victim in driver.asked("batch", options=options)["error"]
+    file.unlink()
+    assert victim in driver.asked("batch", options=options)["error"]
