@@ -1,0 +1,225 @@
+"""The job behind ./run on a log made up on the spot: what it answers, that it goes on, and what it leaves behind."""
+
+import asyncio
+import gzip
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from time import monotonic, sleep
+
+import psutil
+import pytest
+from load import Survey, load
+from pyarrow.dataset import dataset
+from tests.integration.server_process import Server
+
+from stratalog.adapters.network import TcpNetwork
+from stratalog.cli.pipeline import spark_environment
+from stratalog.client.aio import Client
+from stratalog.errors import UserError
+
+PIPELINE = Path(__file__).parent.parent.parent / "pipelines" / "access_log"
+JOB = [sys.executable, str(PIPELINE / "job.py")]
+START = datetime(2024, 2, 27, tzinfo=UTC)
+LINES = 3000
+BAD = ("\x00\x01 garbage", "GET / no host no time", '"' * 40, "")
+AGENTS = ("Mozilla/5.0", 'odd "quoted" agent', "agent é 中文", "-", "x" * 2000)
+
+pytestmark = [pytest.mark.serial, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _java(tmp_path_factory):
+    try:
+        spark_environment(tmp_path_factory.mktemp("java"), master="local")
+    except UserError as error:
+        pytest.skip(str(error))
+
+
+def made_up(first: int, count: int) -> list[str]:
+    """Lines `first` to `first + count` of a log that spans days; every hundredth is bad."""
+    lines = []
+    for number in range(first, first + count):
+        if number % 100 == 50:
+            lines.append(BAD[number // 100 % len(BAD)])
+            continue
+        time = START + timedelta(seconds=97 * number)
+        status = (200, 200, 200, 301, 404, 500)[number % 6]
+        size = "-" if number % 7 == 0 else number
+        lines.append(
+            f'10.{number % 9}.0.1 - - [{time:%d/%b/%Y:%H:%M:%S +0000}] "GET /p/{number % 13}?q={number} HTTP/1.1" '
+            f'{status} {size} "-" "{AGENTS[number % len(AGENTS)]}"'
+        )
+    return lines
+
+
+def statuses(lines: list[str]) -> dict[str, int]:
+    return dict(
+        Counter(
+            found[1] for found in (re.search(r'HTTP/1.1" (\d+) ', line) for line in lines) if found
+        )
+    )
+
+
+def job(*arguments: object, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [*JOB, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=800,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **environment},
+        check=False,
+    )
+
+
+def processes_that_name(place: Path) -> list[str]:
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        command = " ".join(process.info["cmdline"] or [])
+        if str(place) in command and process.info["status"] != psutil.STATUS_ZOMBIE:
+            found.append(command)
+    return found
+
+
+def test_a_log_goes_through_broker_bucket_and_pipeline_and_goes_on_from_there(tmp_path):
+    """Goal: all that ./run promises, on one log, and then that a second update reads only what is new."""
+    lines = made_up(0, LINES)
+    bad = sum(line in BAD for line in lines)
+    log = tmp_path / "made-up.log.gz"
+    log.write_bytes(gzip.compress("\n".join(lines).encode()))
+    kept = tmp_path / "kept"
+
+    done = job("--json", "--keep", kept, log)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["records_in"] == result["records_out"] == LINES
+    assert result["from_bucket"] + result["from_broker"] == LINES
+    assert result["from_broker"] > 0
+    assert result["from_bucket"] > LINES / 2
+    assert result["bucket_only_records"] == result["from_bucket"]
+    assert result["tiered_segments"] >= 3
+    assert result["local_bytes"] < result["bucket_bytes"]
+    assert result["status"] == dict(sorted(statuses(lines).items()))
+    assert result["bad_lines"] == bad
+    assert (
+        list(result["seconds"]) == "broker load tier pipeline page stop bucket_only total".split()
+    )
+    assert "made-up.log.gz" in (kept / "report.html").read_text()
+    assert not processes_that_name(kept)
+
+    more = made_up(LINES, 100)
+    rows = go_on(kept, more)
+    assert rows["raw"] == LINES + 100
+    assert rows["bad_lines"] == bad + 1
+    assert rows["parsed"] == LINES + 100 - bad - 1
+    offsets = dataset(kept / "pipeline" / "warehouse" / "raw", format="parquet").to_table(
+        ["offset"]
+    )
+    assert sorted(offsets["offset"].to_pylist()) == list(range(LINES + 100))
+    assert sorted(new_offsets(kept)) == list(range(LINES, LINES + 100))
+
+
+def go_on(kept: Path, more: list[str]) -> dict[str, int]:
+    """Start a broker where the job's ended, append, run the pipeline once more; rows by table."""
+    log = kept / "more.log"
+    log.write_text("\n".join(more), encoding="utf-8")
+    for path in (kept / "pipeline" / "warehouse" / "raw").glob("*.parquet"):
+        os.utime(path, (0, 0))
+    tier_url = (kept / "bucket").as_uri()
+    with Server(kept, [f"tier.url={tier_url}"]) as server:
+
+        async def append() -> int:
+            async with await Client.connect(TcpNetwork(), server.address) as client:
+                seen = Survey(
+                    0, 0, int(START.timestamp() * 1000), int(START.timestamp() * 1000) + 1
+                )
+                return await load(client, "access_log", [log], seen, lambda _: None)
+
+        assert asyncio.run(append()) == len(more)
+        settings = {
+            "stratalog.kafka.bootstrap.servers": server.address,
+            "stratalog.tier.url": tier_url,
+        }
+        conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+        command = [sys.executable, "-m", "stratalog.cli.main", "pipeline", "run", str(PIPELINE)]
+        command += ["--state", str(kept / "pipeline"), "--master", "local[2]", "--json", *conf]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=600, cwd=kept, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    rows: dict[str, int] = json.loads(done.stdout)["tables"]
+    return rows
+
+
+def new_offsets(kept: Path) -> list[int]:
+    """Offsets in the files that the second update wrote."""
+    raw = kept / "pipeline" / "warehouse" / "raw"
+    files = [str(path) for path in raw.glob("*.parquet") if path.stat().st_mtime > 0]
+    offsets: list[int] = dataset(files, format="parquet").to_table(["offset"])["offset"].to_pylist()
+    return offsets
+
+
+@contextmanager
+def started(place: Path):
+    """The job, in a temporary directory of its own."""
+    process = subprocess.Popen(
+        JOB,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "TMPDIR": str(place)},
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "when"),
+    [(signal.SIGINT, 130, "*/data.ready"), (signal.SIGTERM, 143, "*/pipeline/metastore")],
+)
+def test_ending_early_leaves_nothing_behind(tmp_path, number, status, when):
+    """Goal: no process and no file is left, whether the broker has just started or Spark is at work."""
+    with started(tmp_path) as process:
+        deadline = monotonic() + 300
+        while not list(tmp_path.glob(when)):
+            assert process.poll() is None, process.stderr.read()
+            assert monotonic() < deadline
+            sleep(0.02)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=120)
+    assert process.returncode == status
+    assert "Traceback" not in said
+    assert not processes_that_name(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_person_must_mend_is_one_line(tmp_path):
+    (tmp_path / "taken" / "bucket").mkdir(parents=True)
+    (tmp_path / "log").touch()
+    for arguments, reason in (
+        ([tmp_path / "nowhere.log"], "nowhere.log: No such file or directory"),
+        ([tmp_path], "not a regular file"),
+        (["--keep", tmp_path / "taken", tmp_path / "log"], "bucket is there already"),
+        (["--keep", tmp_path / "log"], "File exists"),
+    ):
+        done = job(*arguments)
+        assert done.returncode == 2
+        assert done.stderr.startswith("./run: ")
+        assert reason in done.stderr
+        assert done.stderr.count("\n") == 1
+    done = job(PATH=str(tmp_path), JAVA_HOME="")
+    assert done.returncode == 2
+    assert done.stderr.startswith("./run: Java is missing")
+    assert done.stderr.count("\n") == 1

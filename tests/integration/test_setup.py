@@ -1,0 +1,121 @@
+"""The set-up that ./run and ./test share, on a checkout whose Python and Java are stand-ins that write down calls."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+TOP = Path(__file__).parent.parent.parent
+PYTHON = """#!/bin/sh
+echo "$*" >>"$CALLS"
+case "$*" in
+*"-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+*fails*) echo "ERROR: no such package" && exit 1 ;;
+esac
+"""
+JAVA = """#!/bin/sh
+case "$*" in
+*-XshowSettings*) echo "    java.home = HOME" >&2 ;;
+*) echo 'openjdk version "VERSION.0.1" 2024-01-01' >&2 ;;
+esac
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    place = tmp_path / "checkout"
+    for name in ("scripts/setup.sh", "pyproject.toml", "requirements"):
+        source, target = TOP / name, place / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
+    stand_in(tmp_path / "bin" / "python3", PYTHON)
+    return place
+
+
+def stand_in(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def shell(checkout, script, **environment):
+    """`script` after sourcing the set-up; (status, output, errors, calls of Python that did something)."""
+    calls = checkout.parent / "calls"
+    calls.write_text("")
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", f"source scripts/setup.sh\n{script}"],
+        cwd=checkout,
+        capture_output=True,
+        text=True,
+        env={
+            "PATH": f"{checkout.parent}/bin:/usr/bin:/bin",
+            "CALLS": str(calls),
+            "PYTHON": str(checkout.parent / "bin" / "python3"),
+            **environment,
+        },
+        check=False,
+    )
+    did = [call for call in calls.read_text().splitlines() if call.startswith("-m ")]
+    return done.returncode, done.stdout, done.stderr, did
+
+
+def test_a_second_run_repeats_no_set_up(checkout):
+    status, _, _, calls = shell(checkout, "setup_python run")
+    assert status == 0
+    assert [call.split()[1] for call in calls] == ["venv", "pip", "pip", "pip"]
+    assert all("--require-hashes" in call or "--editable" in call for call in calls[1:])
+    assert shell(checkout, "setup_python run") == (0, "", "", [])
+
+
+def test_what_tests_need_includes_what_the_job_needs(checkout):
+    assert shell(checkout, "setup_python run; setup_python test")[0] == 0
+    assert shell(checkout, "setup_python run; setup_python test") == (0, "", "", [])
+    _, _, _, calls = shell(checkout, "rm -r .venv; setup_python test; setup_python run")
+    assert [call.split()[1] for call in calls] == ["venv", "pip", "pip", "pip"]
+    assert any("dev.txt" in call for call in calls)
+
+
+def test_new_requirements_and_another_place_are_set_up_again(checkout):
+    shell(checkout, "setup_python run")
+    with (checkout / "requirements" / "spark.txt").open("a") as requirements:
+        requirements.write("# one more\n")
+    _, _, _, calls = shell(checkout, "setup_python run")
+    assert [call.split()[1] for call in calls] == ["pip", "pip", "pip"]
+    moved = checkout.with_name("moved")
+    checkout.rename(moved)
+    _, _, _, calls = shell(moved, "setup_python run")
+    assert [call.split()[1] for call in calls] == ["venv", "pip", "pip", "pip"]
+
+
+def test_a_set_up_that_fails_is_one_reason_and_is_tried_again(checkout):
+    (checkout / "requirements" / "spark.txt").unlink()
+    (checkout / "requirements" / "spark.txt").symlink_to("fails")
+    broken = PYTHON.replace("*fails*", "*spark.txt*")
+    stand_in(checkout.parent / "bin" / "python3", broken)
+    status, _, errors, _ = shell(checkout, "setup_python run")
+    assert status == 2
+    assert "set-up failed: ERROR: no such package" in errors
+    _, _, _, calls = shell(checkout, "setup_python run")
+    assert calls
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root installs Java instead")
+def test_no_java_is_one_line(checkout):
+    status, _, errors, _ = shell(checkout, "setup_java", PATH=f"{checkout.parent}/bin")
+    assert status == 2
+    assert errors.count("\n") == 1
+    assert "Java 17 or newer is missing" in errors
+
+
+def test_java_is_found_where_it_is_named_first(checkout):
+    for name, version in (("old", "11"), ("named", "21"), ("bin", "17")):
+        home = checkout.parent / name
+        script = JAVA.replace("VERSION", version).replace("HOME", f"home-of-{name}")
+        stand_in((home if name == "bin" else home / "bin") / "java", script)
+    parent = checkout.parent
+    find = "setup_java; echo $JAVA_HOME"
+    assert shell(checkout, find, JAVA_HOME=str(parent / "named"))[1] == "home-of-named\n"
+    assert shell(checkout, find, JAVA_HOME=str(parent / "old"))[1] == "home-of-bin\n"
+    assert shell(checkout, find)[1] == "home-of-bin\n"
