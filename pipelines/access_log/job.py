@@ -181,8 +181,7 @@ def ask_pipeline(place: Place, broker: RunningBroker, options: str, console: Con
 
 def ask_bucket(place: Place, tier_url: str, console: Console) -> dict[int | None, int]:
     """HTTP status -> requests (None -> bad lines) of all that is tiered, from the bucket alone."""
-    environment = spark_environment(place.pipeline, master=MASTER)
-    environment["PYTHONPATH"] = str(HERE)
+    environment = spark_environment(place.pipeline, master=MASTER, modules=HERE)
     del environment["SPARK_REMOTE"]  # a plain session is enough
     environment["PYSPARK_SUBMIT_ARGS"] = (
         f"--master {MASTER} --conf spark.sql.catalogImplementation=in-memory pyspark-shell"

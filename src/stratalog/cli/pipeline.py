@@ -67,10 +67,7 @@ class PipelineRun:
         log = self.state / "run.log"
         command = [*RUNNER, str(spec), *(["full"] if self.full else [])]
         said: deque[str] = deque(maxlen=200)
-        environment = spark_environment(self.state, master=self.master)
-        environment["PYTHONPATH"] = os.pathsep.join(
-            [str(self.directory.resolve()), *filter(None, [os.environ.get("PYTHONPATH")])]
-        )
+        environment = spark_environment(self.state, master=self.master, modules=self.directory)
         with (
             log.open("w", encoding="utf-8") as kept,
             start_spark(command, environment, self.state, stderr=subprocess.STDOUT) as process,
@@ -165,16 +162,18 @@ appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 """
 
 
-def spark_environment(state: Path, *, master: str) -> dict[str, str]:
-    """The environment of a Spark process: this Python, its Spark, a Java new enough.
+def spark_environment(state: Path, *, master: str, modules: Path | None = None) -> dict[str, str]:
+    """The environment of a Spark process: this Python, its Spark, a Java new enough, what it may import.
 
     Raises UserError where Spark or Java is missing.
     """
     found = find_spec("pyspark")
     if found is None or found.origin is None:
         raise UserError("Spark is missing: pip install 'stratalog[spark]'")
+    paths = [str(modules.resolve()) if modules else "", os.environ.get("PYTHONPATH", "")]
     return {
         **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "JAVA_HOME": _java_home(),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
         "PYSPARK_PYTHON": sys.executable,
