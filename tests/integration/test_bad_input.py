@@ -15,7 +15,8 @@ from tests.broker_process import BrokerProcess, broker_process
 
 from stratalog.adapters.network import TcpNetwork
 from stratalog.broker.apis import APIS
-from stratalog.client.aio import Client, NewTopic
+from stratalog.client.aio import Client
+from stratalog.client.calls import NewTopic
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.batch import scan
 from stratalog.wire.records import BatchBuilder

@@ -2,19 +2,25 @@
 
 Method: a raw client keeps several idempotence-free requests in flight, each batch numbered; the broker is killed at a
 random moment, at times with a torn batch put behind its log as a dying write would leave it; it starts again and every
-acknowledged batch must be there, in order, and nothing twice. `KILLS=50` sets how often (fewer here than by command).
+acknowledged batch must be there, in order, and nothing twice; at the end a foreign consumer and Spark must see the same
+records. `KILLS=50` sets how often (fewer here than by command).
 """
 
 import asyncio
+import json
 import os
 import random
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from confluent_kafka import Consumer, TopicPartition
 from tests.broker_process import BrokerProcess, broker_process
 
 from stratalog.adapters.network import TcpNetwork
-from stratalog.client.aio import Client, NewTopic
+from stratalog.client.aio import Client
+from stratalog.client.calls import NewTopic
 from stratalog.errors import Unavailable
 from stratalog.wire.batch import scan
 from stratalog.wire.records import BatchBuilder, read_records
@@ -84,6 +90,46 @@ async def read_all(broker: BrokerProcess) -> list[tuple[int, bytes]]:
         await client.close()
 
 
+def read_by_consumer(broker: BrokerProcess, count: int) -> list[tuple[int, bytes]]:
+    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "reader"})
+    consumer.assign([TopicPartition(TOPIC, 0, 0)])
+    found: list[tuple[int, bytes]] = []
+    while len(found) < count:
+        messages = consumer.consume(10_000, timeout=20)
+        assert messages, f"the consumer got {len(found)} of {count}"
+        for message in messages:
+            assert message.error() is None, message.error()
+            found.append((message.offset(), message.value().split(b" ")[0]))
+    consumer.close()
+    return found
+
+
+READ_BY_SPARK = """
+import json, sys
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+options = {"kafka.bootstrap.servers": sys.argv[1], "subscribe": sys.argv[2], "startingOffsets": "earliest"}
+found = spark.read.format("stratalog").options(**options).load()
+rows = found.selectExpr("offset", "substring_index(CAST(value AS STRING), ' ', 1) AS value").collect()
+print(json.dumps([[row.offset, row.value] for row in rows]))
+spark.stop()
+"""
+
+
+def read_by_spark(broker: BrokerProcess) -> list[tuple[int, bytes]]:
+    done = subprocess.run(
+        [sys.executable, "-c", READ_BY_SPARK, broker.address, TOPIC],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = json.loads(done.stdout.splitlines()[-1])
+    return sorted((offset, value.encode()) for offset, value in rows)
+
+
 def tear(broker: BrokerProcess, chance: random.Random) -> None:
     """Half of a batch at the end of the log, as a write cut short leaves it."""
     active = max((broker.data / f"{TOPIC}-0").glob("*.log"))
@@ -118,6 +164,9 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
                 tears += 1
             broker.start()
             check(asyncio.run(read_all(broker)), sent)
+        found = asyncio.run(read_all(broker))
+        assert read_by_consumer(broker, len(found)) == found
+        assert read_by_spark(broker) == found
     print(f"seed {seed}: {len(sent.acknowledged)} batches acknowledged, {tears} torn tails")
     assert len(sent.acknowledged) > KILLS, f"seed {seed}: it hardly produced"
     assert broker.log_text.count("torn tail cut") >= tears, f"seed {seed}"
