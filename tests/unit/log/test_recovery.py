@@ -84,6 +84,7 @@ def test_zeros_at_the_end_are_cut():
     steps.disk.append(file(steps, 0, ".log"), steps.log.segments[0].size, [bytes(4096)])
     log = steps.load()
     assert (log.log_end_offset, log.recovered.bytes_cut) == (2, 4096)
+    assert steps.disk.size(file(steps, 0, ".log")) == log.segments[0].size
 
 
 def test_indexes_of_recovered_segments_are_those_that_were_lost():
@@ -138,6 +139,14 @@ def test_an_active_segment_without_sound_indexes_is_scanned():
     steps.disk.unlink(file(steps, 6, ".index"))
     log = steps.load(clean=True)
     assert (log.log_end_offset, log.recovered) == (8, Recovered(0, 1))
+
+
+def test_a_clean_mark_left_behind_does_not_hide_that_the_log_grew_since():
+    steps = filled()
+    steps.restart()
+    steps.append(batch(1))
+    log = steps.load(clean=True)
+    assert (log.log_end_offset, log.recovered) == (9, Recovered(0, 1))
 
 
 def test_a_clean_mark_does_not_hide_a_torn_end():

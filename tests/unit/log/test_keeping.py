@@ -1,0 +1,241 @@
+"""What a partition's log keeps: retention, local retention, truncation, what the archiver sees."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from tests.log_steps import DIRECTORY, Steps, batch
+from tests.sim.disk import paths
+
+from stratalog.config import LogConfig
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.log.effects import WriteFile, run
+from stratalog.log.partition_log import Tiered
+from stratalog.wire.batch import parse_header
+
+SIZE = len(batch(1))
+NOW = 1_000_000
+
+
+def refusal(call, *arguments, **options):
+    with pytest.raises(Rejected) as caught:
+        call(*arguments, **options)
+    return caught.value.code
+
+
+def bases(steps):
+    return [segment.base_offset for segment in steps.log.segments]
+
+
+def names(steps):
+    return {path.removeprefix(f"{DIRECTORY}/") for path in paths(steps.disk)}
+
+
+def kept(config, **due):
+    """Bases after retention of five segments of two batches each, of which the last is active."""
+    steps = Steps(LogConfig(segment_bytes=2 * SIZE), now_ms=NOW)
+    for at in range(10):
+        steps.append(batch(1, timestamp=NOW - 1000 + at * 100))
+    steps.log.config = config
+    steps.due(**due)
+    steps.perform_all()
+    return steps
+
+
+def test_retention_by_bytes_keeps_at_least_so_many():
+    assert bases(kept(LogConfig(retention_bytes=4 * SIZE, retention_ms=-1))) == [6, 8]
+    assert bases(kept(LogConfig(retention_bytes=5 * SIZE, retention_ms=-1))) == [4, 6, 8]
+    assert bases(kept(LogConfig(retention_bytes=-1, retention_ms=-1))) == [0, 2, 4, 6, 8]
+
+
+def test_retention_by_time_looks_at_the_newest_record_of_a_segment():
+    assert bases(kept(LogConfig(retention_ms=500))) == [4, 6, 8]
+    assert bases(kept(LogConfig(retention_ms=499))) == [6, 8]
+
+
+def test_an_expired_active_segment_is_closed_first_and_the_offset_goes_on():
+    steps = kept(LogConfig(retention_ms=50))
+    assert bases(steps) == [10]
+    assert (steps.log.log_start_offset, steps.log.next_offset) == (10, 10)
+    assert steps.append(batch(1)).base_offset == 10
+
+
+def test_the_next_offset_and_the_producers_outlive_the_last_segment():
+    for flush in (False, True):
+        for seed in range(30):
+            steps = Steps(LogConfig(retention_ms=0), now_ms=NOW)
+            steps.append(batch(2, timestamp=1, producer_id=3, producer_epoch=0, base_sequence=0))
+            if flush:
+                steps.flush()
+            steps.due()
+            steps.perform_all()
+            assert bases(steps) == [2]
+            steps.disk.crash(Random(seed))
+            log = steps.load()
+            assert (log.next_offset, seed) == (2, seed)
+            assert log.producers.get(3).batches[-1][:2] == (0, 1)
+
+
+def test_nothing_at_or_above_the_limit_offset_goes():
+    assert bases(kept(LogConfig(retention_ms=0), limit_offset=5)) == [4, 6, 8]
+
+
+def test_a_compacted_topic_is_not_deleted_from():
+    config = LogConfig(retention_ms=0, retention_bytes=0, cleanup_policy=("compact",))
+    assert bases(kept(config)) == [0, 2, 4, 6, 8]
+
+
+def test_deleted_files_are_renamed_first_and_unlinked_after_the_delay():
+    steps = kept(LogConfig(retention_bytes=4 * SIZE, retention_ms=-1, file_delete_delay_ms=500))
+    assert "00000000000000000002.snapshot.deleted" in names(steps)
+    assert "00000000000000000004.log.deleted" in names(steps)
+    assert "00000000000000000004.log" not in names(steps)
+    steps.now_ms += 499
+    steps.due()
+    steps.perform_all()
+    assert "00000000000000000004.log.deleted" in names(steps)
+    steps.now_ms += 1
+    steps.due()
+    steps.perform_all()
+    assert not [name for name in names(steps) if name.endswith(".deleted")]
+    assert steps.log.epochs.entries() == [(0, 6)]
+
+
+def test_a_raised_log_start_hides_records_at_once_and_frees_segments_below_it():
+    steps = kept(LogConfig(retention_ms=-1, cleanup_policy=("compact",)))
+    steps.log.raise_log_start(5)
+    assert refusal(steps.read, 4) is ErrorCode.offset_out_of_range
+    assert steps.read(5).first_offset == 5
+    steps.due()
+    assert bases(steps) == [4, 6, 8]
+    steps.log.raise_log_start(3)
+    assert steps.log.log_start_offset == 5
+    assert refusal(steps.log.raise_log_start, 11) is ErrorCode.offset_out_of_range
+
+
+TIERED = LogConfig(remote_storage_enable=True, retention_ms=-1, local_retention_ms=0)
+
+
+def test_local_retention_takes_only_what_is_tiered_and_leaves_the_log_start():
+    steps = kept(TIERED)
+    assert bases(steps) == [0, 2, 4, 6, 8]
+    steps.log.mark_tiered(5)
+    steps.due()
+    steps.perform_all()
+    assert bases(steps) == [4, 6, 8]
+    assert (steps.log.log_start_offset, steps.log.local_start_offset) == (0, 4)
+    steps.log.tail.clear()
+    with pytest.raises(Tiered):
+        steps.read(3)
+    steps.log.raise_log_start(2)
+    assert refusal(steps.read, 1) is ErrorCode.offset_out_of_range
+    with pytest.raises(Tiered):
+        steps.read(2)
+
+
+def test_local_retention_of_minus_two_is_the_total():
+    config = replace(TIERED, local_retention_ms=-2, local_retention_bytes=4 * SIZE)
+    steps = kept(config)
+    steps.log.mark_tiered(10)
+    steps.due()
+    assert bases(steps) == [6, 8]
+
+
+def test_a_quiet_segment_is_closed_for_the_tier_once_it_lags():
+    steps = Steps(replace(TIERED, tier_max_lag_ms=1000))
+    steps.now_ms += 5000
+    steps.append(batch(1))
+    steps.now_ms += 999
+    steps.due(tier=True)
+    assert bases(steps) == [0]
+    steps.now_ms += 1
+    steps.due()
+    assert bases(steps) == [0]
+    steps.due(tier=True)
+    assert bases(steps) == [0, 1]
+
+
+def test_the_archiver_sees_closed_segments_that_are_written_and_not_tiered():
+    steps = kept(LogConfig(retention_ms=-1))
+    log = steps.log
+    assert [(s.base_offset, s.next_offset) for s in log.closed_segments(10)] == [
+        (0, 2),
+        (2, 4),
+        (4, 6),
+        (6, 8),
+    ]
+    assert [s.base_offset for s in log.closed_segments(5)] == [0, 2]
+    log.mark_tiered(4)
+    assert [s.base_offset for s in log.closed_segments(10)] == [4, 6]
+    parts = log.segment_parts(4)
+    assert parts.snapshot_path == f"{DIRECTORY}/00000000000000000006.snapshot"
+    assert parts.leader_epochs == [(0, 4)]
+    for path in (parts.snapshot_path, parts.index_path, parts.time_index_path):
+        assert steps.disk.size(path) >= 0
+
+
+def test_a_new_epoch_is_known_at_once_and_written_before_it_is_needed():
+    steps = Steps(LogConfig())
+    steps.append(batch(2), leader_epoch=1)
+    steps.log.assign_epoch(3)
+    assert steps.log.offset_for_epoch(1) == (1, 2)
+    assert steps.log.offset_for_epoch(3) == (3, 2)
+    effects = steps.log.flush()
+    assert isinstance(effects[0], WriteFile)
+
+
+# Truncation
+
+
+def test_truncation_cuts_whole_batches_and_forgets_what_was_above():
+    steps = Steps(LogConfig(segment_bytes=4 * SIZE, index_interval_bytes=0))
+    for at in range(10):
+        steps.append(
+            batch(1, producer_id=3, producer_epoch=0, base_sequence=at), leader_epoch=at // 4
+        )
+    steps.truncate(5)
+    log = steps.log
+    assert (log.log_end_offset, bases(steps)) == (5, [0, 4])
+    assert log.epochs.entries() == [(0, 0), (1, 4)]
+    assert log.producers.get(3).batches[-1][:4] == (4, 4, 4, 4)
+    assert "00000000000000000008.snapshot" not in names(steps)
+    assert not steps.append(batch(1, producer_id=3, producer_epoch=0, base_sequence=5)).duplicate
+    assert parse_header(steps.read(5).buffers[0]).base_offset == 5
+
+
+def test_truncation_counts_a_producers_batches_once():
+    steps = Steps(LogConfig())
+    for at in range(3):
+        steps.append(batch(1, producer_id=3, producer_epoch=0, base_sequence=at))
+    steps.restart()
+    for at in range(3, 6):
+        steps.append(batch(1, producer_id=3, producer_epoch=0, base_sequence=at))
+    steps.truncate(5)
+    # The snapshot has the newest of the first three; two came after it.
+    assert [found[0] for found in steps.log.producers.get(3).batches] == [2, 3, 4]
+
+
+def test_truncation_inside_a_batch_takes_all_of_it():
+    steps = Steps(LogConfig())
+    steps.append(batch(3))
+    steps.append(batch(3))
+    steps.truncate(4)
+    assert steps.log.log_end_offset == 3
+    steps.truncate(3)
+    steps.truncate(10)
+    assert steps.log.log_end_offset == 3
+
+
+def test_truncation_below_the_first_segment_begins_anew():
+    steps = kept(LogConfig(retention_bytes=4 * SIZE, retention_ms=-1))
+    steps.truncate(3)
+    assert (steps.log.log_start_offset, steps.log.next_offset, bases(steps)) == (3, 3, [3])
+    assert steps.append(batch(1)).base_offset == 3
+    assert steps.load().next_offset == 4
+
+
+def test_truncation_waits_for_what_was_decided():
+    steps = Steps(LogConfig())
+    steps.decide(batch(1))
+    with pytest.raises(AssertionError):
+        run(steps.disk, steps.log.truncate_to(0, NOW))
