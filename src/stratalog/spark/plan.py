@@ -19,7 +19,7 @@ from pyspark.sql.datasource import InputPartition
 from stratalog.kernels.missing import Missing
 from stratalog.tier.manifest import Manifest, RemoteSegment
 
-TASK_BYTES = 64 << 20
+TASK_BYTES = 128 << 20
 SMALLEST_TASK_BYTES = 8 << 20
 TASKS_WANTED = 8
 """Below TASKS_WANTED * TASK_BYTES tasks get smaller, so that several cores have something to do."""
@@ -134,12 +134,12 @@ def _task_bytes(cold_bytes: int, min_tasks: int | None, hot_tasks: int) -> int:
 
 
 def _cold_tasks(part: Range, segments: Sequence[RemoteSegment], limit: int) -> Iterator[BucketTask]:
-    """Small segments together up to `limit` bytes, large ones cut into equal parts of at most `limit`."""
+    """Small segments together up to `limit` bytes, large ones cut into equal parts of about `limit`."""
     waiting: list[Piece] = []
     waiting_bytes = 0
     for segment in segments:
         data_size = segment.entry.data_size
-        cuts = max(1, ceil(data_size / limit))
+        cuts = max(1, round(data_size / limit))  # rather one a little too large than two halves
         edges = [data_size * number // cuts for number in range(cuts + 1)]
         if waiting and (cuts > 1 or waiting_bytes + data_size > limit):
             yield BucketTask(part, tuple(waiting))

@@ -94,7 +94,7 @@ def test_small_segments_go_together_and_large_ones_are_cut() -> None:
         for task in tasks
         if isinstance(task, BucketTask)
     ]
-    assert sizes == [3 * MIB, *[64 * MIB] * 16, 3 * MIB]
+    assert sizes == [3 * MIB, *[128 * MIB] * 8, 3 * MIB]
 
 
 def test_min_partitions_cuts_smaller() -> None:
