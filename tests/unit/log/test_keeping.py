@@ -234,6 +234,17 @@ def test_truncation_below_the_first_segment_begins_anew():
     assert steps.load().next_offset == 4
 
 
+def test_what_was_truncated_does_not_come_back_with_the_power():
+    for seed in range(30):
+        steps = Steps(LogConfig(segment_bytes=2 * SIZE))
+        for _ in range(5):
+            steps.append(batch(1))
+        steps.flush()
+        steps.truncate(2 + seed % 3)
+        steps.disk.crash(Random(seed))
+        assert steps.load().log_end_offset == 2 + seed % 3, seed
+
+
 def test_truncation_waits_for_what_was_decided():
     steps = Steps(LogConfig())
     steps.decide(batch(1))

@@ -74,6 +74,8 @@ def test_a_new_epoch_begins_at_zero_and_fences_the_old():
     assert refusal(states, header(5, epoch=0)) is ErrorCode.invalid_producer_epoch
     assert states.check(header(0, epoch=1))[2] == 1005
     assert states.check(header(1, epoch=1)) is None
+    # What the old epoch wrote is no repeat in the new one.
+    assert refusal(states, header(0, 5, epoch=1)) is ErrorCode.out_of_order_sequence_number
 
 
 def test_batches_of_one_append_are_checked_one_after_the_other_and_leave_no_trace():

@@ -280,6 +280,19 @@ def test_flushed_records_survive_any_loss_of_power():
         assert steps.load().log_end_offset >= 5, seed
 
 
+def test_closed_segments_survive_any_loss_of_power_once_it_was_time_to_sync_them():
+    for seed in range(30):
+        steps = filled(7)
+        steps.due()
+        steps.perform_all()
+        steps.disk.crash(Random(seed))
+        log = steps.load()
+        assert log.log_end_offset >= 6, seed
+        assert log.recovered.segments_scanned == 1
+        log.tail.clear()
+        assert steps.read(1).first_offset == 1
+
+
 def test_a_new_partition_survives_a_loss_of_power_right_after_it_was_made():
     for seed in range(20):
         steps = Steps(SEGMENTS)
