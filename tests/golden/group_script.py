@@ -14,12 +14,14 @@ from stratalog.coordinators.messages import (
     Assignment,
     CommitPartition,
     CommitTopic,
+    DeleteGroup,
     FetchTopic,
     Heartbeat,
     JoinGroup,
     LeaveGroup,
     LeavingMember,
     OffsetCommit,
+    OffsetDelete,
     OffsetFetch,
     Protocol,
     SyncGroup,
@@ -95,6 +97,9 @@ class Story:
     def join(self, plain, options):
         client = self.client(plain[0])
         names = [one.partition(":") for one in options.get("protocols", "range").split(",")]
+        if "reads" in options:
+            topics = options["reads"].encode()
+            names = [("range", ":", f"\0\0\0\0\0\1\0{chr(len(topics))}{options['reads']}")]
         version = int(options.get("v", 9))
         request = JoinGroup(
             group_id=options.get("group", "g"),
@@ -217,12 +222,22 @@ class Story:
         for one in found.members:
             self.trace.append(
                 f"  {one.member_id} instance={one.group_instance_id} {one.client_host}"
-                f" metadata={one.metadata.decode()} assignment={one.assignment.decode()}"
+                f" metadata={readable(one.metadata)} assignment={one.assignment.decode()}"
             )
 
     def list(self, plain, options):
         for one in self.shard.list_groups(plain):
             self.trace.append(f"{one.group_id} {one.state} {one.protocol_type}".rstrip())
+
+    def delete(self, plain, options):
+        request = DeleteGroup(options.get("group", "g"))
+        self.take(self.shard.delete(request, ("admin", "DeleteGroups"), self.now_ms))
+
+    def delete_offsets(self, plain, options):
+        topics = [word.rpartition("-") for word in plain]
+        wanted = tuple(FetchTopic(name, (int(index),), topic_id(name)) for name, _, index in topics)
+        request = OffsetDelete(options.get("group", "g"), wanted)
+        self.take(self.shard.delete_offsets(request, ("admin", "OffsetDelete"), self.now_ms))
 
     def restart(self, plain, options):
         """Lose all but the log."""
@@ -260,7 +275,7 @@ class Story:
                 client.generation_id = answer.generation_id
 
     def told_answer(self, api, answer):
-        if api == "OffsetCommit":
+        if api in ("OffsetCommit", "OffsetDelete") and answer.topics:
             return " ".join(
                 f"{topic.name}-{one.index}:{one.error.name}"
                 for topic in answer.topics
@@ -276,7 +291,7 @@ class Story:
                 )
                 words.append(f"leader={answer.leader}")
             if answer.members:
-                said = (f"{one.member_id}:{one.metadata.decode()}" for one in answer.members)
+                said = (f"{one.member_id}:{readable(one.metadata)}" for one in answer.members)
                 words.append(f"members={','.join(said)}")
             if answer.skip_assignment:
                 words.append("skip-assignment")
@@ -312,6 +327,11 @@ class Story:
         if wanted == "none":
             return ""
         return self.clients[wanted].member_id if wanted in self.clients else wanted
+
+
+def readable(metadata):
+    """A member's metadata; of a subscription (`reads=`) the topic."""
+    return metadata[8:].decode() if metadata.startswith(b"\0") else metadata.decode()
 
 
 def topic_id(name):

@@ -16,6 +16,7 @@ from stratalog.coordinators.messages import (
     Assignment,
     CommitPartition,
     CommitTopic,
+    DeleteGroup,
     Heartbeat,
     JoinGroup,
     LeaveGroup,
@@ -96,6 +97,9 @@ class Crowd(RuleBasedStateMachine):
                 assert answer.assignment == self.assigned_to(request.member_id)
             case OffsetCommit():
                 self.learn_commit(request, answer)
+            case DeleteGroup() if answer.error is OK:
+                self.committed = {}
+                self.forget_generations()
 
     def learn_generation(self, client, answer):
         assert answer.generation_id >= self.latest_generation, "a generation of the past"
@@ -216,6 +220,13 @@ class Crowd(RuleBasedStateMachine):
         request = OffsetCommit("g", topics, generation_id, member_id)
         self.take(self.shard.commit(request, self.token(name, request), self.now_ms), refuse)
 
+    @rule(refuse=st.sampled_from((None, None, ErrorCode.not_enough_replicas)))
+    def delete(self, refuse):
+        request = DeleteGroup("g")
+        before = self.shard.describe("g")
+        self.take(self.shard.delete(request, self.token("ann", request), self.now_ms), refuse)
+        assert before.state in ("Empty", "Dead") or self.shard.describe("g") == before
+
     @rule(delay_ms=st.sampled_from((1, 90, 301, 301, 1100, 5000)))
     def wait(self, delay_ms):
         until_ms = self.now_ms + delay_ms
@@ -238,15 +249,18 @@ class Crowd(RuleBasedStateMachine):
         self.take(self.shard.unload())
         assert not self.waiting, "a coordinator that goes answers everyone"
         self.shard = self.loaded()
-        # A generation that was not written is not known to have been: its number may be used again.
+        self.forget_generations()
+        if before.state == GroupState.STABLE.value:
+            assert self.shard.describe("g") == before
+
+    def forget_generations(self):
+        """Of those that the log has not (any more): their numbers may be used again."""
         self.latest_generation = self.group().generation_id if self.group() else 0
         self.generations = {
             number: told
             for number, told in self.generations.items()
             if number <= self.latest_generation
         }
-        if before.state == GroupState.STABLE.value:
-            assert self.shard.describe("g") == before
 
     def group(self):
         return self.shard._groups.get("g")
@@ -286,7 +300,7 @@ class Crowd(RuleBasedStateMachine):
         """Each member, pending id and phase has a deadline: nothing can get stuck."""
         group, timers = self.group(), self.shard._timers
         if group is None:
-            assert not len(timers)
+            assert len(timers) == 1, "that of the expiry of offsets"
             return
         sessions = {
             one
@@ -300,7 +314,7 @@ class Crowd(RuleBasedStateMachine):
         syncing = timers.deadline(TimerKey(TimerKind.SYNC, "g")) is not None
         assert syncing == bool(group.unsynced)
         phases = joining + syncing
-        assert len(timers) == len(sessions) + phases, "a deadline of nobody"
+        assert len(timers) == len(sessions) + phases + 1, "a deadline of nobody"
 
     @invariant()
     def who_waits_is_known(self):

@@ -27,6 +27,7 @@ from stratalog.coordinators.messages import (
     Protocol,
 )
 from stratalog.coordinators.states import TRANSITIONS, GroupState
+from stratalog.coordinators.subscriptions import CONSUMER, subscribed_topics
 from stratalog.errors import ErrorCode
 
 
@@ -90,6 +91,32 @@ class Group:
     """The log holds a record of it."""
     support: Counter[str] = field(default_factory=Counter)
     """Protocol to how many members support it."""
+    topics: frozenset[str] | None = None
+    """What the members of this generation subscribe to; None where they do not say (in a way that we can read)."""
+
+    @property
+    def tells_topics(self) -> bool:
+        """Whether its members are of the kind that says what it reads."""
+        return self.protocol_type == CONSUMER
+
+    @property
+    def is_vacant(self) -> bool:
+        """Whether nobody is there, nor about to be."""
+        return self.state is GroupState.EMPTY and not self.pending
+
+    def reads(self, topic: str) -> bool:
+        """Whether a member may subscribe to `topic`: where members do not say, they may."""
+        return self.tells_topics if self.topics is None else topic in self.topics
+
+    def note_topics(self) -> None:
+        """Read the subscriptions of the generation that was just formed (or loaded)."""
+        name = self.protocol_name
+        if not self.tells_topics or (self.members and name is None):
+            self.topics = None
+        else:
+            self.topics = subscribed_topics(
+                one.protocols[name or ""] for one in self.members.values()
+            )
 
     def become(self, state: GroupState, now_ms: int) -> None:
         """Change state; a transition that the table lacks is a bug."""
@@ -182,6 +209,7 @@ class Group:
         else:
             self.protocol_name = None
             self.become(GroupState.EMPTY, now_ms)
+        self.note_topics()
 
     def elect_protocol(self) -> str:
         """The protocol with most votes among those that all support; the earliest voted for, where several are even."""

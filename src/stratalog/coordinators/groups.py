@@ -20,6 +20,7 @@ from itertools import islice
 from typing import Any, TypeVar
 from uuid import UUID
 
+from stratalog.coordinators.administration import delete_group, delete_offsets, expire
 from stratalog.coordinators.group import Group
 from stratalog.coordinators.join import join
 from stratalog.coordinators.members import heartbeat, leave, sync
@@ -27,6 +28,7 @@ from stratalog.coordinators.messages import (
     NO_MEMBER_ID,
     OK,
     Answer,
+    DeleteGroup,
     GroupDescription,
     Heartbeat,
     HeartbeatAnswer,
@@ -37,6 +39,7 @@ from stratalog.coordinators.messages import (
     LeftMember,
     ListedGroup,
     OffsetCommit,
+    OffsetDelete,
     OffsetFetch,
     OffsetFetchAnswer,
     Step,
@@ -69,6 +72,12 @@ from stratalog.wire.internal.offsets import (
 
 DEADLINES_PER_TICK_MAX = 100
 """So that one step's records stay one batch of moderate size; `next_deadline_ms` then says: at once."""
+
+RECORDS_PER_EXPIRY = 1_000
+"""Likewise for expired offsets, but for those of one group, which go together."""
+EXPIRY_PAUSE_MS = 100
+"""Before the rest of them, so that a log that refuses is not asked without end."""
+_EXPIRY = TimerKey(TimerKind.EXPIRY, "")
 
 Request = TypeVar("Request", JoinGroup, SyncGroup, Heartbeat, LeaveGroup)
 
@@ -135,6 +144,20 @@ class GroupShard:
         turn.answer(token, answer)
         return turn.step()
 
+    def delete(self, request: DeleteGroup, token: Any, now_ms: int) -> Step:
+        """Answered once nothing is left of the group."""
+        turn = self._turn(now_ms)
+        group = self._groups.get(request.group_id)
+        delete_group(turn, group, self._offsets, request, token)
+        return turn.step()
+
+    def delete_offsets(self, request: OffsetDelete, token: Any, now_ms: int) -> Step:
+        """Answered once the offsets are gone."""
+        turn = self._turn(now_ms)
+        group = self._groups.get(request.group_id)
+        delete_offsets(turn, group, self._offsets, request, token)
+        return turn.step()
+
     def fetch_offsets(self, request: OffsetFetch) -> OffsetFetchAnswer:
         """Committed offsets, at once; an unknown group has none. There are no undecided transactions yet."""
         self._check_loaded()
@@ -171,13 +194,16 @@ class GroupShard:
         ]
 
     def next_deadline_ms(self) -> int | None:
-        """When to call `tick`: no later than the next deadline, maybe before it. None: never."""
+        """When to call `tick`: no later than the next deadline, maybe before it. None: not loaded yet."""
         return self._timers.next_ms()
 
     def tick(self, now_ms: int) -> Step:
         """Let deadlines pass; some may be left where there are many: ask `next_deadline_ms` again."""
         turn = self._turn(now_ms)
         for key in islice(self._timers.due(now_ms), DEADLINES_PER_TICK_MAX):
+            if key.kind is TimerKind.EXPIRY:
+                self._expire(turn)
+                continue
             group = self._groups[key.group_id]
             match key.kind:
                 case TimerKind.JOIN:
@@ -188,6 +214,16 @@ class GroupShard:
                     on_session_deadline(turn, group, key.member_id)
             self._drop_if_nothing(turn, group)
         return turn.step()
+
+    def _expire(self, turn: Turn) -> None:
+        """End offsets and groups that time is over for; where there are many, go on with the next tick."""
+        for group_id in dict.fromkeys((*self._offsets.group_ids(), *self._groups)):
+            if len(turn.records) >= RECORDS_PER_EXPIRY:
+                self._timers.set(_EXPIRY, turn.now_ms + EXPIRY_PAUSE_MS)
+                return
+            expire(turn, group_id, self._groups.get(group_id), self._offsets)
+        interval_ms = self._settings.offsets_retention_check_interval_ms
+        self._timers.set(_EXPIRY, turn.now_ms + interval_ms)
 
     def replay(self, offset: int, key: bytes, value: bytes | None) -> None:  # noqa: ARG002
         """Apply one committed record. While loading only the last of each key is kept, undecoded."""
@@ -215,6 +251,7 @@ class GroupShard:
                 # The limit was lowered: who joins first stays.
                 prepare(turn, group)
         assert turn.step() == Step(), "nobody waits yet"
+        self._timers.set(_EXPIRY, now_ms + self._settings.offsets_retention_check_interval_ms)
 
     def unload(self, error: ErrorCode = ErrorCode.not_coordinator) -> Step:
         """Give the role up: everyone who waits is answered with `error`; nothing may be asked any more."""

@@ -292,6 +292,44 @@ class OffsetFetchAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class DeleteGroup:
+    """One of the groups of a DeleteGroups."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteGroupAnswer:
+    """Whether it is gone."""
+
+    error: ErrorCode
+
+    def failed(self, error: ErrorCode) -> "DeleteGroupAnswer":
+        """The answer where what was decided could not be kept."""
+        return DeleteGroupAnswer(error)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetDelete:
+    """OffsetDelete for one group (KIP-496)."""
+
+    group_id: str
+    topics: tuple[FetchTopic, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetDeleteAnswer:
+    """In the request's order; `topics` is empty where the whole request is refused."""
+
+    error: ErrorCode
+    topics: tuple[CommittedTopic, ...] = ()
+
+    def failed(self, error: ErrorCode) -> "OffsetDeleteAnswer":
+        """The answer where what was decided could not be kept."""
+        return OffsetDeleteAnswer(error)
+
+
+@dataclass(frozen=True, slots=True)
 class DescribedMember:
     """`metadata` is empty unless the group is Stable, as are all assignments before."""
 
@@ -324,7 +362,15 @@ class ListedGroup:
     state: str
 
 
-Answer = JoinGroupAnswer | SyncGroupAnswer | HeartbeatAnswer | LeaveGroupAnswer | OffsetCommitAnswer
+Answer = (
+    JoinGroupAnswer
+    | SyncGroupAnswer
+    | HeartbeatAnswer
+    | LeaveGroupAnswer
+    | OffsetCommitAnswer
+    | OffsetDeleteAnswer
+    | DeleteGroupAnswer
+)
 OffsetRecord = tuple[bytes, bytes | None]
 """Key and value of one record of `__consumer_offsets`; a None value is a tombstone."""
 

@@ -48,6 +48,12 @@ class Offsets:
         """Groups with a committed offset, in the order of their first commit."""
         return self._kept.keys()
 
+    def of_group(self, group_id: str) -> Iterator[tuple[str, int, KeptOffset]]:
+        """Topic, partition and offset of each that a group has committed."""
+        for topic, partitions in self._kept.get(group_id, {}).items():
+            for partition, kept in partitions.items():
+                yield topic, partition, kept
+
     def commit(
         self, request: OffsetCommit, now_ms: int
     ) -> tuple[list[OffsetRecord], OffsetCommitAnswer]:
@@ -106,15 +112,10 @@ class Offsets:
         """Tombstones for offsets of topics that are no more (name -> id); those of a later topic of that name stay."""
         return [
             offset_tombstone(group_id, topic, partition)
-            for group_id, topic, partition, kept in self._all()
+            for group_id in self._kept
+            for topic, partition, kept in self.of_group(group_id)
             if topic in deleted and kept.topic_id in (deleted[topic], NO_TOPIC_ID)
         ]
-
-    def _all(self) -> Iterator[tuple[str, str, int, KeptOffset]]:
-        for group_id, topics in self._kept.items():
-            for topic, partitions in topics.items():
-                for partition, kept in partitions.items():
-                    yield group_id, topic, partition, kept
 
     def replay(self, group_id: str, topic: str, partition: int, kept: KeptOffset | None) -> None:
         """Apply one committed record: the offset kept from now on, or None for its end."""

@@ -91,7 +91,13 @@ def group_of(group_id: str, value: GroupMetadataValue) -> Group:
         group.add(member, value.protocol_type)
     if value.leader in group.members:
         group.leader_id = value.leader
+    group.note_topics()
     return group
+
+
+def group_tombstone(group_id: str) -> OffsetRecord:
+    """The end of a group; its offsets have their own."""
+    return encode_key(GroupMetadataKey(group=group_id)), None
 
 
 def offset_record(group_id: str, topic: str, partition: int, kept: KeptOffset) -> OffsetRecord:

@@ -24,6 +24,7 @@ class GroupSettings:
     size_max: int = 2**31 - 1
     offset_metadata_bytes_max: int = 4_096
     offsets_retention_minutes: int = 10_080
+    offsets_retention_check_interval_ms: int = 600_000
     new_member_join_timeout_ms: int = 300_000
     """A constant in Kafka: how long a new member may be kept waiting for its first answer."""
 
@@ -34,10 +35,11 @@ class TimerKind(Enum):
     JOIN = "join"
     SYNC = "sync"
     SESSION = "session"
+    EXPIRY = "expiry"
 
 
 class TimerKey(NamedTuple):
-    """`member_id` is "" but for sessions."""
+    """`member_id` is "" but for sessions, `group_id` for the expiry of offsets, which is the shard's."""
 
     kind: TimerKind
     group_id: str

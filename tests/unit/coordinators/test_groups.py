@@ -4,10 +4,16 @@ import pytest
 from tests.golden.group_script import CountingEntropy
 
 from stratalog.coordinators.group import Group, Member
-from stratalog.coordinators.groups import DEADLINES_PER_TICK_MAX, GroupShard
+from stratalog.coordinators.groups import (
+    DEADLINES_PER_TICK_MAX,
+    EXPIRY_PAUSE_MS,
+    RECORDS_PER_EXPIRY,
+    GroupShard,
+)
 from stratalog.coordinators.messages import JoinGroup, JoinGroupAnswer, Protocol, Step
-from stratalog.coordinators.records import group_record
+from stratalog.coordinators.records import KeptOffset, group_record, offset_record
 from stratalog.coordinators.states import TRANSITIONS, GroupState
+from stratalog.coordinators.subscriptions import subscribed_topics
 from stratalog.coordinators.turn import GroupSettings
 from stratalog.errors import ErrorCode
 
@@ -49,6 +55,7 @@ def test_many_groups_at_once_take_several_ticks():
 def test_no_rebalance_timeout_is_no_busy_loop():
     """Two static members vanish from a group whose members allow no time at all."""
     shard = loaded_shard()
+    expiry_ms = shard.next_deadline_ms()
     members = []
     for name in ("a", "b"):
         request = join("g")
@@ -60,7 +67,7 @@ def test_no_rebalance_timeout_is_no_busy_loop():
     step = shard.tick(3_000)
     members = [answer.member_id for _, answer in step.answers]
     now_ms, ticks = 3_000, 0
-    while (deadline_ms := shard.next_deadline_ms()) is not None:
+    while (deadline_ms := shard.next_deadline_ms()) < expiry_ms:
         now_ms = max(now_ms, deadline_ms)
         shard.tick(now_ms)
         ticks += 1
@@ -119,3 +126,44 @@ def test_only_the_record_of_its_own_generation_settles_a_group():
     shard.replay(1, *group_record(group, {answer.member_id: b"p0"}))
     assert shard.describe("g").state == "Stable"
     assert shard.describe("g").members[0].assignment == b"p0"
+
+
+def test_many_expired_offsets_go_in_several_batches():
+    shard = GroupShard(GroupSettings(offsets_retention_minutes=1), CountingEntropy())
+    groups = RECORDS_PER_EXPIRY + 5
+    for number in range(groups):
+        shard.replay(number, *offset_record(f"g{number}", "t", 0, KeptOffset(1)))
+    shard.load_complete(1_000_000)
+    now_ms, sizes = 0, []
+    while shard.list_groups():
+        now_ms = shard.next_deadline_ms()
+        step = shard.tick(now_ms)
+        sizes.append(len(step.records))
+        for key, value in step.records:
+            shard.replay(0, key, value)
+    assert sizes == [RECORDS_PER_EXPIRY, 5]
+    assert now_ms == 1_600_000 + EXPIRY_PAUSE_MS
+
+
+def test_expired_offsets_that_the_log_refuses_are_tried_again_in_a_while():
+    shard = GroupShard(GroupSettings(offsets_retention_minutes=1), CountingEntropy())
+    shard.replay(0, *offset_record("g", "t", 0, KeptOffset(1)))
+    shard.load_complete(0)
+    step = shard.tick(600_000)
+    assert len(step.records) == 1
+    assert shard.not_committed(step, ErrorCode.kafka_storage_error, 600_000) == Step()
+    assert [one.group_id for one in shard.list_groups()] == ["g"]
+    assert shard.next_deadline_ms() == 1_200_000
+    assert len(shard.tick(1_200_000).records) == 1
+
+
+def test_subscriptions_are_read_whatever_follows_the_topics():
+    assert subscribed_topics([]) == frozenset()
+    assert subscribed_topics([b"\0\3\0\0\0\2\0\1a\0\2bc..", b"\0\0\0\0\0\1\0\1a"]) == {"a", "bc"}
+
+
+@pytest.mark.parametrize(
+    "metadata", [b"", b"\0", b"\0\0\0\0\0\1", b"\0\0\x7f\0\0\0\0", b"\0\0\0\0\0\1\0\1\xff"]
+)
+def test_a_subscription_that_cannot_be_read_may_be_anything(metadata):
+    assert subscribed_topics([b"\0\0\0\0\0\0", metadata]) is None

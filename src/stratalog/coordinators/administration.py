@@ -1,0 +1,103 @@
+"""What is done to a group from outside: deletion, of its offsets too, and the end that time brings.
+
+In: an administrator's request, or the time. Out: tombstones and answers, through the `Turn`; what is gone is gone once
+they are replayed. It never touches a group that has members, but for offsets of topics that none of them reads.
+
+Kafka: `GroupCoordinatorShard.deleteGroups`, `cleanupGroupMetadata`, `OffsetMetadataManager.deleteOffsets`,
+`cleanupExpiredOffsets`.
+"""
+
+from typing import Any
+
+from stratalog.coordinators.group import Group
+from stratalog.coordinators.messages import (
+    OK,
+    CommittedPartition,
+    CommittedTopic,
+    DeleteGroup,
+    DeleteGroupAnswer,
+    OffsetDelete,
+    OffsetDeleteAnswer,
+)
+from stratalog.coordinators.offsets import Offsets
+from stratalog.coordinators.records import KeptOffset, group_tombstone, offset_tombstone
+from stratalog.coordinators.states import GroupState
+from stratalog.coordinators.turn import Turn
+from stratalog.errors import ErrorCode
+
+_MINUTE_MS = 60_000
+
+
+def delete_group(
+    turn: Turn, group: Group | None, offsets: Offsets, request: DeleteGroup, token: Any
+) -> None:
+    """End a group that has no members, and all its offsets."""
+    group_id = request.group_id
+    if group is None and group_id not in offsets:
+        turn.answer(token, DeleteGroupAnswer(ErrorCode.group_id_not_found))
+        return
+    if group is not None and group.state is not GroupState.EMPTY:
+        turn.answer(token, DeleteGroupAnswer(ErrorCode.non_empty_group))
+        return
+    for topic, partition, _ in offsets.of_group(group_id):
+        turn.records.append(offset_tombstone(group_id, topic, partition))
+    if group is not None and group.persisted:
+        turn.records.append(group_tombstone(group_id))
+    turn.answer(token, DeleteGroupAnswer(OK))
+
+
+def delete_offsets(
+    turn: Turn, group: Group | None, offsets: Offsets, request: OffsetDelete, token: Any
+) -> None:
+    """End offsets of topics that the group does not read; one that was not there is gone as well."""
+    group_id = request.group_id
+    if group is None and group_id not in offsets:
+        turn.answer(token, OffsetDeleteAnswer(ErrorCode.group_id_not_found))
+        return
+    if group is not None and group.state is not GroupState.EMPTY and not group.tells_topics:
+        turn.answer(token, OffsetDeleteAnswer(ErrorCode.non_empty_group))
+        return
+    kept = {(topic, partition) for topic, partition, _ in offsets.of_group(group_id)}
+    topics = []
+    for topic in request.topics:
+        subscribed = group is not None and group.reads(topic.name)
+        error = ErrorCode.group_subscribed_to_topic if subscribed else OK
+        for index in topic.partitions:
+            if error is OK and (topic.name, index) in kept:
+                kept.discard((topic.name, index))
+                turn.records.append(offset_tombstone(group_id, topic.name, index))
+        done = tuple(CommittedPartition(index, error) for index in topic.partitions)
+        topics.append(CommittedTopic(topic.name, topic.topic_id, done))
+    turn.answer(token, OffsetDeleteAnswer(OK, tuple(topics)))
+
+
+def expire(turn: Turn, group_id: str, group: Group | None, offsets: Offsets) -> None:
+    """End a group's offsets that nobody needed for the retention time, and an empty group that has none left (KIP-211).
+
+    That time counts from the commit; in a group that once had members, from when it lost the last where that is later.
+    While it has members only offsets of topics that none of them reads expire, and only while it is stable.
+    """
+    expired = 0
+    kept = 0
+    for topic, partition, offset in offsets.of_group(group_id):
+        kept += 1
+        if _may_expire(group, topic) and _is_over(turn, group, offset):
+            expired += 1
+            turn.records.append(offset_tombstone(group_id, topic, partition))
+    if group is not None and group.persisted and group.is_vacant and expired == kept:
+        turn.records.append(group_tombstone(group_id))
+
+
+def _may_expire(group: Group | None, topic: str) -> bool:
+    if group is None or group.state is GroupState.EMPTY:
+        return True
+    return group.state is GroupState.STABLE and group.tells_topics and not group.reads(topic)
+
+
+def _is_over(turn: Turn, group: Group | None, offset: KeptOffset) -> bool:
+    if offset.expire_timestamp_ms >= 0:
+        return turn.now_ms >= offset.expire_timestamp_ms
+    since_ms = offset.commit_timestamp_ms
+    if group is not None and group.state is GroupState.EMPTY:
+        since_ms = max(since_ms, group.state_timestamp_ms)
+    return turn.now_ms - since_ms >= turn.settings.offsets_retention_minutes * _MINUTE_MS

@@ -1,0 +1,34 @@
+"""Which topics a consumer subscribes to, read from what it tells its group's leader.
+
+In: a member's metadata for the chosen protocol (version int16, topics, then more that later versions added). Out: topic
+names, or None for bytes that do not say. It never reads the rest: that is between consumers.
+
+Kafka: `ConsumerProtocolSubscription`, `ClassicGroup.computeSubscribedTopics`.
+"""
+
+from collections.abc import Iterable
+
+from stratalog.wire.primitives import ENDED, I16, read_array_length, read_string
+
+CONSUMER = "consumer"
+"""The protocol type of groups whose members tell their subscription."""
+
+
+def subscribed_topics(metadata: Iterable[bytes]) -> frozenset[str] | None:
+    """Topics that any of these members subscribes to; None where one of them cannot be read."""
+    topics: set[str] = set()
+    for one in metadata:
+        try:
+            topics.update(_topics(one))
+        except ENDED:
+            return None
+    return frozenset(topics)
+
+
+def _topics(metadata: bytes) -> list[str]:
+    count, position = read_array_length(metadata, I16.size, False)  # noqa: FBT003
+    topics = []
+    for _ in range(count):
+        topic, position = read_string(metadata, position, False)  # noqa: FBT003
+        topics.append(topic or "")
+    return topics
