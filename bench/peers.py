@@ -12,6 +12,7 @@ import tarfile
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -64,6 +65,30 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+@cache
+def product_command() -> str:
+    """`strata` in an environment of its own that has what the product needs and nothing else, made once."""
+    checkout = Path(__file__).resolve().parent.parent
+    with fetching("product") as environment:
+        command = environment / "bin" / "strata"
+        pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-deps"]
+        if not command.exists():
+            venv = [sys.executable, "-m", "venv", str(environment)]
+            pinned = checkout / "requirements"
+            for step in (
+                venv,
+                [*pip, "--require-hashes", "-r", str(pinned / "build.txt")],
+                [*pip, "--require-hashes", "-r", str(pinned / "core.txt")],
+            ):
+                subprocess.run(step, check=True, timeout=600)
+        subprocess.run(
+            [*pip, "--no-build-isolation", "--force-reinstall", str(checkout)],
+            check=True,
+            timeout=600,
+        )
+        return str(command)
+
+
 @contextmanager
 def strata(directory: Path, **settings: str):
     """Our broker, ready to serve."""
@@ -77,12 +102,7 @@ def strata(directory: Path, **settings: str):
     values.update({name.replace("__", "."): value for name, value in settings.items()})
     overrides = [f"--override={name}={value}" for name, value in values.items()]
     with (directory / "log").open("wb") as log:
-        command = [
-            str(Path(sys.executable).parent / "strata"),
-            "server",
-            f"--ready-file={ready}",
-            *overrides,
-        ]
+        command = [product_command(), "server", f"--ready-file={ready}", *overrides]
         process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
     try:
         wait_until(ready.exists, process, directory / "log")
