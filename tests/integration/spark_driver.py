@@ -60,6 +60,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {"batch": batch, "stream": stream, "re
 def main() -> None:
     spark = (
         SparkSession.builder.master("local[2]")
+        .config("spark.driver.memory", "512m")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")

@@ -8,7 +8,6 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 from kafka import KafkaConsumer, KafkaProducer
-
 from tests.broker_process import BrokerProcess, broker_process
 from tests.compat.tools import java, kafka_lib
 

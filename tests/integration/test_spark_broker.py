@@ -241,7 +241,7 @@ def test_a_stream_is_taken_up_where_it_was_killed(
     settle(broker, "stream", 4000)
     ended = driver.ask("stream", options=options, **where, wait=True)
     assert ended["batches"] > 1
-    (topic,) = ended["source"]["endOffset"]["topics"].values()
+    (topic,) = json.loads(ended["source"]["endOffset"])["topics"].values()
     assert topic == {"name": "stream", "partitions": {"0": 6000}}
     found = driver.ask("read_back", sink=where["sink"])
     whole(found, 0, 0, 6000)
