@@ -105,7 +105,8 @@ def test_a_limit_moves_on_and_never_too_far(
     waiting = sum(size for _, size in partitions.values())
     moved = sum(found[key] - first[key] for key in found)
     assert all(first[key] <= found[key] <= end[key] for key in end)
-    assert moved <= max(most, len(partitions))
+    # A share below one is rounded up, as in Spark's Kafka source, so that no small partition starves.
+    assert moved <= most + len(partitions)
     assert moved > 0 or waiting == 0
     if waiting <= most:
         assert found == end
