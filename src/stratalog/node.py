@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,12 +29,15 @@ from stratalog.broker.storage import claim
 from stratalog.broker.tiering import Tiering
 from stratalog.config import BrokerConfig, Listener
 from stratalog.errors import Rejected, UserError
-from stratalog.metadata.image import Endpoint
+from stratalog.metadata.delta import Delta
+from stratalog.metadata.image import Endpoint, Image
 from stratalog.ports import Disk, Outside
 from stratalog.ports import Listener as Bound
 from stratalog.wire.frames import SCRATCH_BYTES
 
-_DRAIN_S: Final = 5.0
+_DRAIN_S: Final = 2.0
+_DRAIN_STEP_S: Final = 0.01
+_IDLE_CONNECTIONS_S: Final = 10.0
 _IDLE_FILES_S: Final = 60.0
 _EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, not bound
 
@@ -57,18 +61,25 @@ class Node:
         self.node_id = config.int("node.id")
         self.directories: list[LogDirectory] = []
         self.broker: Broker | None = None
+        self._disks: list[tuple[str, Disk]] = []
+        self._stopping: list[Callable[[], Awaitable[None]]] = []
         self._connections: set[Connection] = set()
         self._bound: list[Bound] = []
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._scratch = bytearray(SCRATCH_BYTES)  # where every connection's bytes arrive
         self._log = structlog.get_logger()
 
     async def start(self) -> Ready:
-        """Recover, lead, listen. Raises UserError for what a person must mend (directory, port)."""
-        disks = [(path, self._open(path)) for path in self.config.log_dirs]
-        cluster_id, directory_ids = claim(disks, self.node_id, self.outside.entropy)
+        """Recover, lead, listen. Raises UserError for what a person must mend (directory, port, bucket).
+
+        `stop` must be called after it, whether it succeeded or not.
+        """
+        for path in self.config.log_dirs:
+            self._disks.append((path, self._open(path)))
+        cluster_id, directory_ids = claim(self._disks, self.node_id, self.outside.entropy)
         self.directories = [
             LogDirectory(path, disk, self.outside.workers, on_failed=self._directory_failed)
-            for path, disk in disks
+            for path, disk in self._disks
         ]
         hosting = Hosting(
             self.config, self.node_id, self.directories, self.outside.clock, self.outside.entropy
@@ -79,25 +90,19 @@ class Node:
             cluster_id,
             self._metadata_directory(),
             [directory_ids[path] for path in self.config.log_dirs],
-            on_change=hosting.apply,
+            on_change=partial(self._changed, hosting),
         )
+        self._stopping += (metadata.close, hosting.close)
         await metadata.open()
         tiering = None
         if self.config.tier_url:
-            tiering = Tiering(
-                self.config,
-                self.outside,
-                cluster_id,
-                hosting,
-                spawn=self.spawn,
-                image=lambda: metadata.image,
-            )
+            tiering = Tiering(self.config, self.outside, metadata, hosting, spawn=self.spawn)
+            self._stopping.append(tiering.close)
             await tiering.open()
-        self.broker = Broker(
-            self.config, self.outside, metadata, hosting, tiering, spawn=self.spawn
-        )
+        self.broker = Broker(self.config, self.outside, metadata, hosting, tiering)
         hosting.on_led.append(self._led)
-        await hosting.start(metadata.image)
+        hosting.on_deleted.append(self._deleted)
+        await hosting.start(metadata.image, metadata.removed_topics)
         await metadata.lead()
         endpoints = await self._listen()
         await metadata.register(endpoints)
@@ -105,6 +110,7 @@ class Node:
             tiering.start()
         for directory in self.directories:
             self._keep(directory)
+        self._repeat(self._close_idle_connections, _IDLE_CONNECTIONS_S)
         first = endpoints[0]
         self._log.info("serving", node=self.node_id, cluster=cluster_id, port=first.port)
         return Ready(self.node_id, first.host, first.port, os.getpid())
@@ -113,26 +119,37 @@ class Node:
         """Stop accepting, let requests in hand end, close every log cleanly."""
         for bound in self._bound:
             await bound.close()
-        broker = self.broker
-        if broker is not None:
-            broker.groups.close()
-            for hosted in broker.hosting.all():
-                hosted.wake()
-        for connection in list(self._connections):
-            connection.close()
+        await self._finish_connections()
         await self._cancel_tasks()
-        if broker is not None:
-            if broker.tiering is not None:
-                await broker.tiering.close()
-            await broker.hosting.close()
-            await broker.metadata.close()
+        for close in reversed(self._stopping):
+            await close()
         for directory in self.directories:
             await directory.close()
+        if not self.directories:
+            for _path, disk in self._disks:
+                disk.close()
         self._log.info("stopped", node=self.node_id)
+
+    async def _finish_connections(self) -> None:
+        """Answer what was asked; who waits for something that may never come is let go at once."""
+        if self.broker is not None:
+            self.broker.groups.close()
+            for hosted in self.broker.hosting.all():
+                hosted.wake()
+        for connection in list(self._connections):
+            connection.finish()
+        for _ in range(round(_DRAIN_S / _DRAIN_STEP_S)):
+            if not self._connections:
+                break
+            await asyncio.sleep(_DRAIN_STEP_S)
+        for connection in list(self._connections):
+            connection.abort()
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         """Run a coroutine of the node's; a failure is logged, and ends nothing else."""
-        task = asyncio.create_task(work)
+        self._keep_task(asyncio.create_task(work))
+
+    def _keep_task(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
@@ -161,7 +178,7 @@ class Node:
                 return directory
         raise UserError(f"metadata.log.dir: {wanted!r} is not accepted; accepted: one of log.dirs")
 
-    def _directory_failed(self, directory: LogDirectory, error: OSError) -> None:
+    def _directory_failed(self, directory: LogDirectory, error: BaseException) -> None:
         self._log.error("log directory failed", path=directory.path, reason=str(error))
         if self.broker is not None:
             for hosted in self.broker.hosting.all():
@@ -173,26 +190,28 @@ class Node:
         if hosted.identity.topic == OFFSETS_TOPIC:
             self.spawn(self.broker.groups.lead(hosted))
 
-    async def _listen(self) -> list[Endpoint]:
-        assert self.broker is not None
-        dispatcher = Dispatcher(self.broker, self.broker.apis)
-        frame_bytes_max = self.config.int("socket.request.max.bytes")
-
-        scratch = bytearray(SCRATCH_BYTES)
-
-        def accept() -> Connection:
-            return Connection(
-                dispatcher.serve,
-                frame_bytes_max=frame_bytes_max,
-                scratch=scratch,
-                opened=self._connections.add,
-                closed=self._connections.discard,
+    def _changed(
+        self, hosting: Hosting, image: Image, delta: Delta
+    ) -> "asyncio.Future[None] | None":
+        done = hosting.apply(image, delta)
+        if delta.deleted_topics and self.broker is not None:
+            self.broker.groups.forget_topics(
+                {topic.name: topic.id for topic in delta.deleted_topics.values()}
             )
+        return done
 
+    def _deleted(self, hosted: HostedPartition) -> None:
+        assert self.broker is not None
+        if hosted.identity.topic == OFFSETS_TOPIC:
+            self.broker.groups.resign(hosted)
+
+    async def _listen(self) -> list[Endpoint]:
         ports: dict[str, Listener] = {}
         for listener in self.config.listeners:
             try:
-                bound = await self.outside.network.listen(listener.host, listener.port, accept)
+                bound = await self.outside.network.listen(
+                    listener.host, listener.port, self._accepting(listener.name)
+                )
             except OSError as error:
                 raise UserError(
                     f"listeners: cannot listen on {listener}: {error.strerror or error}"
@@ -200,6 +219,38 @@ class Node:
             self._bound.append(bound)
             ports[listener.name] = Listener(listener.name, listener.host, bound.port)
         return [_endpoint(told, ports[told.name]) for told in self.config.advertised_listeners]
+
+    def _accepting(self, listener: str) -> Callable[[], Connection]:
+        """Makes the protocol of each connection that comes to a listener."""
+        assert self.broker is not None
+        dispatcher = Dispatcher(self.broker, self.broker.apis, listener)
+        frame_bytes_max = self.config.int("socket.request.max.bytes")
+        scratch = self._scratch
+
+        def accept() -> Connection:
+            return Connection(
+                dispatcher.serve,
+                frame_bytes_max=frame_bytes_max,
+                scratch=scratch,
+                opened=self._opened,
+                closed=self._connections.discard,
+            )
+
+        return accept
+
+    def _opened(self, connection: Connection) -> bool:
+        if len(self._connections) >= self.config.int("max.connections"):
+            self._log.warning("connection refused: max.connections", peer=connection.peer)
+            return False
+        self._connections.add(connection)
+        return True
+
+    async def _close_idle_connections(self) -> None:
+        limit_s = self.config.int("connections.max.idle.ms") / 1000
+        now = asyncio.get_running_loop().time()
+        for connection in list(self._connections):
+            if limit_s >= 0 and connection.is_idle and now - connection.active_s > limit_s:
+                connection.close()
 
     def _keep(self, directory: LogDirectory) -> None:
         """What a directory needs now and then, each on its own: a stalled drive holds up nobody else's."""
@@ -216,10 +267,16 @@ class Node:
         repeat(lambda: self._close_idle(directory), _IDLE_FILES_S)
 
     def _repeat(self, work: Callable[[], Awaitable[None]], interval_s: float) -> None:
+        async def once() -> None:
+            await work()
+
         async def loop() -> None:
             while True:
                 await asyncio.sleep(interval_s)
-                await work()
+                # A task of its own: one failure must not be the last time.
+                task = asyncio.create_task(once())
+                self._keep_task(task)
+                await asyncio.wait((task,))
 
         self.spawn(loop())
 
@@ -257,7 +314,7 @@ def run_server(config: BrokerConfig, ready_file: str | None = None) -> None:
 
 
 def _event_loop() -> Callable[[], asyncio.AbstractEventLoop]:
-    """uvloop's where it is installed; asyncio's own works too."""
+    """Uvloop's where it is installed; asyncio's own works too."""
     try:
         from uvloop import new_event_loop  # noqa: PLC0415 - optional
     except ImportError:

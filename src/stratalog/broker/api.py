@@ -7,13 +7,13 @@ from it.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any
 
+from stratalog.broker.connection import Answer, Later
 from stratalog.errors import ErrorCode
-from stratalog.ports import Buffer
 from stratalog.wire.messages import (
     Request,
     RequestHeader,
@@ -26,15 +26,18 @@ from stratalog.wire.messages import (
 if TYPE_CHECKING:
     from stratalog.broker.broker import Broker
 
-Answer = list[Buffer] | None
 API_VERSIONS = 18
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request as its handler sees it: `body` is the decoded request, `reply` makes the answer's entities."""
+    """One request as its handler sees it: `body` is the decoded request, `reply` makes the answer's entities.
+
+    `listener` is the name of the listener it came through: addresses are told as that listener's clients reach them.
+    """
 
     broker: "Broker"
+    listener: str
     version: int
     client_id: str
     client_host: str
@@ -47,7 +50,8 @@ class Api:
     """One API: what is advertised, the lowest version really served, and who answers.
 
     A handler returns the answer's body (None for no answer), a future of it (what depends on order is done), or a
-    coroutine (which runs to its end before the connection's next request starts).
+    coroutine (which runs to its end before the connection's next request starts; it is cancelled when the client goes
+    away, so whatever must be finished runs apart from it). What it raises ends the connection.
     """
 
     name: str
@@ -63,14 +67,15 @@ class Api:
 
 
 class Dispatcher:
-    """Serves frames of any connection with one broker's handlers."""
+    """Serves frames of any connection of one listener with one broker's handlers."""
 
-    def __init__(self, broker: "Broker", apis: dict[int, Api]) -> None:
+    def __init__(self, broker: "Broker", apis: dict[int, Api], listener: str) -> None:
         self._broker = broker
         self._apis = apis
+        self._listener = listener
         self._served = {api.key: api.served for api in apis.values()}
 
-    def serve(self, peer: str, frame: memoryview) -> Any:
+    def serve(self, peer: str, frame: memoryview) -> Answer | Later:
         """Answer one frame. Raises `Rejected` where the connection must be closed."""
         try:
             request = decode_request(frame, self._served)
@@ -80,6 +85,7 @@ class Dispatcher:
             raise
         call = Call(
             self._broker,
+            self._listener,
             request.version,
             request.client_id or "",
             peer.rpartition(":")[0],
@@ -87,10 +93,8 @@ class Dispatcher:
             response(request.api_key, request.version),
         )
         result = self._apis[request.api_key].handle(call)
-        if isinstance(result, asyncio.Future):
-            return _encoded_later(request, result)
-        if iscoroutine(result):
-            return _encoded(request, result)
+        if isinstance(result, asyncio.Future) or iscoroutine(result):
+            return Later(result, lambda body: _encode(request, body))
         return _encode(request, result)
 
     def _unsupported_api_versions(self, header: RequestHeader) -> Answer:
@@ -116,23 +120,3 @@ def _encode(request: Request, body: Any) -> Answer:
     if body is None:
         return None
     return encode_response(request.api_key, request.version, request.correlation_id, body)
-
-
-async def _encoded(request: Request, body: Awaitable[Any]) -> Answer:
-    return _encode(request, await body)
-
-
-def _encoded_later(request: Request, body: "asyncio.Future[Any]") -> "asyncio.Future[Answer]":
-    answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-
-    def done(body: "asyncio.Future[Any]") -> None:
-        if answer.cancelled():
-            return
-        error = body.exception()
-        if error is None:
-            answer.set_result(_encode(request, body.result()))
-        else:
-            answer.set_exception(error)
-
-    body.add_done_callback(done)
-    return answer

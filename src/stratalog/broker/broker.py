@@ -4,8 +4,9 @@ In: a handler's question. Out: its answer. It holds no state of its own but the 
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -19,12 +20,19 @@ from stratalog.broker.tiering import Tiering
 from stratalog.config import BrokerConfig, ConfigEntry, describe_broker, describe_topic
 from stratalog.coordinators.turn import GroupSettings
 from stratalog.errors import ErrorCode, Rejected
-from stratalog.log.partition_log import Slices
-from stratalog.metadata.image import METADATA_VERSION, METADATA_VERSION_LEVEL, NO_LEADER
+from stratalog.log.partition_log import Slices, Tiered
+from stratalog.metadata.image import (
+    METADATA_VERSION,
+    METADATA_VERSION_LEVEL,
+    NO_LEADER,
+    Endpoint,
+)
 from stratalog.ports import Outside
 from stratalog.quorum.controller import Created, Deleted, NewTopic, check_topic_name
+from stratalog.replication.fetch_sessions import FetchSessions
 
 _MILLISECOND: Final = timedelta(milliseconds=1)
+_ATTEMPTS_MAX: Final = 5
 LiveBroker = tuple[int, str, int, str | None]
 
 
@@ -44,8 +52,6 @@ class Broker:
         metadata: ClusterMetadata,
         hosting: Hosting,
         tiering: Tiering | None,
-        *,
-        spawn: Callable[[Any], None],
     ) -> None:
         self.config = config
         self.clock = outside.clock
@@ -60,7 +66,9 @@ class Broker:
             outside.entropy,
             partition_count=self._offsets_partitions,
             create_topic=self._create_offsets_topic,
-            spawn=spawn,
+        )
+        self.fetch_sessions: FetchSessions[Any] = FetchSessions(
+            config.int("max.incremental.fetch.session.cache.slots"), outside.entropy
         )
         self._producer_ids = range(0)
         self._producer_ids_asked = asyncio.Lock()
@@ -70,12 +78,17 @@ class Broker:
         """A request's duration, whatever its type in that version, as milliseconds."""
         return value if isinstance(value, int) else value // _MILLISECOND
 
-    def live_brokers(self) -> list[LiveBroker]:
-        """(node id, host, port, rack) of each broker that is not fenced."""
+    def live_brokers(self, listener: str) -> list[LiveBroker]:
+        """(node id, host, port, rack) of each broker that is not fenced, as clients of `listener` reach it.
+
+        A broker without that listener is told by its first. None while this broker has not said where it is.
+        """
+        if not self.metadata.registered:
+            return []
         return [
-            (broker.id, broker.endpoints[0].host, broker.endpoints[0].port, broker.rack)
+            (broker.id, endpoint.host, endpoint.port, broker.rack)
             for broker in self.metadata.image.brokers.values()
-            if broker.is_active and broker.endpoints
+            if broker.is_active and (endpoint := _endpoint(broker.endpoints, listener)) is not None
         ]
 
     def partition_error(self, topic_id: UUID, index: int) -> ErrorCode:
@@ -83,45 +96,94 @@ class Broker:
         partition = self.metadata.image.partition(topic_id, index)
         if partition is None or partition.leader == NO_LEADER:
             return ErrorCode.leader_not_available
+        if partition.leader == self.node_id:
+            hosted = self.hosting.by_id.get((topic_id, index))
+            if hosted is None or hosted.directory.failure is not None:
+                return ErrorCode.leader_not_available
         return ErrorCode.none
 
-    def check_in_sync_replicas(self, hosted: HostedPartition, acks: int) -> None:
+    def check_in_sync_replicas(self, hosted: HostedPartition) -> None:
         """Raise Rejected(NOT_ENOUGH_REPLICAS) where acks=all cannot mean what the topic demands."""
-        if acks == -1 and len(hosted.replica.isr) < hosted.log.config.min_insync_replicas:
+        if len(hosted.replica.isr) < hosted.log.config.min_insync_replicas:
             raise Rejected(
                 ErrorCode.not_enough_replicas,
                 f"{hosted.identity} has {len(hosted.replica.isr)} in-sync replicas; "
                 f"min.insync.replicas is {hosted.log.config.min_insync_replicas}",
             )
 
-    async def read_tiered(
-        self, hosted: HostedPartition, offset: int, max_bytes: int, end_offset: int
+    # Reading
+
+    def read(
+        self,
+        hosted: HostedPartition,
+        offset: int,
+        max_bytes: int,
+        end_offset: int,
+        *,
+        minimum_one_batch: bool,
+    ) -> Slices | Awaitable[Slices]:
+        """As `HostedPartition.read`; what has left the local disk comes from the bucket."""
+        try:
+            found = hosted.read(
+                offset, max_bytes, end_offset=end_offset, minimum_one_batch=minimum_one_batch
+            )
+        except Tiered:
+            return self._tier(hosted).read(
+                hosted, offset, max_bytes, end_offset, minimum_one_batch=minimum_one_batch
+            )
+        if isinstance(found, Slices):
+            return found
+        span = (offset, max_bytes, end_offset)
+        return self._or_tiered(hosted, found, span, minimum_one_batch=minimum_one_batch)
+
+    async def _or_tiered(
+        self,
+        hosted: HostedPartition,
+        local: Awaitable[Slices],
+        span: tuple[int, int, int],
+        *,
+        minimum_one_batch: bool,
     ) -> Slices:
-        """Batches that have left the local disk, from the bucket."""
+        try:
+            return await local
+        except Tiered:  # it left while we waited for the drive
+            return await self._tier(hosted).read(hosted, *span, minimum_one_batch=minimum_one_batch)
+
+    def _tier(self, hosted: HostedPartition) -> Tiering:
         if self.tiering is None:
             raise Rejected(
-                ErrorCode.offset_out_of_range, f"{hosted.identity} has no offset {offset}"
+                ErrorCode.kafka_storage_error,
+                f"{hosted.identity} is in a bucket; tier.url is not set",
             )
-        return await self.tiering.read(hosted, offset, max_bytes, end_offset)
+        return self.tiering
 
     async def offset_for_timestamp(
         self, hosted: HostedPartition, timestamp: int
     ) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record at or after `timestamp`, in bucket or on disk; None if none is."""
-        if self.tiering is not None:
-            found = await self.tiering.offset_for_timestamp(hosted, timestamp)
-            if found is not None:
-                return found
-        local = await hosted.directory.look(hosted.log.offset_for_timestamp(timestamp))
-        return None if local is None else (local[0], local[1])
+        """(offset, timestamp) of the first record at or after `timestamp`, in bucket or on disk; None if none is.
+
+        Raises `Rejected`, retriable where the bucket cannot be asked: what is on disk would be the wrong answer.
+        """
+        for _ in range(_ATTEMPTS_MAX):
+            log = hosted.log
+            start = log.local_start_offset
+            if log.log_start_offset < start:
+                found = await self._tier(hosted).offset_for_timestamp(hosted, timestamp)
+                if found is not None:
+                    return found
+            local = await hosted.look(partial(log.offset_for_timestamp, timestamp))
+            if log.local_start_offset == start:
+                return None if local is None else (local[0], local[1])
+        raise Rejected(ErrorCode.leader_not_available, f"{hosted.identity}: retention is under way")
 
     async def max_timestamp(self, hosted: HostedPartition) -> tuple[int, int]:
         """(offset, timestamp) of the record with the latest timestamp; (-1, -1) for an empty log."""
-        latest = max(segment.max_timestamp for segment in hosted.log.segments)
-        local = await hosted.directory.look(hosted.log.offset_for_timestamp(latest))
+        log = hosted.log
+        latest = max(segment.max_timestamp for segment in log.segments)
+        local = await hosted.look(partial(log.offset_for_timestamp, latest))
         found = (-1, -1) if local is None else (local[0], local[1])
-        if self.tiering is not None:
-            tiered = await self.tiering.max_timestamp(hosted)
+        if log.log_start_offset < log.local_start_offset:
+            tiered = await self._tier(hosted).max_timestamp(hosted)
             if tiered is not None and tiered[1] >= found[1]:
                 return tiered
         return found
@@ -142,13 +204,16 @@ class Broker:
 
     async def create_automatically(self, names: Sequence[str]) -> dict[str, ErrorCode]:
         """Create topics with the broker's defaults; what failed, by name."""
-        asked = []
-        for name in names:
-            if name in self.internal_topics:
-                await self.groups.ensure_topic()
-            else:
-                asked.append(NewTopic(name, -1, -1, {}, {}))
-        created = await self.create_topics(asked)
+        try:
+            asked = []
+            for name in names:
+                if name in self.internal_topics:
+                    await self.groups.ensure_topic()
+                else:
+                    asked.append(NewTopic(name, -1, -1, {}, {}))
+            created = await self.create_topics(asked)
+        except Rejected as error:
+            return dict.fromkeys(names, error.code)
         fine = (ErrorCode.none, ErrorCode.topic_already_exists)
         return {topic.name: topic.error for topic in created if topic.error not in fine}
 
@@ -198,6 +263,10 @@ class Broker:
                 raise Rejected(ErrorCode.coordinator_not_available, created.message or "")
 
 
+def _endpoint(endpoints: Sequence[Endpoint], listener: str) -> Endpoint | None:
+    return next((one for one in endpoints if one.name == listener), next(iter(endpoints), None))
+
+
 def _group_settings(config: BrokerConfig) -> GroupSettings:
     return GroupSettings(
         initial_rebalance_delay_ms=config.int("group.initial.rebalance.delay.ms"),
@@ -206,4 +275,5 @@ def _group_settings(config: BrokerConfig) -> GroupSettings:
         size_max=config.int("group.max.size"),
         offset_metadata_bytes_max=config.int("offset.metadata.max.bytes"),
         offsets_retention_minutes=config.int("offsets.retention.minutes"),
+        offsets_retention_check_interval_ms=config.int("offsets.retention.check.interval.ms"),
     )

@@ -7,17 +7,20 @@ A quorum of one today: opening the log makes this node its leader, in an epoch a
 first record of it is written.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from stratalog.broker.directory import LogDirectory
-from stratalog.broker.hosting import METADATA_DIRECTORY
+import structlog
+
+from stratalog.broker.directory import Failure, LogDirectory
 from stratalog.broker.partition import HostedPartition, PartitionIdentity
 from stratalog.broker.runtime import Runtime, load
+from stratalog.broker.survey import METADATA_DIRECTORY
 from stratalog.config import BrokerConfig, LogConfig, check_topic_configs
-from stratalog.errors import Corrupt, UserError
+from stratalog.errors import Corrupt, Rejected, UserError
 from stratalog.log.effects import ListDirectory, Program, Read, Unlink, WriteFile
 from stratalog.log.partition_log import PartitionLog, create
 from stratalog.log.recovery import load as recover
@@ -60,10 +63,11 @@ from stratalog.replication.partition import PartitionReplica
 from stratalog.statemachine import Decision
 from stratalog.wire.batch import BatchHeader, parse_header
 from stratalog.wire.internal.control_records import VotersRecord
+from stratalog.wire.internal.metadata_records import RemoveTopicRecord
 from stratalog.wire.records import Record
 
 A = TypeVar("A")
-OnChange = Callable[[Image, Iterable[UUID], Iterable[UUID]], Awaitable[None]]
+OnChange = Callable[[Image, Delta], "asyncio.Future[None] | None"]
 _FILE_BYTES_MAX: Final = 1 << 30
 _LOG_CONFIG: Final = LogConfig(retention_ms=-1, segment_bytes=1 << 30)
 _STATE_PATH: Final = f"{METADATA_DIRECTORY}/{QUORUM_STATE_FILE}"
@@ -82,7 +86,7 @@ class ClusterMetadata:
         *,
         on_change: OnChange,
     ) -> None:
-        """`on_change(image, changed topic ids, deleted topic ids)` is awaited before the answer of what changed them."""
+        """`on_change(image, delta)` acts on a change; the answer of what changed it waits for its future."""
         self.cluster_id = cluster_id
         self._config = config
         self._outside = outside
@@ -94,9 +98,16 @@ class ClusterMetadata:
         self._runtime: Runtime[Any] | None = None
         self._state = QuorumState()
         self._broker_epoch = -1
-        self._delta = Delta(EMPTY)
         self._loaded_from = 0
         self._loaded_epoch = -1
+        self._snapshotting = False
+        self._log = structlog.get_logger()
+        self.keep_log: Callable[[], bool] = lambda: False
+        """Whether somebody still needs records that a snapshot does not have (deletions)."""
+        self.registered = False
+        """Whether the image says where this broker can be reached now, and not before it was restarted."""
+        self.removed_topics: set[UUID] = set()
+        """Topics whose deletion was replayed at the start: a crash may have come before their directories went."""
 
     @property
     def image(self) -> Image:
@@ -137,7 +148,7 @@ class ClusterMetadata:
             self._loaded_from = image.offset + 1
             partition = await self._open_log(exists=found.exists, start_offset=self._loaded_from)
             await load(partition, self._replay_loaded)
-        except Corrupt as error:
+        except (Corrupt, Rejected) as error:
             raise UserError(
                 f"{self._directory.path}/{METADATA_DIRECTORY} cannot be read: {error}"
             ) from error
@@ -147,13 +158,15 @@ class ClusterMetadata:
             encode=encode_batch,
             replay=self._replay,
             flush=True,
-            committed=self._act,
         )
         await self._become_leader(partition)
 
     async def lead(self) -> None:
-        """First records of an empty log: the metadata version."""
-        await self._submit(lambda _now: self._controller.bootstrap())
+        """First records of an empty log: the metadata version. Raises UserError for a version we do not know."""
+        try:
+            await self._submit(lambda _now: self._controller.bootstrap())
+        except Corrupt as error:
+            raise UserError(f"{self._directory.path}/{METADATA_DIRECTORY}: {error}") from error
 
     async def register(self, endpoints: Sequence[Endpoint]) -> None:
         """Register this broker in a new incarnation, unfence it, and let it lead what it led in new leader epochs."""
@@ -171,6 +184,7 @@ class ClusterMetadata:
             lambda _now: self._controller.unfence_broker(self._node_id, self._broker_epoch)
         )
         await self._submit(lambda _now: self._controller.activate_leaders(self._node_id))
+        self.registered = True
 
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool
@@ -197,7 +211,10 @@ class ClusterMetadata:
         """Close the log cleanly."""
         if self._runtime is not None and self._directory.failure is None:
             partition = self._runtime.partition
-            await partition.perform(partition.log.close(self._outside.clock.now_ms()))
+            try:
+                await partition.perform(partition.log.close(self._outside.clock.now_ms()))
+            except Rejected as error:
+                self._log.error("metadata log not closed cleanly", reason=error.message)
 
     async def _submit(self, decide: Callable[[int], Decision[Any, A]]) -> A:
         assert self._runtime is not None, "open first"
@@ -245,9 +262,7 @@ class ClusterMetadata:
         self._controller.start_epoch(state.leader_epoch)
         now_ms = self._outside.clock.now_ms()
         batch = memoryview(encode_control_batch(records, now_ms))
-        appended = await partition.append(
-            batch, [parse_header(batch)], now_ms, origin="coordinator", flush=True
-        )
+        appended = await partition.commit(batch, parse_header(batch), now_ms, flush=True)
         self._controller.replay_batch(appended.base_offset, records)
 
     def _replay_loaded(self, header: BatchHeader, record: Record) -> None:
@@ -257,36 +272,50 @@ class ClusterMetadata:
                 self._controller.start_epoch(header.leader_epoch)
             decoded = decode_record(record, is_control=header.is_control)
             self._controller.replay(record.offset, decoded)
+            if isinstance(decoded, RemoveTopicRecord):
+                self.removed_topics.add(decoded.topic_id)
 
-    def _replay(self, base_offset: int, records: Sequence[Any]) -> None:
-        self._delta = self._controller.replay_batch(base_offset, records)
+    def _replay(self, base_offset: int, records: Sequence[Any]) -> "asyncio.Future[None] | None":
+        delta = self._controller.replay_batch(base_offset, records)
+        done = self._on_change(self.image, delta)
+        self._snapshot_if_due()
+        return done
 
-    async def _act(self) -> None:
-        delta = self._delta
-        changed = set(delta.changed_topics)
-        for kind, name in delta.changed_configs:
-            topic = self.image.topic(name) if kind == ResourceType.TOPIC else None
-            if topic is not None:
-                changed.add(topic.id)
-        await self._on_change(self.image, changed, delta.deleted_topics)
-        await self._snapshot_if_due()
+    def _snapshot_if_due(self) -> None:
+        """Write a snapshot once the log has `metadata.log.max.record.bytes.between.snapshots`; drop what it stands for.
 
-    async def _snapshot_if_due(self) -> None:
-        """Write a snapshot once the log has `metadata.log.max.record.bytes.between.snapshots`; drop what it stands for."""
+        Called right after a replay: nothing is decided that the image has not, so it stands for all before the roll.
+        """
         assert self._runtime is not None
         log = self._runtime.partition.log
-        if log.size < self._config.int("metadata.log.max.record.bytes.between.snapshots"):
+        limit = self._config.int("metadata.log.max.record.bytes.between.snapshots")
+        if self._snapshotting or log.size < limit or self._directory.failure is not None:
+            return
+        if self.keep_log():
             return
         now_ms = self._outside.clock.now_ms()
         identity = snapshot_id(self.image)
+        assert identity.end_offset == log.next_offset
         data = encode_snapshot(
             self.image, now_ms, now_ms, snapshot_control(self._controller.voters)
         )
         path = f"{METADATA_DIRECTORY}/{identity.file_name()}"
-        await self._directory.write([*log.roll(now_ms), WriteFile(path, data)])
-        log.raise_log_start(identity.end_offset)
-        await self._directory.write(log.due(now_ms))
-        await self._directory.run(_drop_older(identity))
+
+        def written(error: Failure) -> None:
+            self._snapshotting = False
+            if error is None and self._directory.failure is None:
+                log.raise_log_start(identity.end_offset)
+                self._directory.perform(log.due(now_ms), self._tell)
+                dropped = self._directory.run(_drop_older(identity))
+                dropped.add_done_callback(lambda dropped: self._tell(dropped.exception()))
+            self._tell(error)
+
+        self._snapshotting = True
+        self._directory.perform([*log.roll(now_ms), WriteFile(path, data)], written)
+
+    def _tell(self, error: Failure) -> None:
+        if error is not None:
+            self._log.error("metadata snapshot", reason=str(error))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,14 @@ Requests are started in order. A handler that answers at once or returns a futur
 the next request may start while the future is pending (a producer's pipelined batches); one that returns a
 coroutine is run to its end first, as Kafka does with every request of a connection. Reading stops while too much is
 unanswered or the client does not read its answers, so a connection's memory is bounded.
+
+Whatever a handler does wrong costs this connection, and nothing else.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
-from inspect import iscoroutine
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import structlog
@@ -21,19 +23,27 @@ from stratalog.ports import Buffer
 from stratalog.wire.frames import FrameReader
 
 _IN_FLIGHT_MAX: Final = 32
-_FRAMES_MAX: Final = 16
+_WAITING_FRAMES_MAX: Final = 16
+_WAITING_BYTES_MAX: Final = 1 << 20
 
-# One request's bytes -> its answer's buffers, None where it wants no answer; or a future or coroutine of that.
 Answer = list[Buffer] | None
-Serve = Callable[[str, memoryview], Any]
+"""An answer's buffers, None where the request wants none."""
+
+
+@dataclass(slots=True)
+class Later:
+    """An answer to come: `work` gives what `encode` makes buffers of."""
+
+    work: "asyncio.Future[Any] | Coroutine[Any, Any, Any]"
+    encode: Callable[[Any], Answer]
+
+
+Serve = Callable[[str, memoryview], Answer | Later]
 """Peer and frame to answer."""
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The server's end of one connection.
-
-    `scratch` is where small frames arrive; the connections of one event loop share it, so that idle ones cost nothing.
-    """
+    """The server's end of one connection."""
 
     def __init__(
         self,
@@ -41,38 +51,57 @@ class Connection(asyncio.BufferedProtocol):
         *,
         frame_bytes_max: int,
         scratch: bytearray,
-        opened: Callable[["Connection"], None],
+        opened: Callable[["Connection"], bool],
         closed: Callable[["Connection"], None],
     ) -> None:
+        """`opened` says whether the connection is welcome; `scratch` is shared by all connections of a loop."""
         self.peer = ""
+        self.active_s = 0.0
+        """When the last bytes came, in the loop's time."""
         self._serve = serve
         self._opened = opened
         self._closed = closed
         self._reader = FrameReader(frame_bytes_max, scratch)
         self._frames: deque[memoryview] = deque()
-        self._answers: deque[asyncio.Future[Answer]] = deque()
+        self._waiting_bytes = 0
+        self._answers: deque[tuple[asyncio.Future[Any], Callable[[Any], Answer]]] = deque()
         self._transport: asyncio.Transport | None = None
-        self._serial: asyncio.Task[Answer] | None = None
+        self._serial: asyncio.Task[Any] | None = None
         self._reading = True
         self._writable = True
+        self._finishing = False
+        self._loop = asyncio.get_running_loop()
         self._log = structlog.get_logger()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is asked that is not answered."""
+        return not self._answers and not self._frames and self._serial is None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Not asserted: uvloop's transports have all of asyncio.Transport, but do not derive from it.
         self._transport = cast(asyncio.Transport, transport)
+        self.active_s = self._loop.time()
         peer = transport.get_extra_info("peername")
         self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
-        self._opened(self)
+        if not self._opened(self):
+            self.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.get_buffer(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
+        self.active_s = self._loop.time()
         try:
-            self._frames.extend(self._reader.buffer_updated(nbytes))
+            frames = self._reader.buffer_updated(nbytes)
         except Rejected as error:
             self.refuse(error.message)
             return
+        if self._finishing:
+            return
+        for frame in frames:
+            self._frames.append(frame)
+            self._waiting_bytes += len(frame)
         self._advance()
 
     def pause_writing(self) -> None:
@@ -85,27 +114,41 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         return False
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's name
         self._transport = None
-        self._frames.clear()
+        self._forget()
         self._answers.clear()
+        if self._serial is not None:
+            self._serial.cancel()  # nobody waits for it: a fetch, a join
         self._closed(self)
 
     def refuse(self, why: str) -> None:
         """Close this connection because of what it sent, with a line in the log."""
-        self._log.warning("connection closed", peer=self.peer, reason=why)
+        if self._transport is not None and not self._transport.is_closing():
+            self._log.warning("connection closed", peer=self.peer, reason=why)
         self.close()
+
+    def finish(self) -> None:
+        """Start nothing more; close once what was started is answered."""
+        self._finishing = True
+        self._forget()
+        self._advance()
 
     def close(self) -> None:
         """Close after what is already written has left."""
         if self._transport is not None:
-            self._frames.clear()
+            self._forget()
             self._transport.close()
 
     def abort(self) -> None:
         """Close now, whatever has not left."""
         if self._transport is not None:
+            self._forget()
             self._transport.abort()
+
+    def _forget(self) -> None:
+        self._frames.clear()
+        self._waiting_bytes = 0
 
     def _advance(self) -> None:
         """Start what may start, then read on or stop reading."""
@@ -115,11 +158,21 @@ class Connection(asyncio.BufferedProtocol):
             and self._writable
             and len(self._answers) < _IN_FLIGHT_MAX
         ):
-            self._start(self._frames.popleft())
+            frame = self._frames.popleft()
+            self._waiting_bytes -= len(frame)
+            self._start(frame)
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        wanted = len(self._frames) < _FRAMES_MAX and self._writable
+        if self._finishing:
+            if self.is_idle:
+                transport.close()
+            return
+        wanted = (
+            self._writable
+            and self._waiting_bytes < _WAITING_BYTES_MAX
+            and len(self._frames) < _WAITING_FRAMES_MAX
+        )
         if wanted != self._reading:
             self._reading = wanted
             (transport.resume_reading if wanted else transport.pause_reading)()
@@ -127,43 +180,68 @@ class Connection(asyncio.BufferedProtocol):
     def _start(self, frame: memoryview) -> None:
         try:
             result = self._serve(self.peer, frame)
-        except Rejected as error:
-            self.refuse(error.message)
+        except BaseException as error:  # noqa: BLE001 - carried to the log; the connection ends
+            self._fail(error)
             return
-        if iscoroutine(result):
-            self._serial = asyncio.create_task(result)
-            self._serial.add_done_callback(self._serial_done)
-        elif isinstance(result, asyncio.Future):
-            self._answers.append(result)
-            result.add_done_callback(self._flush)
-        elif not self._answers:
+        if not isinstance(result, Later):
+            result = Later(_done(self._loop, result), _as_it_is) if self._answers else result
+        if not isinstance(result, Later):
             self._write(result)
+        elif isinstance(result.work, asyncio.Future):
+            self._answers.append((result.work, result.encode))
+            result.work.add_done_callback(self._flush)
         else:
-            ready: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-            ready.set_result(result)
-            self._answers.append(ready)
+            self._serial = self._loop.create_task(result.work)
+            self._answers.append((self._serial, result.encode))
+            self._serial.add_done_callback(self._serial_done)
 
-    def _serial_done(self, task: "asyncio.Task[Answer]") -> None:
+    def _serial_done(self, task: "asyncio.Task[Any]") -> None:
         self._serial = None
-        self._answers.append(task)
         self._flush(task)
 
-    def _flush(self, _done: "asyncio.Future[Answer]") -> None:
-        while self._answers and self._answers[0].done():
-            answer = self._answers.popleft()
-            error = answer.exception() if not answer.cancelled() else asyncio.CancelledError()
-            if error is None:
-                self._write(answer.result())
-            elif isinstance(error, Rejected):
-                self.refuse(error.message)
-            else:
-                self._log.error("request failed", peer=self.peer, exc_info=error)
+    def _flush(self, done: "asyncio.Future[Any]") -> None:
+        """Write the answers whose turn it is."""
+        if self._transport is None:
+            self._give_up(done)
+            return
+        while self._answers and self._answers[0][0].done():
+            work, encode = self._answers.popleft()
+            try:
+                self._write(encode(work.result()))
+            except asyncio.CancelledError:
                 self.close()
+            except BaseException as error:  # noqa: BLE001 - as above
+                self._fail(error)
         self._advance()
+
+    def _give_up(self, done: "asyncio.Future[Any]") -> None:
+        """Nobody is there to answer; a bug is told all the same."""
+        error = None if done.cancelled() else done.exception()
+        if error is not None and not isinstance(error, Rejected):
+            self._log.error("request failed", peer=self.peer, exc_info=error)
+
+    def _fail(self, error: BaseException) -> None:
+        if isinstance(error, Rejected):
+            self.refuse(error.message)
+            return
+        self._log.error("request failed", peer=self.peer, exc_info=error)
+        self.close()
 
     def _write(self, buffers: Answer) -> None:
         transport = self._transport
         if buffers is None or transport is None or transport.is_closing():
             return
-        for buffer in buffers:
-            transport.write(buffer)
+        if len(buffers) == 1:
+            transport.write(buffers[0])
+        else:
+            transport.writelines(buffers)
+
+
+def _as_it_is(answer: Answer) -> Answer:
+    return answer
+
+
+def _done(loop: asyncio.AbstractEventLoop, answer: Answer) -> "asyncio.Future[Answer]":
+    ready: asyncio.Future[Answer] = loop.create_future()
+    ready.set_result(answer)
+    return ready

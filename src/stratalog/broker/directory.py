@@ -6,21 +6,58 @@ decides anything about a log.
 Every directory has threads of its own, one that writes and some that read, so a stalled drive holds up its own
 partitions and nobody else's. What waits to be written is bounded in bytes: producers ask `has_room` first and
 wait for `room`. The first failure (EIO, unmounted, full) takes the whole directory offline, as in Kafka: a drive
-that lost one write cannot be trusted with the order of the next.
+that lost one write cannot be trusted with the order of the next, so nothing is written after it.
+
+The writing thread takes whatever waits in one go: a busy directory costs the loop one completion per burst.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from stratalog.errors import ErrorCode, Rejected
+import structlog
+
+from stratalog.errors import ErrorCode, Rejected, Unavailable
 from stratalog.log.effects import Append, Effect, Program, perform, run
 from stratalog.ports import Disk, Worker, Workers
 
 T = TypeVar("T")
+Failure = BaseException | None
+Done = Callable[[Failure], None]
+"""Called on the event loop with what went wrong, or None."""
 _IN_FLIGHT_BYTES_MAX: Final = 64 << 20
+_JOBS_AT_ONCE: Final = 64
 _READERS: Final = 2
+
+
+class _Job:
+    """One thing to do in order: effects, or a program with a result."""
+
+    __slots__ = ("bytes", "done", "effects", "error", "program", "result")
+
+    def __init__(
+        self, effects: Sequence[Effect], program: Program[Any] | None, size: int, done: Done
+    ) -> None:
+        self.effects = effects
+        self.program = program
+        self.bytes = size
+        self.done = done
+        self.result: Any = None
+        self.error: Failure = None
+
+    def run(self, disk: Disk) -> Failure:
+        """Do it; returns what the directory must not survive."""
+        try:
+            if self.program is not None:
+                self.result = run(disk, self.program)
+            for effect in self.effects:
+                perform(disk, effect)
+        except BaseException as error:  # noqa: BLE001 - carried to whoever waits for the job
+            self.error = error
+            harmless = self.program is not None and not _is_drive_failure(error)
+            return None if harmless else error
+        return None
 
 
 class LogDirectory:
@@ -33,17 +70,24 @@ class LogDirectory:
         workers: Workers,
         *,
         in_flight_bytes_max: int = _IN_FLIGHT_BYTES_MAX,
-        on_failed: Callable[["LogDirectory", OSError], None] = lambda _directory, _error: None,
+        on_failed: Callable[["LogDirectory", BaseException], None] = lambda _directory, _error: (
+            None
+        ),
     ) -> None:
         self.path = path
         self.disk = disk
-        self.failure: OSError | None = None
+        self.failure: Failure = None
         self.in_flight_bytes = 0
         self._in_flight_bytes_max = in_flight_bytes_max
         self._on_failed = on_failed
         self._writer: Worker = workers.start(f"write {path}")
         self._reader: Worker = workers.start(f"read {path}", _READERS)
+        self._jobs: deque[_Job] = deque()
+        self._busy = False
+        self._broken: Failure = None  # the writing thread's own view of `failure`, at once
         self._room: deque[asyncio.Future[None]] = deque()
+        self._idle: asyncio.Future[None] | None = None
+        self._log = structlog.get_logger()
 
     @property
     def has_room(self) -> bool:
@@ -57,28 +101,33 @@ class LogDirectory:
             self._room.append(waiter)
             await waiter
 
-    def write(self, effects: Sequence[Effect]) -> "asyncio.Future[None]":
-        """Perform effects after all earlier ones. The future fails with KAFKA_STORAGE_ERROR on a failed directory."""
+    def perform(self, effects: Sequence[Effect], done: Done) -> None:
+        """Perform effects after all earlier ones, then call `done`; calls come in the order of the effects.
+
+        On a failed directory `done` gets Rejected(KAFKA_STORAGE_ERROR), as soon as it is known; raises the same where
+        it is known already.
+        """
         self.check()
         size = 0
         for effect in effects:
             if type(effect) is Append:
                 for buffer in effect.buffers:
                     size += len(buffer)
-        self.in_flight_bytes += size
+        self._queue(_Job(effects, None, size, done))
 
-        def perform_all() -> None:
-            if self.failure is not None:
-                raise self.failure
-            for effect in effects:
-                perform(self.disk, effect)
-
-        return self._finishing(self._writer.submit(perform_all), size)
+    def write(self, effects: Sequence[Effect]) -> "asyncio.Future[None]":
+        """As `perform`, with a future."""
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.perform(effects, lambda error: _settle(answer, None, error))
+        return answer
 
     def run(self, program: Program[T]) -> "asyncio.Future[T]":
         """Run a program that may write, after all earlier effects."""
         self.check()
-        return self._finishing(self._writer.submit(lambda: run(self.disk, program)), 0)
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        job = _Job((), program, 0, lambda error: _settle(answer, job.result, error))
+        self._queue(job)
+        return answer
 
     def read(self, path: str, position: int, size: int) -> "bytes | asyncio.Future[bytes]":
         """Bytes at once where the page cache has them, else from a reader thread."""
@@ -86,55 +135,122 @@ class LogDirectory:
         found = self.disk.try_read(path, position, size)
         if found is not None:
             return found
-        return self._finishing(self._reader.submit(lambda: self.disk.read(path, position, size)), 0)
+        return self._reading(lambda: self.disk.read(path, position, size))
 
     def look(self, program: Program[T]) -> "asyncio.Future[T]":
-        """Run a program that only reads, on a reader thread."""
+        """Run a program whose order among writes does not matter, on a reader thread."""
         self.check()
-        return self._finishing(self._reader.submit(lambda: run(self.disk, program)), 0)
+        return self._reading(lambda: run(self.disk, program))
+
+    def space(self) -> "asyncio.Future[tuple[int, int]]":
+        """Bytes in all and free bytes of the file system, from a reader thread: a stalled drive answers late."""
+        self.check()
+        return self._reading(lambda: (self.disk.total_bytes(), self.disk.free_bytes()))
 
     def check(self) -> None:
         """Raise `Rejected(KAFKA_STORAGE_ERROR)` where the directory has failed."""
         if self.failure is not None:
-            raise Rejected(ErrorCode.kafka_storage_error, f"{self.path}: {self.failure}")
+            raise self._refusal(self.failure)
 
-    def fail(self, error: OSError) -> None:
+    def fail(self, error: BaseException) -> None:
         """Take the directory offline, once."""
         if self.failure is None:
-            self.failure = error
+            self.failure = self._broken = error
             self._on_failed(self, error)
             self._wake()
 
     async def close(self) -> None:
         """Finish what is queued, end the threads, release the lock."""
+        while self._busy:
+            self._idle = asyncio.get_running_loop().create_future()
+            await self._idle
+        self.failure = self.failure or Unavailable("it is closed")
         await self._writer.close()
         await self._reader.close()
         self.disk.close()
 
-    def _finishing(self, work: "asyncio.Future[T]", size: int) -> "asyncio.Future[T]":
-        """`work`, with a drive's OSError turned into the directory's failure and KAFKA_STORAGE_ERROR."""
+    def _queue(self, job: _Job) -> None:
+        self.in_flight_bytes += job.bytes
+        self._jobs.append(job)
+        if not self._busy:
+            self._start()
+
+    def _start(self) -> None:
+        self._busy = True
+        self._writer.submit(self._work).add_done_callback(self._worked)
+
+    def _work(self) -> list[_Job]:
+        """On the writing thread: do what waits, up to the first failure; what is behind it fails likewise."""
+        done: list[_Job] = []
+        while self._jobs and len(done) < _JOBS_AT_ONCE:
+            job = self._jobs.popleft()
+            if self._broken is not None:
+                job.error = self._broken
+            else:
+                self._broken = job.run(self.disk)
+            done.append(job)
+        return done
+
+    def _worked(self, work: "asyncio.Future[list[_Job]]") -> None:
+        done = work.result()
+        if self._jobs:
+            self._start()  # first: the drive need not wait for us
+        else:
+            self._busy = False
+        if self._broken is not None:
+            self.fail(self._broken)
+        for job in done:
+            self.in_flight_bytes -= job.bytes
+        if self._room and self.has_room:
+            self._wake()
+        for job in done:
+            self._tell(job)
+        if not self._busy and self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+
+    def _tell(self, job: _Job) -> None:
+        error = job.error
+        if error is not None and (job.program is None or _is_drive_failure(error)):
+            error = self._refusal(error)
+        try:
+            job.done(error)
+        except BaseException as bug:  # noqa: BLE001 - carried to the log, and to every user of the directory
+            # What a completion leaves undone is unknown: nothing more may be built on it.
+            self._log.error("completion failed", path=self.path, exc_info=bug)
+            self.fail(bug)
+
+    def _reading(self, call: Callable[[], T]) -> "asyncio.Future[T]":
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         def finished(work: "asyncio.Future[T]") -> None:
-            self.in_flight_bytes -= size
-            if self._room and self.has_room:
-                self._wake()
             error = work.exception()
-            if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+            if _is_drive_failure(error):
+                assert error is not None
                 self.fail(error)
-                error = Rejected(ErrorCode.kafka_storage_error, f"{self.path}: {error}")
-            if answer.cancelled():
-                return
-            if error is None:
-                answer.set_result(work.result())
-            else:
-                answer.set_exception(error)
+                error = self._refusal(error)
+            _settle(answer, None if error is not None else work.result(), error)
 
-        work.add_done_callback(finished)
+        self._reader.submit(call).add_done_callback(finished)
         return answer
+
+    def _refusal(self, error: BaseException) -> Rejected:
+        return Rejected(ErrorCode.kafka_storage_error, f"{self.path}: {error}")
 
     def _wake(self) -> None:
         waiting, self._room = self._room, deque()
         for waiter in waiting:
             if not waiter.done():
                 waiter.set_result(None)
+
+
+def _is_drive_failure(error: Failure) -> bool:
+    return isinstance(error, OSError | Unavailable) and not isinstance(error, FileNotFoundError)
+
+
+def _settle(answer: "asyncio.Future[Any]", result: Any, error: Failure) -> None:
+    if answer.done():
+        return
+    if error is None:
+        answer.set_result(result)
+    else:
+        answer.set_exception(error)

@@ -5,22 +5,31 @@ In: what group handlers ask. Out: answers, once what they decided is committed. 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, Final, TypeVar
+from uuid import UUID
 
+import structlog
+
+from stratalog.broker.directory import Failure
 from stratalog.broker.partition import HostedPartition
 from stratalog.broker.runtime import Runtime, load
 from stratalog.coordinators.groups import GroupShard
-from stratalog.coordinators.placement import partition_for
 from stratalog.coordinators.messages import (
+    DeleteGroup,
+    DeleteGroupAnswer,
+    GroupDescription,
+    Heartbeat,
     HeartbeatAnswer,
     JoinGroup,
     JoinGroupAnswer,
-    Heartbeat,
     LeaveGroup,
     LeaveGroupAnswer,
+    ListedGroup,
     OffsetCommit,
     OffsetCommitAnswer,
+    OffsetDelete,
+    OffsetDeleteAnswer,
     OffsetFetch,
     OffsetFetchAnswer,
     OffsetRecord,
@@ -28,6 +37,7 @@ from stratalog.coordinators.messages import (
     SyncGroup,
     SyncGroupAnswer,
 )
+from stratalog.coordinators.placement import partition_for
 from stratalog.coordinators.turn import GroupSettings
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.ports import Clock, Entropy
@@ -36,7 +46,9 @@ from stratalog.wire.batch import BatchHeader
 from stratalog.wire.records import Record, build_batch
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
+A = TypeVar("A")
 Token = asyncio.Future[Any]
+_UNKNOWN: Final = ErrorCode.unknown_server_error
 
 
 class Groups:
@@ -50,26 +62,39 @@ class Groups:
         *,
         partition_count: Callable[[], int],
         create_topic: Callable[[], Awaitable[None]],
-        spawn: Callable[[Any], None],
     ) -> None:
-        """`partition_count` is 0 until the offsets topic exists; `spawn` starts a coroutine of the broker's."""
+        """`partition_count` is 0 until the offsets topic exists."""
         self._settings = settings
         self._clock = clock
         self._entropy = entropy
         self._partition_count = partition_count
         self._create_topic = create_topic
         self._creating = asyncio.Lock()
-        self._spawn = spawn
         self._shards: dict[int, _Shard] = {}
+        self._loading: set[HostedPartition] = set()
+        self._closed = False
 
     async def lead(self, partition: HostedPartition) -> None:
         """Load a partition of the offsets topic that this broker leads now, then coordinate its groups."""
-        shard = _Shard(partition, self._settings, self._clock, self._entropy, self._spawn)
-        await shard.load()
-        self._shards[partition.identity.index] = shard
+        shard = _Shard(partition, self._settings, self._clock, self._entropy)
+        self._loading.add(partition)
+        try:
+            await shard.load()
+        finally:
+            self._loading.discard(partition)
+        if not self._closed and not partition.deleted:
+            self._shards[partition.identity.index] = shard
+
+    def resign(self, partition: HostedPartition) -> None:
+        """Coordinate no groups of this partition any more: it was deleted."""
+        shard = self._shards.get(partition.identity.index)
+        if shard is not None and shard.partition is partition:
+            del self._shards[partition.identity.index]
+            shard.close()
 
     def close(self) -> None:
-        """Set no timer any more."""
+        """Let everyone who waits go (NOT_COORDINATOR), set no timer any more."""
+        self._closed = True
         for shard in self._shards.values():
             shard.close()
         self._shards.clear()
@@ -104,10 +129,34 @@ class Groups:
         """Answers at once, after all earlier commits."""
         return await self._shard(request.group_id).fetch_offsets(request)
 
+    async def delete(self, request: DeleteGroup) -> DeleteGroupAnswer:
+        """Answers once the group is gone."""
+        return await self._ask(request.group_id, request, GroupShard.delete)  # type: ignore[no-any-return]
+
+    async def delete_offsets(self, request: OffsetDelete) -> OffsetDeleteAnswer:
+        """Answers once the offsets are gone."""
+        return await self._ask(request.group_id, request, GroupShard.delete_offsets)  # type: ignore[no-any-return]
+
+    async def describe(self, group_id: str) -> GroupDescription:
+        """One group as it is, after all that was decided before."""
+        return await self._shard(group_id).look(lambda shard: shard.describe(group_id))
+
+    async def list_groups(self, states: Collection[str]) -> list[ListedGroup]:
+        """All groups coordinated here. Raises Rejected(COORDINATOR_LOAD_IN_PROGRESS) while some are not known yet."""
+        if self._loading:
+            raise Rejected(ErrorCode.coordinator_load_in_progress, "groups are being loaded")
+        asked = [
+            shard.look(lambda shard: shard.list_groups(states)) for shard in self._shards.values()
+        ]
+        return [group for groups in asked for group in await groups]
+
+    def forget_topics(self, deleted: Mapping[str, UUID]) -> None:
+        """End the offsets of deleted topics (name -> id) in all groups, in the background."""
+        for shard in self._shards.values():
+            shard.forget_topics(deleted)
+
     async def _ask(self, group_id: str, request: Any, step: Callable[..., Step]) -> Any:
-        token: Token = asyncio.get_running_loop().create_future()
-        await self._shard(group_id).run(lambda shard, now_ms: step(shard, request, token, now_ms))
-        return await token
+        return await self._shard(group_id).ask(request, step)
 
     def _shard(self, group_id: str) -> "_Shard":
         count = self._partition_count()
@@ -130,17 +179,18 @@ class _Shard:
         settings: GroupSettings,
         clock: Clock,
         entropy: Entropy,
-        spawn: Callable[[Any], None],
     ) -> None:
+        self.partition = partition
         self._machine = GroupShard(settings, entropy)
         self._runtime: Runtime[OffsetRecord] = Runtime(
             partition, clock, encode=_encode, replay=self._replay
         )
-        self._spawn = spawn
+        self._tokens: set[Token] = set()  # who waits: some until their group has rebalanced
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._loop = asyncio.get_running_loop()
         self._epoch_ms = clock.now_ms() - int(self._loop.time() * 1000)
+        self._log = structlog.get_logger()
 
     async def load(self) -> None:
         def replay(header: BatchHeader, record: Record) -> None:
@@ -156,30 +206,61 @@ class _Shard:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
+        for token in self._tokens:
+            if not token.done():
+                token.set_exception(Rejected(ErrorCode.not_coordinator, "it is stopping"))
 
-    async def run(self, step: Callable[[GroupShard, int], Step]) -> None:
-        """Run one step; every answer it frees leaves once its records are committed."""
-        decided = Step()
+    def ask(self, request: Any, step: Callable[..., Step]) -> Token:
+        """Run a request's step; the future has its answer, which may come with a later step."""
+        token: Token = self._loop.create_future()
+        self._tokens.add(token)
+        token.add_done_callback(self._tokens.discard)
+        self._run(lambda shard, now_ms: step(shard, request, token, now_ms), token)
+        return token
+
+    def _run(self, step: Callable[[GroupShard, int], Step], asker: Token | None) -> None:
+        """Run one step; every answer it frees leaves once its records are committed, whoever has gone meanwhile."""
+        decided: Step | None = None
 
         def decide(_wall_ms: int) -> Decision[OffsetRecord, None]:
             nonlocal decided
             decided = step(self._machine, self._now_ms())
             return Decision(decided.records, None)
 
-        try:
-            await self._runtime.submit(decide)
-        except Rejected as error:
-            decided = self._machine.not_committed(decided, error.code, self._now_ms())
-        for token, answer in decided.answers:
-            if not token.done():
-                token.set_result(answer)
-        self._set_timer()
+        def then(_answer: None, error: Failure) -> None:
+            freed = decided or Step()
+            if error is not None:
+                self._tell(error)
+                if decided is not None:
+                    code = error.code if isinstance(error, Rejected) else _UNKNOWN
+                    freed = self._machine.not_committed(decided, code, self._now_ms())
+                elif asker is not None and not asker.done():
+                    asker.set_exception(error)
+            for token, reply in freed.answers:
+                if not token.done():
+                    token.set_result(reply)
+            self._set_timer()
 
-    async def fetch_offsets(self, request: OffsetFetch) -> OffsetFetchAnswer:
-        def decide(_now_ms: int) -> Decision[OffsetRecord, OffsetFetchAnswer]:
-            return Decision((), self._machine.fetch_offsets(request))
+        self._runtime.run(decide, then)
 
-        return await self._runtime.submit(decide)
+    def _tell(self, error: BaseException) -> None:
+        if not isinstance(error, Rejected):
+            identity = str(self.partition.identity)
+            self._log.error("group step failed", partition=identity, exc_info=error)
+
+    def fetch_offsets(self, request: OffsetFetch) -> "asyncio.Future[OffsetFetchAnswer]":
+        return self.look(lambda shard: shard.fetch_offsets(request))
+
+    def forget_topics(self, deleted: Mapping[str, UUID]) -> None:
+        self._run(lambda shard, now_ms: shard.forget_topics(deleted, now_ms), None)
+
+    def look(self, ask: Callable[[GroupShard], A]) -> "asyncio.Future[A]":
+        """What it answers after all that was decided before."""
+
+        def decide(_now_ms: int) -> Decision[OffsetRecord, A]:
+            return Decision((), ask(self._machine))
+
+        return self._runtime.submit(decide)
 
     def _replay(self, base_offset: int, records: Sequence[OffsetRecord]) -> None:
         for index, (key, value) in enumerate(records):
@@ -202,7 +283,7 @@ class _Shard:
     def _on_timer(self) -> None:
         self._timer = None
         if not self._closed:
-            self._spawn(self.run(lambda shard, now_ms: shard.tick(now_ms)))
+            self._run(lambda shard, now_ms: shard.tick(now_ms), None)
 
 
 def _encode(records: Sequence[OffsetRecord], now_ms: int) -> bytearray:

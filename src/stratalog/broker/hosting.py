@@ -5,59 +5,54 @@ decides what should be hosted: metadata does.
 
 At start every directory loads its partitions in parallel on its own thread; a directory closed cleanly is believed,
 any other is recovered from its recovery points. Directories of partitions that metadata does not know are set aside
-as `-stray`, never deleted.
+as `-stray`, never deleted; those of topics whose deletion it remembers are deleted.
+
+A change is acted on at once: a partition may be used as soon as it is in the tables, for what is asked of it is
+performed after its directory was made, in the same order. So a stalled drive delays who waits for its partitions, and
+no other change.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 from uuid import UUID
 
 import structlog
 
-from stratalog.broker.directory import LogDirectory
+from stratalog.broker.directory import Failure, LogDirectory
 from stratalog.broker.partition import HostedPartition, PartitionIdentity
-from stratalog.config import BrokerConfig, LogConfig, log_config
-from stratalog.errors import Corrupt, ErrorCode, Rejected
-from stratalog.log.checkpoints import (
-    CLEAN_SHUTDOWN,
-    LOG_START_OFFSETS,
-    PARTITION_METADATA,
-    RECOVERY_POINTS,
-    REPLICATION_OFFSETS,
-    decode_offsets,
-    decode_partition_metadata,
-    encode_clean_shutdown,
-    encode_offsets,
+from stratalog.broker.survey import (
+    DELETE,
+    STRAY,
+    Checkpoint,
+    NameAndIndex,
+    Survey,
+    checkpoint_files,
+    name_aside,
+    parse_directory_name,
+    survey_directory,
 )
+from stratalog.config import BrokerConfig, LogConfig, log_config
+from stratalog.errors import Corrupt, ErrorCode, Rejected, UserError
+from stratalog.log.checkpoints import CLEAN_SHUTDOWN, encode_clean_shutdown
 from stratalog.log.effects import (
     Effect,
-    ListDirectory,
     Program,
-    Read,
     RemoveTree,
     Rename,
     SyncDirectory,
-    Unlink,
     WriteFile,
 )
 from stratalog.log.partition_log import PartitionLog, create
 from stratalog.log.recovery import load
-from stratalog.metadata.image import Image, Topic
+from stratalog.metadata.delta import Delta
+from stratalog.metadata.image import EMPTY, Image, ResourceType, Topic
 from stratalog.ports import Clock, Entropy
 from stratalog.replication.partition import PartitionReplica
-from stratalog.tier.manifest import decode as decode_manifest
 from stratalog.wire.ids import topic_id_text
 
-_METADATA_BYTES_MAX: Final = 4096
-_CHECKPOINT_BYTES_MAX: Final = 64 << 20
-METADATA_DIRECTORY: Final = "__cluster_metadata-0"
-TIER_MANIFEST: Final = "tier-manifest"
-"""A partition's last known manifest, beside its log."""
-
-
 OnHosted = Callable[[HostedPartition], None]
+_CLEAN: Final = WriteFile(CLEAN_SHUTDOWN, encode_clean_shutdown(-1))
 
 
 class Hosting:
@@ -73,105 +68,155 @@ class Hosting:
     ) -> None:
         self.directories = directories
         self.by_id: dict[tuple[UUID, int], HostedPartition] = {}
-        self._by_name: dict[tuple[str, int], HostedPartition] = {}
+        self._by_name: dict[NameAndIndex, HostedPartition] = {}
         self._config = config
         self._node_id = node_id
         self._clock = clock
         self._entropy = entropy
+        self._image = EMPTY
         self._may_lead = False
-        self._removing: asyncio.Future[None] | None = None
+        self._loaded: dict[LogDirectory, set[NameAndIndex]] = {}
+        """Directories of which everything is known, with the names that their checkpoint files have."""
         self._log = structlog.get_logger()
         self.on_led: list[OnHosted] = []
         self.on_deleted: list[OnHosted] = []
         self.on_rolled: list[OnHosted] = []
+        self.on_configured: list[OnHosted] = []
 
     def find(self, topic: str, index: int) -> HostedPartition | None:
         """The hosted partition of that name, or None."""
         return self._by_name.get((topic, index))
 
     def get(self, topic: str, index: int) -> HostedPartition:
-        """As `find`; raises Rejected(UNKNOWN_TOPIC_OR_PARTITION)."""
+        """As `find`; raises Rejected: UNKNOWN_TOPIC_OR_PARTITION, KAFKA_STORAGE_ERROR where its directory is away."""
         found = self._by_name.get((topic, index))
         if found is None:
-            raise Rejected(ErrorCode.unknown_topic_or_partition, f"no partition {topic}-{index}")
+            raise self._missing(self._image.topic(topic), f"{topic}-{index}", index)
         return found
 
     def get_by_id(self, topic_id: UUID, index: int) -> HostedPartition:
-        """The hosted partition of that id; raises Rejected(UNKNOWN_TOPIC_ID)."""
+        """The hosted partition of that id; raises Rejected as `get`, and UNKNOWN_TOPIC_ID."""
         found = self.by_id.get((topic_id, index))
         if found is None:
-            raise Rejected(
-                ErrorCode.unknown_topic_id, f"no partition {topic_id_text(topic_id)}-{index}"
-            )
+            topic = self._image.topics_by_id.get(topic_id)
+            if topic is None:
+                raise Rejected(ErrorCode.unknown_topic_id, f"no topic {topic_id_text(topic_id)}")
+            raise self._missing(topic, f"{topic.name}-{index}", index)
         return found
+
+    def _missing(self, topic: Topic | None, name: str, index: int) -> Rejected:
+        if topic is not None and index in topic.partitions:
+            return Rejected(ErrorCode.kafka_storage_error, f"the log directory of {name} is away")
+        return Rejected(ErrorCode.unknown_topic_or_partition, f"no partition {name}")
 
     def all(self) -> Iterable[HostedPartition]:
         """Every hosted partition, safe against changes while iterating."""
         return list(self.by_id.values())
 
-    async def start(self, image: Image) -> None:
-        """Load what is on disk, create what metadata asks for and disk lacks. Leads nothing yet: see `apply`."""
+    async def start(self, image: Image, removed_topics: Collection[UUID]) -> None:
+        """Load what is on disk, create what metadata asks for and disk lacks. Leads nothing yet: see `apply`.
+
+        A directory that cannot be read is left out, as a failed one; nothing is created then that may be in it. Raises
+        UserError where two directories hold the same partition.
+        """
+        self._image = image
+        problems: list[UserError] = []
+
+        async def load_one(directory: LogDirectory) -> None:
+            try:
+                await self._load_directory(directory, image, removed_topics)
+            except Rejected as error:
+                self._log.error("log directory away", path=directory.path, reason=error.message)
+            except UserError as error:
+                problems.append(error)
+
         async with asyncio.TaskGroup() as loading:
             for directory in self.directories:
-                loading.create_task(self._load_directory(directory, image))
-        if all(directory.failure is None for directory in self.directories):
-            for topic in image.topics_by_id.values():
-                await self._host_topic(topic, image)
+                loading.create_task(load_one(directory))
+        if problems:
+            raise problems[0]
+        made = [self._host_topic(topic, image) for topic in image.topics_by_id.values()]
+        await _all_of([one for writes in made for one in writes])
         self._may_lead = True
 
-    async def apply(self, image: Image, changed: Iterable[UUID], deleted: Iterable[UUID]) -> None:
-        """Do what changed metadata asks: delete, create, lead from a new epoch, take new settings."""
-        for topic_id in deleted:
-            for key in [key for key in self.by_id if key[0] == topic_id]:
-                await self._delete(self.by_id[key])
-        for topic_id in changed:
-            topic = image.topics_by_id.get(topic_id)
-            if topic is not None:
-                await self._host_topic(topic, image)
+    def apply(self, image: Image, delta: Delta) -> "asyncio.Future[None] | None":
+        """Do what changed metadata asks: delete, create, lead from a new epoch, take new settings.
 
-    async def _host_topic(self, topic: Topic, image: Image) -> None:
+        The future, where there is one, waits for new partitions' directories.
+        """
+        self._image = image
+        self._delete(delta.deleted_topics)
+        changed = set(delta.changed_topics)
+        for kind, name in delta.changed_configs:
+            topic = image.topic(name) if kind == ResourceType.TOPIC else None
+            if topic is not None:
+                changed.add(topic.id)
+        writes: list[asyncio.Future[None]] = []
+        for topic_id in changed:
+            topic = image.topics_by_id[topic_id]
+            before = delta.base.topics_by_id.get(topic_id)
+            known = () if before is None else before.partitions
+            writes += self._host_topic(topic, image, known)
+        if not writes:
+            return None
+        return asyncio.get_running_loop().create_task(_all_of(writes))
+
+    def _host_topic(
+        self, topic: Topic, image: Image, known: Collection[int] | None = None
+    ) -> "list[asyncio.Future[None]]":
+        """Host, configure and lead what is ours of a topic; what must be waited for where something is made.
+
+        `known` are the partitions it had before; None where any may have been.
+        """
         config = self._topic_config(topic, image)
+        writes = []
         for index, partition in topic.partitions.items():
             if self._node_id not in partition.replicas:
                 continue
             hosted = self.by_id.get((topic.id, index))
             if hosted is None:
-                hosted = await self._create(PartitionIdentity(topic.id, topic.name, index), config)
-                if hosted is None:
+                is_new = known is not None and index not in known
+                if not is_new and len(self._loaded) < len(self.directories):
+                    continue  # it may be in the directory that is away: another one must not begin at 0
+                identity = PartitionIdentity(topic.id, topic.name, index)
+                made = self._create(identity, config)
+                if made is None:
                     continue
-            hosted.log.config = config
+                hosted, written = made
+                writes.append(written)
+            if hosted.log.config != config:
+                hosted.log.config = config
+                for react in self.on_configured:
+                    react(hosted)
             if not self._may_lead or partition.leader != self._node_id:
                 continue
             if partition.leader_epoch > hosted.replica.leader_epoch:
                 hosted.become_leader(partition.leader_epoch)
                 for react in self.on_led:
                     react(hosted)
+        return writes
 
     def _topic_config(self, topic: Topic, image: Image) -> LogConfig:
-        return log_config(self._config, image.configs.get((2, topic.name), {}))
+        return log_config(self._config, image.topic_configs(topic.name))
 
-    async def _create(
+    def _create(
         self, identity: PartitionIdentity, config: LogConfig
-    ) -> HostedPartition | None:
+    ) -> "tuple[HostedPartition, asyncio.Future[None]] | None":
         directory = self._directory_for_new()
         if directory is None:
+            self._log.error("no log directory is left", partition=str(identity))
             return None
         log, effects = create(str(identity), identity.topic_id, config, now_ms=self._clock.now_ms())
-        try:
-            await directory.write(effects)
-        except Rejected as error:
-            self._log.error("partition not created", partition=str(identity), reason=error.message)
-            return None
-        return self._add(identity, log, directory)
+        written = directory.write(effects)
+        return self._add(identity, log, directory), written
 
     def _directory_for_new(self) -> LogDirectory | None:
         """The sound directory with the fewest partitions."""
-        counts = {id(directory): 0 for directory in self.directories if directory.failure is None}
+        counts = {one: 0 for one in self._loaded if one.failure is None}
         for hosted in self.by_id.values():
-            if id(hosted.directory) in counts:
-                counts[id(hosted.directory)] += 1
-        sound = [directory for directory in self.directories if id(directory) in counts]
-        return min(sound, key=lambda directory: counts[id(directory)], default=None)
+            if hosted.directory in counts:
+                counts[hosted.directory] += 1
+        return min(counts, key=lambda directory: counts[directory], default=None)
 
     def _add(
         self, identity: PartitionIdentity, log: PartitionLog, directory: LogDirectory
@@ -186,150 +231,172 @@ class Hosting:
         for react in self.on_rolled:
             react(hosted)
 
-    async def _delete(self, hosted: HostedPartition) -> None:
-        """Rename first, as Kafka does, so that the name is free at once; remove after it."""
-        identity = hosted.identity
-        del self.by_id[identity.topic_id, identity.index]
-        if self._by_name.get((identity.topic, identity.index)) is hosted:
-            del self._by_name[identity.topic, identity.index]
-        hosted.retire()
-        aside = f"{hosted.log.directory}.{self._entropy.uuid().hex}-delete"
-        effects: list[Effect] = [Rename(hosted.log.directory, aside), SyncDirectory("")]
-        try:
-            await hosted.directory.write(effects)
-            self._removing = hosted.directory.write([RemoveTree(aside)])
-        except Rejected as error:
-            self._log.error("partition not removed", partition=str(identity), reason=error.message)
-        for react in self.on_deleted:
-            react(hosted)
+    # Deleting
 
-    async def _load_directory(self, directory: LogDirectory, image: Image) -> None:
-        survey = await directory.run(_survey())
-        loaded = 0
+    def _delete(self, topics: Collection[UUID]) -> None:
+        if not topics:
+            return
+        gone = [hosted for key, hosted in self.by_id.items() if key[0] in topics]
+        for hosted in gone:
+            identity = hosted.identity
+            del self.by_id[identity.topic_id, identity.index]
+            if self._by_name.get((identity.topic, identity.index)) is hosted:
+                del self._by_name[identity.topic, identity.index]
+            hosted.retire()
+        for directory in {hosted.directory for hosted in gone}:
+            if directory.failure is None:
+                self._put_aside(directory, [one for one in gone if one.directory is directory])
+        for hosted in gone:
+            for react in self.on_deleted:
+                react(hosted)
+
+    def _put_aside(self, directory: LogDirectory, gone: Iterable[HostedPartition]) -> None:
+        """Rename first, as Kafka does, so that the name is free at once; remove after it.
+
+        The checkpoints forget them before: another topic of that name must not be taken for what these were.
+        """
+        effects: list[Effect] = []
+        names = {(one.identity.topic, one.identity.index) for one in gone}
+        if names & self._loaded[directory]:
+            effects += self._checkpoint(directory)
+        asides = []
+        for hosted in gone:
+            asides.append(name_aside(hosted.log.directory, self._entropy.uuid().hex, DELETE))
+            effects.append(Rename(hosted.log.directory, asides[-1]))
+        effects.append(SyncDirectory(""))
+
+        def renamed(error: Failure) -> None:
+            if error is None:
+                self._remove(directory, asides)
+            else:
+                self._log.error("partitions not removed", path=directory.path, reason=str(error))
+
+        directory.perform(effects, renamed)
+
+    def _remove(self, directory: LogDirectory, asides: Sequence[str]) -> None:
+        """Remove directories that nobody knows any more; appends need not wait for it."""
+
+        def removed(work: "asyncio.Future[None]") -> None:
+            error = work.exception()
+            if error is not None:
+                self._log.error("partitions not removed", path=directory.path, reason=str(error))
+
+        if directory.failure is None:
+            directory.look(_remove_trees(asides)).add_done_callback(removed)
+
+    # Loading
+
+    async def _load_directory(
+        self, directory: LogDirectory, image: Image, removed_topics: Collection[UUID]
+    ) -> None:
+        survey = await directory.run(survey_directory())
+        leftovers = survey.leftovers
+        hosted = 0
         for name, topic_id in survey.partitions:
+            key = parse_directory_name(name)
             topic = image.topics_by_id.get(topic_id) if topic_id is not None else None
-            prefix, _, index_text = name.rpartition("-")
-            index = int(index_text) if index_text.isdecimal() else -1
-            if topic is None or topic.name != prefix or index not in topic.partitions:
-                await self._set_aside(directory, name)
-                continue
-            program = load(
-                name,
-                self._topic_config(topic, image),
-                clean=survey.clean,
-                recovery_point=survey.recovery_points.get((prefix, index), 0),
-                now_ms=self._clock.now_ms(),
-                log_start_offset=survey.log_starts.get((prefix, index), 0),
-                tiered_end=survey.tiered_ends.get(name, 0),
-            )
-            try:
-                log = await directory.run(program)
-            except Corrupt as error:
-                directory.fail(OSError(f"{name}: {error}"))
-                return
-            self._tell_recovery(name, log)
-            self._add(PartitionIdentity(topic.id, topic.name, index), log, directory)
-            loaded += 1
+            if topic is not None and key is not None and _is_of(key, topic):
+                await self._load(directory, name, topic, survey)
+                hosted += 1
+            else:
+                aside = name_aside(name, self._entropy.uuid().hex, STRAY)
+                if topic_id in removed_topics or name in survey.unborn:
+                    aside = name_aside(name, self._entropy.uuid().hex, DELETE)
+                    leftovers.append(aside)
+                else:
+                    self._log.warning("stray partition", path=directory.path, kept_as=aside)
+                await directory.write([Rename(name, aside)])
+        self._loaded[directory] = survey.checkpointed
+        if not survey.checkpointed <= {
+            (one.identity.topic, one.identity.index) for one in self._in(directory)
+        }:
+            # Before anything of such a name is made anew: it must not inherit.
+            await directory.write([*self._checkpoint(directory), SyncDirectory("")])
+        self._remove(directory, leftovers)
         self._log.info(
-            "log directory loaded", path=directory.path, partitions=loaded, clean=survey.clean
+            "log directory loaded", path=directory.path, partitions=hosted, clean=survey.clean
         )
 
-    def _tell_recovery(self, name: str, log: PartitionLog) -> None:
+    async def _load(self, directory: LogDirectory, name: str, topic: Topic, survey: Survey) -> None:
+        key = parse_directory_name(name)
+        assert key is not None
+        held = self.by_id.get((topic.id, key[1]))
+        if held is not None:
+            raise UserError(
+                f"log.dirs: {held.directory.path} and {directory.path} both hold {name}: "
+                "move one of the two directories away"
+            )
+        tiered_end, tiered_start = survey.tiered[name]
+        program = load(
+            name,
+            self._topic_config(topic, self._image),
+            clean=survey.clean,
+            recovery_point=survey.recovery_points.get(key, 0),
+            now_ms=self._clock.now_ms(),
+            log_start_offset=max(survey.log_starts.get(key, 0), tiered_start),
+            tiered_end=tiered_end,
+        )
+        try:
+            log = await directory.run(program)
+        except (Corrupt, FileNotFoundError) as error:
+            directory.fail(OSError(f"{name}: {error}"))
+            directory.check()
+            raise
         if log.recovered.bytes_cut:
             self._log.warning("torn tail cut", partition=name, bytes=log.recovered.bytes_cut)
+        self._add(PartitionIdentity(topic.id, topic.name, key[1]), log, directory)
 
-    async def _set_aside(self, directory: LogDirectory, name: str) -> None:
-        self._log.warning("stray partition set aside", path=directory.path, name=name)
-        await directory.write([Rename(name, f"{name}.{self._entropy.uuid().hex}-stray")])
+    # Keeping
+
+    def _in(self, directory: LogDirectory) -> list[HostedPartition]:
+        return [one for one in self.by_id.values() if one.directory is directory]
+
+    def _checkpoint(self, directory: LogDirectory) -> list[WriteFile]:
+        """The directory's checkpoint files as of now: recovery points, high watermarks, log starts."""
+        checkpoints = {
+            (one.identity.topic, one.identity.index): Checkpoint(
+                one.log.recovery_point, one.high_watermark, one.log.log_start_offset
+            )
+            for one in self._in(directory)
+        }
+        self._loaded[directory] = set(checkpoints)
+        return checkpoint_files(checkpoints)
 
     async def checkpoint(self, directory: LogDirectory) -> None:
-        """Write the directory's checkpoint files: recovery points, high watermarks, log starts."""
-        hosted = [p for p in self.by_id.values() if p.directory is directory]
-        keyed = {(p.identity.topic, p.identity.index): p for p in hosted}
-        recovery = {key: p.log.recovery_point for key, p in keyed.items()}
-        replication = {key: p.high_watermark for key, p in keyed.items()}
-        start = {key: p.log.log_start_offset for key, p in keyed.items()}
-        await directory.write(
-            [
-                WriteFile(RECOVERY_POINTS, encode_offsets(recovery)),
-                WriteFile(REPLICATION_OFFSETS, encode_offsets(replication)),
-                WriteFile(LOG_START_OFFSETS, encode_offsets(start)),
-            ]
-        )
+        """Write the directory's checkpoint files. Raises Rejected where it has failed."""
+        await directory.write(self._checkpoint(directory))
 
     async def close(self) -> None:
-        """Close every log cleanly, checkpoint, and leave the mark that nothing needs recovery."""
+        """Close every log cleanly, checkpoint, and leave the mark that nothing needs recovery.
+
+        Only where everything was loaded: the mark speaks for all that is in a directory.
+        """
         now_ms = self._clock.now_ms()
-        for directory in self.directories:
-            if directory.failure is not None:
-                continue
+        closing = []
+        for directory in self._loaded:
+            if directory.failure is None:
+                effects = [one for log in self._in(directory) for one in log.log.close(now_ms)]
+                effects += [*self._checkpoint(directory), _CLEAN]
+                closing.append((directory, directory.write(effects)))
+        for directory, work in closing:
             try:
-                for hosted in self.all():
-                    if hosted.directory is directory:
-                        await hosted.perform(hosted.log.close(now_ms))
-                await self.checkpoint(directory)
-                await directory.write([WriteFile(CLEAN_SHUTDOWN, encode_clean_shutdown(-1))])
+                await work
             except Rejected as error:
                 self._log.error("not closed cleanly", path=directory.path, reason=error.message)
 
 
-@dataclass(slots=True)
-class _Survey:
-    """What a log directory holds: partition directories with their topic ids, and what its checkpoints say."""
-
-    clean: bool = False
-    partitions: list[tuple[str, UUID | None]] = field(default_factory=list)
-    tiered_ends: dict[str, int] = field(default_factory=dict)
-    recovery_points: dict[tuple[str, int], int] = field(default_factory=dict)
-    log_starts: dict[tuple[str, int], int] = field(default_factory=dict)
+def _is_of(key: NameAndIndex, topic: Topic) -> bool:
+    return key[0] == topic.name and key[1] in topic.partitions
 
 
-def _survey() -> Program[_Survey]:
-    """Look through a directory, remove what a deletion left.
-
-    The mark of a clean shutdown is removed at once: from here on only a clean close puts it back.
-    """
-    entries = yield ListDirectory("")
-    assert isinstance(entries, list)
-    survey = _Survey(clean=any(entry.name == CLEAN_SHUTDOWN for entry in entries))
-    for entry in entries:
-        name = entry.name
-        if not entry.is_directory or name == METADATA_DIRECTORY or name.endswith("-stray"):
-            continue
-        if name.endswith("-delete"):
-            yield RemoveTree(name)
-        elif "-" in name:
-            survey.partitions.append((name, (yield from _topic_id(name))))
-            survey.tiered_ends[name] = yield from _tiered_end(name)
-    survey.recovery_points = yield from _offsets(RECOVERY_POINTS)
-    survey.log_starts = yield from _offsets(LOG_START_OFFSETS)
-    yield Unlink(CLEAN_SHUTDOWN)
-    return survey
+def _remove_trees(paths: Sequence[str]) -> Program[None]:
+    for path in paths:
+        yield RemoveTree(path)
 
 
-def _topic_id(directory: str) -> Program[UUID | None]:
-    try:
-        data = yield Read(f"{directory}/{PARTITION_METADATA}", 0, _METADATA_BYTES_MAX)
-        assert isinstance(data, bytes)
-        return decode_partition_metadata(data)
-    except (FileNotFoundError, Corrupt):
-        return None
-
-
-def _tiered_end(directory: str) -> Program[int]:
-    """Up to where the bucket is known to hold the partition; 0 where nothing is known."""
-    try:
-        data = yield Read(f"{directory}/{TIER_MANIFEST}", 0, _CHECKPOINT_BYTES_MAX)
-        assert isinstance(data, bytes)
-        return decode_manifest(data, f"{directory}/{TIER_MANIFEST}").tiered_end
-    except (FileNotFoundError, Corrupt):
-        return 0
-
-
-def _offsets(path: str) -> Program[dict[tuple[str, int], int]]:
-    try:
-        data = yield Read(path, 0, _CHECKPOINT_BYTES_MAX)
-        assert isinstance(data, bytes)
-        return decode_offsets(data)
-    except (FileNotFoundError, Corrupt):
-        return {}  # from the start of each log, then
+async def _all_of(writes: "Sequence[asyncio.Future[None]]") -> None:
+    """Wait for all; a failed directory has told of itself already, and its partitions answer so."""
+    if writes:
+        await asyncio.wait(writes)
+        for write in writes:
+            write.exception()

@@ -1,7 +1,7 @@
 """One hosted partition: its log, its directory and its place in replication, as handlers see it.
 
-In: record batches to append, offsets to read. Out: futures that resolve once committed, slices of batches. It
-never decides an offset (the log does) and never touches a disk (the directory does).
+In: record batches to append, offsets to read. Out: calls back once they are committed, slices of batches. It never
+decides an offset (the log does) and never touches a disk (the directory does).
 
 An append runs in three steps: the log decides (offsets, duplicates, effects), the directory performs, and only then
 do the log end offset and the high watermark move, waiting fetches wake and the answer leaves.
@@ -12,15 +12,21 @@ import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Final, TypeVar
 
-from stratalog.broker.directory import LogDirectory
-from stratalog.errors import ErrorCode, Rejected
-from stratalog.log.effects import Effect
+import structlog
+
+from stratalog.broker.directory import Done, Failure, LogDirectory
+from stratalog.errors import Corrupt, ErrorCode, Rejected
+from stratalog.log.effects import Effect, Program, Read
 from stratalog.log.partition_log import Appended, PartitionLog, ReadPlan, Slices
 from stratalog.replication.partition import PartitionReplica
 from stratalog.wire.batch import BatchHeader
 
-EMPTY = Slices([], 0, 0)
+T = TypeVar("T")
+EMPTY: Final = Slices([], 0, 0)
+_ATTEMPTS_MAX: Final = 5
+"""How often retention may take a file from under one read before that is no coincidence."""
 
 
 class FetchWait:
@@ -56,6 +62,15 @@ class PartitionIdentity:
         return f"{self.topic}-{self.index}"
 
 
+@dataclass(slots=True)
+class _Append:
+    """An append between decision and answer."""
+
+    appended: Appended
+    rolled: bool
+    then: Done
+
+
 class HostedPartition:
     """A partition this broker holds a replica of."""
 
@@ -74,8 +89,12 @@ class HostedPartition:
         self.replica = replica
         self.deleted = False
         self.watching: set[FetchWait] = set()
-        self._uncommitted: deque[tuple[int, asyncio.Future[Appended], Appended]] = deque()
+        self.wakes = 0
+        """How often waiting fetches were told to look again: one that was not waiting yet compares."""
+        self._decided: deque[_Append] = deque()
+        self._uncommitted: deque[_Append] = deque()
         self._on_rolled = on_rolled
+        self._log = structlog.get_logger()
 
     @property
     def high_watermark(self) -> int:
@@ -92,14 +111,16 @@ class HostedPartition:
         view: memoryview,
         headers: list[BatchHeader],
         now_ms: int,
+        then: Done,
         *,
         origin: str = "client",
         flush: bool = False,
-    ) -> "asyncio.Future[Appended]":
-        """Append checked batches as the leader; the future resolves once they are committed.
+    ) -> Appended:
+        """Append checked batches as the leader; `then` is called with None once they are committed, or with a failure.
 
-        Offsets are decided before this returns, so calls from one producer keep their order. `flush` makes the batches
-        durable first. Raises `Rejected` (producer rules, timestamps, failed directory, deleted topic).
+        Offsets are decided before this returns, so calls from one producer keep their order; `then` is never called
+        before it returns. `flush` makes the batches durable first. Raises `Rejected` (producer rules, timestamps,
+        failed directory, deleted topic): then nothing was done.
         """
         self.check_hosted()
         if not self.replica.leads:
@@ -111,58 +132,149 @@ class HostedPartition:
         appended = log.append_as_leader(
             view, headers, leader_epoch=self.replica.leader_epoch, now_ms=now_ms, origin=origin
         )
-        rolled = len(log.segments) != segments
         effects = appended.effects
         if flush:
             effects = (*effects, *log.flush())
+        self.directory.perform(effects, self._performed)
+        self._decided.append(_Append(appended, len(log.segments) != segments, then))
+        return appended
+
+    def commit(
+        self, view: memoryview, header: BatchHeader, now_ms: int, *, flush: bool
+    ) -> "asyncio.Future[Appended]":
+        """Append one batch of the broker's own; resolves once it is committed."""
         answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
 
-        def performed(work: "asyncio.Future[None]") -> None:
-            error = work.exception()
-            if error is not None:
-                if not answer.cancelled():
-                    answer.set_exception(error)
+        def then(error: Failure) -> None:
+            if answer.done():
                 return
+            if error is None:
+                answer.set_result(appended)
+            else:
+                answer.set_exception(error)
+
+        appended = self.append(view, [header], now_ms, then, origin="coordinator", flush=flush)
+        return answer
+
+    def _performed(self, error: Failure) -> None:
+        """The directory has performed the oldest decided append, or never will."""
+        append = self._decided.popleft()
+        if error is not None:
+            append.then(error)
+            return
+        log, appended = self.log, append.appended
+        try:
             if not appended.duplicate:
                 log.performed(appended)
-            self._uncommitted.append((appended.last_offset + 1, answer, appended))
             self.replica.on_append(log.log_end_offset)
-            self._commit(appended.size)
-            if rolled:
-                self._on_rolled(self)
+        except BaseException as bug:
+            append.then(bug)
+            raise
+        self._uncommitted.append(append)
+        self._commit(appended.size)
+        if append.rolled:
+            self._on_rolled(self)
 
-        self.directory.write(effects).add_done_callback(performed)
-        return answer
+    def _commit(self, size: int) -> None:
+        """The high watermark may have moved: answer what it passed, wake who waits to read."""
+        high_watermark = self.replica.high_watermark
+        waiting = self._uncommitted
+        while waiting and waiting[0].appended.last_offset < high_watermark:
+            waiting.popleft().then(None)
+        for watcher in self.watching:
+            watcher.grown(size)
 
     def read(
         self, offset: int, max_bytes: int, *, end_offset: int, minimum_one_batch: bool = True
     ) -> Slices | Awaitable[Slices]:
-        """Whole batches from the one holding `offset`, below `end_offset`; awaitable where the drive must be waited for.
+        """Whole batches from the one holding `offset`, below `end_offset`; awaitable where the drive takes time.
 
-        Raises `Rejected(OFFSET_OUT_OF_RANGE)`, or the log's `Tiered` where the bucket has it.
+        Raises, at once or when awaited, `Rejected` (OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE, failed directory, deleted
+        topic), or the log's `Tiered` where the bucket has it.
         """
-        self.check_hosted()
-        found = self.log.read(
-            offset, max_bytes, end_offset=end_offset, minimum_one_batch=minimum_one_batch
-        )
-        while type(found) is ReadPlan:
-            data = self.directory.read(found.path, found.position, found.size)
-            if not isinstance(data, bytes):
-                return self._finish_read(found, data)
-            found = self.log.finish_read(found, data)
+
+        def plan() -> Slices | ReadPlan:
+            self.check_hosted()
+            return self.log.read(
+                offset, max_bytes, end_offset=end_offset, minimum_one_batch=minimum_one_batch
+            )
+
+        found = plan()
+        try:
+            while type(found) is ReadPlan:
+                data = self.directory.read(found.path, found.position, found.size)
+                if isinstance(data, asyncio.Future):
+                    return self._finish_read(found, data, plan)
+                found = self.log.finish_read(found, data)
+        except Corrupt as error:
+            raise self._unreadable(error) from error
         assert isinstance(found, Slices)
         return found
 
-    async def _finish_read(self, plan: ReadPlan, data: "asyncio.Future[bytes]") -> Slices:
-        found = self.log.finish_read(plan, await data)
-        while isinstance(found, ReadPlan):
-            more = self.directory.read(found.path, found.position, found.size)
-            found = self.log.finish_read(found, more if isinstance(more, bytes) else await more)
-        return found
+    async def _finish_read(
+        self,
+        found: Slices | ReadPlan,
+        data: "bytes | asyncio.Future[bytes]",
+        plan: Callable[[], Slices | ReadPlan],
+    ) -> Slices:
+        """Go on with a read that waits. Retention may take the file away meanwhile: then a new plan is made."""
+        for _ in range(_ATTEMPTS_MAX):
+            try:
+                while isinstance(found, ReadPlan):
+                    arrived = data if isinstance(data, bytes) else await data
+                    # The directory may be another topic's of that name by now.
+                    self.check_hosted()
+                    found = self.log.finish_read(found, arrived)
+                    if isinstance(found, ReadPlan):
+                        data = self.directory.read(found.path, found.position, found.size)
+            except FileNotFoundError:
+                found = plan()
+                if isinstance(found, ReadPlan):
+                    data = self.directory.read(found.path, found.position, found.size)
+            except Corrupt as error:
+                raise self._unreadable(error) from error
+            else:
+                return found
+        raise self._unreadable(Corrupt(f"{self.log.directory}: files vanish as they are read"))
+
+    async def look(self, program: Callable[[], Program[T]]) -> T:
+        """Run a program of the log that only reads; it is made anew where retention took a file from under it.
+
+        It runs on the event loop, as everything that looks at a log does. Raises `Rejected` as `read` does.
+        """
+        for _ in range(_ATTEMPTS_MAX):
+            try:
+                return await self._drive(program())
+            except FileNotFoundError:
+                continue
+            except Corrupt as error:
+                raise self._unreadable(error) from error
+        raise self._unreadable(Corrupt(f"{self.log.directory}: files vanish as they are read"))
+
+    async def _drive(self, program: Program[T]) -> T:
+        arrived = None
+        while True:
+            self.check_hosted()
+            try:
+                effect = program.send(arrived)
+            except StopIteration as end:
+                found: T = end.value
+                return found
+            assert isinstance(effect, Read)
+            data = self.directory.read(effect.path, effect.position, effect.size)
+            arrived = data if isinstance(data, bytes) else await data
+
+    def _unreadable(self, error: Corrupt) -> Rejected:
+        self._log.error("log unreadable", partition=str(self.identity), reason=str(error))
+        return Rejected(ErrorCode.corrupt_message, str(error))
 
     async def perform(self, effects: tuple[Effect, ...]) -> None:
-        """Have effects of the log performed after all earlier ones (retention, roll, flush, close)."""
+        """Have effects of the log performed after all earlier ones (retention, roll, flush, close).
+
+        Raises `Rejected` where the partition is not hosted any more: its directory may be another topic's by now.
+        """
         if effects:
+            self.check_hosted()
             await self.directory.write(effects)
 
     def become_leader(self, leader_epoch: int) -> None:
@@ -182,22 +294,12 @@ class HostedPartition:
         self.deleted = True
         self.wake()
 
-    def _commit(self, size: int) -> None:
-        """The high watermark may have moved: answer what it passed, wake who waits to read."""
-        high_watermark = self.replica.high_watermark
-        waiting = self._uncommitted
-        while waiting and waiting[0][0] <= high_watermark:
-            _, answer, appended = waiting.popleft()
-            if not answer.cancelled():
-                answer.set_result(appended)
-        for watcher in self.watching:
-            watcher.grown(size)
-
     async def keep_retention(self, now_ms: int) -> None:
         """Delete what need not be kept locally any more, and sync what is closed."""
         await self.perform(self.log.due(now_ms, limit_offset=self.high_watermark))
 
     def wake(self) -> None:
         """Have every waiting fetch look again."""
+        self.wakes += 1
         for waiting in self.watching:
             waiting.wake()

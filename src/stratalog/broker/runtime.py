@@ -4,13 +4,19 @@ In: deciding functions. Out: their answers, after the records they decided are c
 nothing of what is decided.
 
 A log that refuses (a failed drive) fails the decision and leaves the state as the log has it: nothing was replayed.
+Whoever asked may stop waiting at any time; what was decided runs to its end all the same.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+import structlog
+
+from stratalog.broker.directory import Failure
 from stratalog.broker.partition import HostedPartition
+from stratalog.errors import ErrorCode, Rejected
 from stratalog.ports import Clock
 from stratalog.statemachine import Decision
 from stratalog.wire.batch import BatchHeader, parse_header, scan
@@ -18,6 +24,8 @@ from stratalog.wire.records import Record, read_records
 
 R = TypeVar("R")
 A = TypeVar("A")
+Decide = Callable[[int], Decision[R, Any]]
+Then = Callable[[Any, Failure], None]
 _LOAD_BYTES = 1 << 20
 
 
@@ -30,43 +38,107 @@ class Runtime(Generic[R]):
         clock: Clock,
         *,
         encode: Callable[[Sequence[R], int], bytearray],
-        replay: Callable[[int, Sequence[R]], None],
+        replay: Callable[[int, Sequence[R]], "asyncio.Future[None] | None"],
         flush: bool = False,
-        committed: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """`encode(records, now_ms)` gives one batch; `replay(base_offset, records)` applies it.
 
-        `committed` is awaited after replay and before the answer leaves; `flush` makes each batch durable first.
+        Where `replay` returns a future the answer waits for it, but the next decision does not. `flush` makes each
+        batch durable first.
         """
         self.partition = partition
         self._clock = clock
         self._encode = encode
         self._replay = replay
         self._flush = flush
-        self._committed = committed
-        self._one_at_a_time = asyncio.Lock()
+        self._waiting: deque[tuple[Decide[R], Then]] = deque()
+        self._running = False
+        self._stopped = False
+        self._log = structlog.get_logger()
 
-    async def submit(self, decide: Callable[[int], Decision[R, A]]) -> A:
+    def submit(self, decide: Callable[[int], Decision[R, A]]) -> "asyncio.Future[A]":
         """Run `decide(now_ms)` after all earlier decisions; its answer once its records are committed.
 
-        Must not be cancelled: a caller that no longer wants the answer drops it. Raises what deciding raised, or
-        `Rejected(KAFKA_STORAGE_ERROR)`.
+        Fails with what deciding raised, or `Rejected` (KAFKA_STORAGE_ERROR, deleted topic).
         """
-        async with self._one_at_a_time:
-            return await self._handle(decide)
+        answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
 
-    async def _handle(self, decide: Callable[[int], Decision[R, A]]) -> A:
-        now_ms = self._clock.now_ms()
-        decision = decide(now_ms)
-        if decision.records:
-            batch = memoryview(self._encode(decision.records, now_ms))
-            appended = await self.partition.append(
-                batch, [parse_header(batch)], now_ms, origin="coordinator", flush=self._flush
-            )
-            self._replay(appended.base_offset, decision.records)
-            if self._committed is not None:
-                await self._committed()
-        return decision.answer
+        def then(result: A, error: Failure) -> None:
+            if answer.done():
+                return
+            if error is None:
+                answer.set_result(result)
+            else:
+                answer.set_exception(error)
+
+        self.run(decide, then)
+        return answer
+
+    def run(self, decide: Decide[R], then: Then) -> None:
+        """As `submit`, but calls `then(answer, None)` or `then(None, error)`, before the next decision is taken."""
+        self._waiting.append((decide, then))
+        if not self._running:
+            self._next()
+
+    def _next(self) -> None:
+        """Decide until a decision has records, which must be committed before the next."""
+        self._running = True
+        while self._waiting:
+            decide, then = self._waiting.popleft()
+            try:
+                if self._stopped:
+                    raise Rejected(
+                        ErrorCode.unknown_server_error, "its state is not known any more"
+                    )
+                now_ms = self._clock.now_ms()
+                decision = decide(now_ms)
+                if decision.records:
+                    self._append(decision, then, now_ms)
+                    return
+            except BaseException as error:  # noqa: BLE001 - carried to whoever asked
+                self._tell(then, None, error)
+            else:
+                self._tell(then, decision.answer, None)
+        self._running = False
+
+    def _append(self, decision: Decision[R, Any], then: Then, now_ms: int) -> None:
+        batch = memoryview(self._encode(decision.records, now_ms))
+        appended = self.partition.append(
+            batch,
+            [parse_header(batch)],
+            now_ms,
+            lambda error: self._committed(appended.base_offset, decision, then, error),
+            origin="coordinator",
+            flush=self._flush,
+        )
+
+    def _committed(
+        self, base_offset: int, decision: Decision[R, Any], then: Then, error: Failure
+    ) -> None:
+        done: asyncio.Future[None] | None = None
+        if error is None:
+            try:
+                done = self._replay(base_offset, decision.records)
+            except BaseException as bug:  # noqa: BLE001 - carried to whoever asked
+                # The log has what the state has not: it must not be decided on again (`statemachine.py`).
+                self._stopped = True
+                identity = str(self.partition.identity)
+                self._log.error("replay failed", partition=identity, exc_info=bug)
+                error = bug
+        if error is not None:
+            self._tell(then, None, error)
+        elif done is None:
+            self._tell(then, decision.answer, None)
+        else:
+            done.add_done_callback(lambda done: then(decision.answer, done.exception()))
+        self._next()
+
+    def _tell(self, then: Then, answer: Any, error: Failure) -> None:
+        try:
+            then(answer, error)
+        except BaseException as bug:  # noqa: BLE001 - carried to the log: the next decision must not wait for it
+            identity = str(self.partition.identity)
+            self._log.error("answer failed", partition=identity, exc_info=bug)
 
 
 async def load(partition: HostedPartition, replay: Callable[[BatchHeader, Record], None]) -> None:

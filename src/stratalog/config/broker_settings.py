@@ -9,7 +9,7 @@ defaults that a topic may override are in `log_settings.py`.
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from stratalog.config.kinds import Between, Kind, OneOf, Setting, Shaped
+from stratalog.config.kinds import INT_MAX, Between, Kind, OneOf, Setting, Shaped
 from stratalog.config.listeners import (
     check_directories,
     check_listeners,
@@ -138,6 +138,19 @@ CONNECTIONS = (
         "Largest request; a longer one closes its connection.",
         Between(1),
     ),
+    Setting(
+        "max.connections",
+        Kind.INT,
+        INT_MAX,
+        "Most connections at a time; one more is closed at once.",
+        Between(0),
+    ),
+    Setting(
+        "connections.max.idle.ms",
+        Kind.LONG,
+        10 * 60 * 1000,
+        "A connection on which nothing was asked for so long is closed; negative: never.",
+    ),
 )
 
 GROUPS = (
@@ -178,6 +191,20 @@ GROUPS = (
         10080,
         "How long an empty group's offsets are kept.",
         Between(1),
+    ),
+    Setting(
+        "offsets.retention.check.interval.ms",
+        Kind.LONG,
+        10 * MINUTE_MS,
+        "How often offsets and groups that nobody needs any more are looked for.",
+        Between(1),
+    ),
+    Setting(
+        "max.incremental.fetch.session.cache.slots",
+        Kind.INT,
+        1000,
+        "Fetch sessions at one time; 0 for none.",
+        Between(0),
     ),
     Setting(
         "offsets.topic.num.partitions",

@@ -25,7 +25,6 @@ KAFKA_ONLY = frozenset(
     compression.zstd.level
     config.providers
     connection.failed.authentication.delay.ms
-    connections.max.idle.ms
     connections.max.reauth.ms
     controlled.shutdown.enable
     controller.quorum.append.linger.ms
@@ -129,10 +128,8 @@ KAFKA_ONLY = frozenset(
     log.roll.jitter.hours
     log.roll.jitter.ms
     max.connection.creation.rate
-    max.connections
     max.connections.per.ip
     max.connections.per.ip.overrides
-    max.incremental.fetch.session.cache.slots
     max.request.partition.size.limit
     metadata.log.max.snapshot.interval.ms
     metadata.log.segment.bytes
@@ -151,7 +148,6 @@ KAFKA_ONLY = frozenset(
     num.replica.fetchers
     offsets.commit.timeout.ms
     offsets.load.buffer.size
-    offsets.retention.check.interval.ms
     offsets.topic.compression.codec
     offsets.topic.replication.factor
     principal.builder.class

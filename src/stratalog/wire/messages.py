@@ -4,7 +4,8 @@ In: a frame (without its length), or a header's fields and a body. Out: a `Reque
 (with their length). It is the one door to kio, and never lets another exception than the documented ones through.
 
 Bodies are kio's classes, made through `request(key, version)` and `response(key, version)`, save two that would cost
-a copy: Produce requests (`produce.ProduceRequest`) and Fetch responses (`fetch.FetchResponse`) in every version.
+a copy: Produce requests (`produce.ProduceRequest`) and Fetch responses (`fetch.FetchResponse`) in every version. The
+answer to a Produce may be `produce.ProduceResponse`, which is quicker.
 """
 
 from collections.abc import Mapping
@@ -127,7 +128,10 @@ def encode_response(api_key: int, version: int, correlation_id: int, body: Any) 
     if api_key == FETCH:
         pieces = fetch.encode(body, version)
         return _framed(out, correlation_id, pieces)
-    encode(body_class(api_key, version, "response"), out, body)
+    if type(body) is produce.ProduceResponse:
+        produce.encode_response(out, body, version)
+    else:
+        encode(body_class(api_key, version, "response"), out, body)
     _RESPONSE_START.pack_into(out, 0, len(out) - 4, correlation_id)
     return [out]
 

@@ -8,14 +8,17 @@ from typing import Any
 
 from stratalog.broker.api import Api, Call
 from stratalog.config import ConfigEntry
-from stratalog.errors import ErrorCode
+from stratalog.errors import ErrorCode, Rejected
 from stratalog.quorum.controller import Created, NewTopic
 
 
 async def handle(call: Call) -> Any:
     """Create what can be created; each topic has its own error."""
     asked = [_new_topic(topic) for topic in call.body.topics]
-    created = await call.broker.create_topics(asked, validate_only=call.body.validate_only)
+    try:
+        created = await call.broker.create_topics(asked, validate_only=call.body.validate_only)
+    except Rejected as error:
+        created = [Created(topic.name, error=error.code, message=error.message) for topic in asked]
     return call.reply.CreateTopicsResponse(topics=[_result(call, topic) for topic in created])
 
 

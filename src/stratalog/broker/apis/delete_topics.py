@@ -7,6 +7,8 @@ from typing import Any
 from uuid import UUID
 
 from stratalog.broker.api import Api, Call
+from stratalog.errors import Rejected
+from stratalog.quorum.controller import Deleted
 
 
 async def handle(call: Call) -> Any:
@@ -17,6 +19,10 @@ async def handle(call: Call) -> Any:
         wanted = [topic.name if topic.name is not None else topic.topic_id for topic in body.topics]
     else:
         wanted = list(body.topic_names)
+    try:
+        deleted_topics = await call.broker.delete_topics(wanted)
+    except Rejected as error:
+        deleted_topics = [_refused(topic, error) for topic in wanted]
     return reply.DeleteTopicsResponse(
         responses=[
             reply.DeletableTopicResult(
@@ -25,9 +31,15 @@ async def handle(call: Call) -> Any:
                 error_code=deleted.error,
                 error_message=deleted.message,
             )
-            for deleted in await call.broker.delete_topics(wanted)
+            for deleted in deleted_topics
         ]
     )
+
+
+def _refused(topic: str | UUID, error: Rejected) -> Deleted:
+    if isinstance(topic, UUID):
+        return Deleted(topic_id=topic, error=error.code, message=error.message)
+    return Deleted(name=topic, error=error.code, message=error.message)
 
 
 API = Api("DeleteTopics", 20, (1, 6), handle)

@@ -32,7 +32,7 @@ def handle(call: Call) -> Any:
             reply.DescribeClusterBroker(
                 broker_id=node, host=host, port=port, rack=rack, is_fenced=False
             )
-            for node, host, port, rack in broker.live_brokers()
+            for node, host, port, rack in broker.live_brokers(call.listener)
         ],
     )
 

@@ -1,61 +1,83 @@
 """Fetch (key 1), versions 4-17.
 
-v4 isolation level. v5 log start offset. v7 sessions (KIP-227): every answer here is sessionless, which clients
-take as it is. v9 leader epoch checks. v11 rack, preferred replica. v12 flexible, last fetched epoch. v13 topic ids.
-v15 replica state. v16 node endpoints. v17 replica directory id.
+v4 isolation level. v5 log start offset. v7 sessions (KIP-227). v9 leader epoch checks. v11 rack, preferred replica. v12
+flexible, last fetched epoch. v13 topic ids. v15 replica state. v16 node endpoints. v17 replica directory id.
 """
 
 import asyncio
 from collections.abc import Awaitable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from stratalog.broker.api import Api, Call
 from stratalog.broker.partition import EMPTY, FetchWait, HostedPartition
 from stratalog.errors import ErrorCode, Rejected
-from stratalog.log.partition_log import Slices, Tiered
+from stratalog.log.partition_log import Slices
+from stratalog.replication.fetch_sessions import LAST_FETCH, NO_SESSION, Fetch, Key
 from stratalog.wire.fetch import FetchedPartition, FetchedTopic, FetchResponse
 
-_READ_COMMITTED = 1
-_NO_ID = UUID(int=0)
-_TOPIC_IDS_FROM = 13
-_RESPONSE_BYTES_MAX = 55 << 20  # Kafka's fetch.max.bytes of a broker
+_Read = Slices | Rejected
+_READ_COMMITTED: Final = 1
+_NO_ID: Final = UUID(int=0)
+_TOPIC_IDS_FROM: Final = 13
+_RESPONSE_BYTES_MAX: Final = 8 << 20
+"""Whatever a client allows: what is answered at once is read on the event loop, and held until the client took it."""
 
 
 def handle(call: Call) -> Any:
     """Answer at once where enough is at hand, else wait for `min_bytes` or `max_wait`."""
-    request = call.body
-    if request.session_id != 0 and request.session_epoch not in (-1, 0):
-        return FetchResponse(
-            throttle_time_ms=0,
-            error_code=ErrorCode.fetch_session_id_not_found,
-            session_id=0,
-            topics=[],
-        )
-    found = _Collection(call)
+    try:
+        fetch = _begin(call)
+    except Rejected as error:
+        return _response(error.code, NO_SESSION, [])
+    found = _Collection(call, fetch)
     found.start()
     if not found.pending and (found.enough or found.max_wait_ms <= 0):
         return found.response()
     return found.finish()
 
 
+def _begin(call: Call) -> Fetch[Any]:
+    """What the fetch is about: all that it names, and in a session all that was named before."""
+    request, by_id = call.body, call.version >= _TOPIC_IDS_FROM
+    forgotten = getattr(request, "forgotten_topics_data", ())
+    return call.broker.fetch_sessions.begin(
+        getattr(request, "session_id", NO_SESSION),
+        getattr(request, "session_epoch", LAST_FETCH),
+        {
+            (_topic(topic, by_id=by_id), partition.partition): partition
+            for topic in request.topics
+            for partition in topic.partitions
+        },
+        [(_topic(topic, by_id=by_id), index) for topic in forgotten for index in topic.partitions],
+        by_id=by_id,
+        now_ms=call.broker.clock.now_ms(),
+    )
+
+
+def _topic(topic: Any, *, by_id: bool) -> UUID | str:
+    return (topic.topic_id or _NO_ID) if by_id else topic.topic
+
+
 class _Collection:
     """What one fetch gathers, partition by partition in the order asked, within its byte limits."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, fetch: Fetch[Any]) -> None:
         self._call = call
+        self._fetch = fetch
         request = call.body
         self._read_committed = request.isolation_level == _READ_COMMITTED
-        self._max_bytes = min(request.max_bytes, _RESPONSE_BYTES_MAX)
+        self._max_bytes = max(min(request.max_bytes, _RESPONSE_BYTES_MAX), 0)
         self._min_bytes = min(request.min_bytes, self._max_bytes)
         self.max_wait_ms = call.broker.milliseconds(request.max_wait)
         self.size = 0
-        self.pending: list[tuple[list[FetchedPartition], int, Awaitable[Slices]]] = []
+        self._promised = 0  # what pending reads may bring
+        self.pending: list[tuple[int, int, asyncio.Task[_Read]]] = []
         self._failed = False
-        self._topics: list[tuple[Any, list[FetchedPartition]]] = []
+        self._found: list[FetchedPartition] = []
         self._hosted: list[HostedPartition] = []
-        self._marks: list[int] = []  # high watermarks when gathered: has anything come since?
+        self._marks: list[tuple[int, int]] = []  # when gathered: has anything come since?
 
     @property
     def enough(self) -> bool:
@@ -64,17 +86,17 @@ class _Collection:
 
     def start(self) -> None:
         """Gather what is at hand; reads that must wait (a cold page, the bucket) are left in `pending`."""
-        self.size, self._failed, self._topics, self._hosted, self._marks = 0, False, [], [], []
-        for topic in self._call.body.topics:
-            partitions: list[FetchedPartition] = []
-            self._topics.append((topic, partitions))
-            for partition in topic.partitions:
-                answer, slices = self._read(topic, partition)
-                partitions.append(answer)
-                if isinstance(slices, Slices):
-                    self._fill(partitions, len(partitions) - 1, slices)
-                else:
-                    self.pending.append((partitions, len(partitions) - 1, slices))
+        self.size, self._failed, self._found, self._hosted, self._marks = 0, False, [], [], []
+        for place, (key, partition) in enumerate(self._fetch.asked):
+            answer, room, slices = self._read(key, partition)
+            self._found.append(answer)
+            if isinstance(slices, Slices):
+                self._fill(place, slices)
+            else:
+                # All at once: each may wait for a drive or a bucket of its own.
+                self._promised += room
+                reading = asyncio.create_task(_read(slices))
+                self.pending.append((place, room, reading))
 
     async def finish(self) -> FetchResponse:
         """Wait for pending reads, and where they give too little, for more to come; then answer."""
@@ -86,7 +108,7 @@ class _Collection:
         for hosted in watched:
             hosted.watching.add(waiting)
         try:
-            if self._marks == [hosted.high_watermark for hosted in watched]:
+            if self._marks == [_mark(hosted) for hosted in watched]:
                 await asyncio.wait((waiting.done,), timeout=self.max_wait_ms / 1000)
         finally:
             for hosted in watched:
@@ -96,67 +118,67 @@ class _Collection:
         return self.response()
 
     def response(self) -> FetchResponse:
-        """The answer with all that was gathered."""
-        by_id = self._call.version >= _TOPIC_IDS_FROM
+        """The answer with all that was gathered, in a session with what is news of it."""
+        answered = self._fetch.answer(self._found, self._call.broker.clock.now_ms())
+        by_topic: dict[UUID | str, list[FetchedPartition]] = {}
+        for place in answered.places:
+            (topic, _), _ = self._fetch.asked[place]
+            by_topic.setdefault(topic, []).append(self._found[place])
         topics = [
-            FetchedTopic(
-                name="" if by_id else topic.topic,
-                topic_id=(topic.topic_id or _NO_ID) if by_id else None,
-                partitions=partitions,
-            )
-            for topic, partitions in self._topics
+            FetchedTopic("", topic, partitions)
+            if isinstance(topic, UUID)
+            else FetchedTopic(topic, None, partitions)
+            for topic, partitions in by_topic.items()
         ]
-        return FetchResponse(
-            throttle_time_ms=0, error_code=ErrorCode.none, session_id=0, topics=topics
-        )
+        return _response(answered.error, answered.session_id, topics)
 
     async def _read_pending(self) -> None:
         pending, self.pending = self.pending, []
-        for partitions, place, slices in pending:
-            try:
-                self._fill(partitions, place, await slices)
-            except Rejected as error:
-                partitions[place] = self._refused(partitions[place].index, error)
+        for place, room, reading in pending:
+            found = await reading
+            self._promised -= room
+            if isinstance(found, Slices):
+                self._fill(place, found)
+            else:
+                self._found[place] = self._refused(self._found[place].index, found)
 
-    def _fill(self, partitions: list[FetchedPartition], place: int, slices: Slices) -> None:
+    def _fill(self, place: int, slices: Slices) -> None:
         if slices.buffers:
-            partitions[place] = replace(partitions[place], records=slices.buffers)
+            self._found[place] = replace(self._found[place], records=slices.buffers)
             self.size += slices.size
 
     def _read(
-        self, topic: Any, partition: Any
-    ) -> tuple[FetchedPartition, Slices | Awaitable[Slices]]:
+        self, key: Key, partition: Any
+    ) -> tuple[FetchedPartition, int, Slices | Awaitable[Slices]]:
+        """The partition's answer so far, what it may bring, and what it brings."""
+        room = min(partition.partition_max_bytes, self._max_bytes - self.size - self._promised)
+        room = max(room, 0)
         try:
-            hosted = self._find(topic, partition.partition)
+            hosted = self._find(*key)
             hosted.replica.check_leader(getattr(partition, "current_leader_epoch", -1))
             self._hosted.append(hosted)
-            self._marks.append(hosted.high_watermark)
-            offset = partition.fetch_offset
-            end = hosted.last_stable_offset if self._read_committed else hosted.high_watermark
-            room = min(partition.partition_max_bytes, self._max_bytes - self.size)
-            slices = self._slices(hosted, offset, end, room)
+            self._marks.append(_mark(hosted))
+            slices = self._slices(hosted, partition.fetch_offset, room)
         except Rejected as error:
-            return self._refused(partition.partition, error), EMPTY
-        return self._answer(hosted), slices
+            return self._refused(partition.partition, error), 0, EMPTY
+        return self._answer(hosted), room, slices
 
-    def _find(self, topic: Any, index: int) -> HostedPartition:
+    def _find(self, topic: UUID | str, index: int) -> HostedPartition:
         hosting = self._call.broker.hosting
-        if self._call.version >= _TOPIC_IDS_FROM:
-            return hosting.get_by_id(topic.topic_id or _NO_ID, index)
-        return hosting.get(topic.topic, index)
+        if isinstance(topic, UUID):
+            return hosting.get_by_id(topic, index)
+        return hosting.get(topic, index)
 
     def _slices(
-        self, hosted: HostedPartition, offset: int, end: int, room: int
+        self, hosted: HostedPartition, offset: int, room: int
     ) -> Slices | Awaitable[Slices]:
-        first = self.size == 0
+        end = hosted.last_stable_offset if self._read_committed else hosted.high_watermark
+        first = self.size + self._promised == 0
         if room <= 0 and not first:
             return EMPTY
         if hosted.log.log_start_offset <= offset <= hosted.log.log_end_offset and offset >= end:
             return EMPTY
-        try:
-            return hosted.read(offset, max(room, 0), end_offset=end, minimum_one_batch=first)
-        except Tiered:
-            return self._call.broker.read_tiered(hosted, offset, max(room, 0), end)
+        return self._call.broker.read(hosted, offset, room, end, minimum_one_batch=first)
 
     def _answer(self, hosted: HostedPartition) -> FetchedPartition:
         return FetchedPartition(
@@ -180,6 +202,22 @@ class _Collection:
             aborted=[] if self._read_committed else None,
             records=(),
         )
+
+
+async def _read(slices: Awaitable[Slices]) -> _Read:
+    try:
+        return await slices
+    except Rejected as error:
+        return error
+
+
+def _response(error: ErrorCode, session_id: int, topics: list[FetchedTopic]) -> FetchResponse:
+    return FetchResponse(throttle_time_ms=0, error_code=error, session_id=session_id, topics=topics)
+
+
+def _mark(hosted: HostedPartition) -> tuple[int, int]:
+    """Changes with everything that a waiting fetch would be woken for."""
+    return hosted.high_watermark, hosted.wakes
 
 
 API = Api("Fetch", 1, (4, 17), handle)

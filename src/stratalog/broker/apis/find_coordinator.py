@@ -7,7 +7,7 @@ and share (2) coordinators are not here yet and answer so.
 from typing import Any
 
 from stratalog.broker.api import Api, Call
-from stratalog.errors import ErrorCode
+from stratalog.errors import ErrorCode, Rejected
 
 _GROUP = 0
 
@@ -16,14 +16,12 @@ async def handle(call: Call) -> Any:
     """The broker that coordinates each key; creates the offsets topic on first use."""
     body, reply = call.body, call.reply
     keys = list(body.coordinator_keys) if call.version >= 4 else [body.key]
+    node, host, port = -1, "", -1
     error, message = ErrorCode.none, None
-    if getattr(body, "key_type", _GROUP) != _GROUP:
-        error, message = ErrorCode.coordinator_not_available, "only groups have a coordinator here"
-    else:
-        await call.broker.groups.ensure_topic()
-    node, host, port, _ = call.broker.live_brokers()[0]
-    if error is not ErrorCode.none:
-        node, host, port = -1, "", -1
+    try:
+        node, host, port = await _coordinator(call, getattr(body, "key_type", _GROUP))
+    except Rejected as refusal:
+        error, message = ErrorCode.coordinator_not_available, refusal.message
     if call.version >= 4:
         return reply.FindCoordinatorResponse(
             coordinators=[
@@ -41,6 +39,17 @@ async def handle(call: Call) -> Any:
     return reply.FindCoordinatorResponse(
         error_code=error, error_message=message, node_id=node, host=host, port=port
     )
+
+
+async def _coordinator(call: Call, key_type: int) -> tuple[int, str, int]:
+    """Node id, host and port of the one broker there is."""
+    if key_type != _GROUP:
+        raise Rejected(ErrorCode.coordinator_not_available, "only groups have a coordinator here")
+    await call.broker.groups.ensure_topic()
+    for node, host, port, _rack in call.broker.live_brokers(call.listener):
+        if node == call.broker.node_id:
+            return node, host, port
+    raise Rejected(ErrorCode.coordinator_not_available, "the broker is starting")
 
 
 API = Api("FindCoordinator", 10, (0, 6), handle)

@@ -58,7 +58,7 @@ def _answer(
     return reply.MetadataResponse(
         brokers=[
             reply.MetadataResponseBroker(node_id=node, host=host, port=port, rack=rack)
-            for node, host, port, rack in broker.live_brokers()
+            for node, host, port, rack in broker.live_brokers(call.listener)
         ],
         cluster_id=broker.cluster_id,
         controller_id=broker.node_id,

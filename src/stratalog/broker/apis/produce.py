@@ -6,37 +6,36 @@ v9 flexible. v10 current leader (KIP-951; left out, no leader moves here). v11 n
 """
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 from stratalog.broker.api import Api, Call
-from stratalog.broker.partition import HostedPartition
+from stratalog.broker.directory import Failure
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.log.partition_log import Appended
-from stratalog.wire.batch import check_produced
-from stratalog.wire.produce import ProducePartition, ProduceRequest
+from stratalog.wire.batch import BatchHeader, check_produced
+from stratalog.wire.produce import (
+    ProducedPartition,
+    ProducedTopic,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+)
 
-_ACKS = (-1, 0, 1)
+_ACKS: Final = (-1, 0, 1)
+_TRANSACTIONAL: Final = 0x10
 
 
 def handle(call: Call) -> Any:
     """Append each partition's batches; answer once all are committed, or not at all for acks=0."""
     request: ProduceRequest = call.body
-    if _must_wait(call, request):
-        return _wait_for_room(call, request)
+    for directory in call.broker.hosting.directories:
+        if not directory.has_room:
+            return _append_with_room(call, request)
     return _append_all(call, request)
 
 
-def _must_wait(call: Call, request: ProduceRequest) -> bool:
-    hosting = call.broker.hosting
-    for topic in request.topics:
-        for partition in topic.partitions:
-            hosted = hosting.find(topic.name, partition.index)
-            if hosted is not None and not hosted.directory.has_room:
-                return True
-    return False
-
-
-async def _wait_for_room(call: Call, request: ProduceRequest) -> Any:
+async def _append_with_room(call: Call, request: ProduceRequest) -> Any:
+    """Wait for those directories that the request writes to, and no others."""
     hosting = call.broker.hosting
     for topic in request.topics:
         for partition in topic.partitions:
@@ -46,96 +45,118 @@ async def _wait_for_room(call: Call, request: ProduceRequest) -> Any:
     return await _append_all(call, request)
 
 
+class _Part:
+    """One partition of a request, called when its append is settled."""
+
+    __slots__ = ("_whole", "appended", "error", "index")
+
+    def __init__(self, whole: "_Produce", index: int) -> None:
+        self._whole = whole
+        self.index = index
+        self.appended: Appended | None = None
+        self.error: Failure = None
+
+    def __call__(self, error: Failure) -> None:
+        self.error = error
+        self._whole.settled()
+
+    def answer(self) -> ProducedPartition:
+        error, appended = self.error, self.appended
+        if isinstance(error, Rejected):
+            return ProducedPartition(
+                self.index, error.code.value, error_message=error.message or None
+            )
+        assert appended is not None, "what is settled without an error was appended"
+        return ProducedPartition(
+            self.index,
+            0,
+            appended.base_offset,
+            appended.log_append_time_ms,
+            appended.log_start_offset,
+        )
+
+
+class _Produce:
+    """A request whose appends were all decided: `answered` has the answer once all are settled."""
+
+    __slots__ = ("_acks", "_unsettled", "answered", "topics")
+
+    def __init__(self, acks: int) -> None:
+        self._acks = acks
+        self._unsettled = 1  # itself, until everything is decided
+        self.topics: list[tuple[str, list[_Part]]] = []
+        self.answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def add(self, parts: list[_Part], index: int) -> _Part:
+        part = _Part(self, index)
+        parts.append(part)
+        self._unsettled += 1
+        return part
+
+    def settled(self) -> None:
+        self._unsettled -= 1
+        if self._unsettled or self.answered.done():
+            return
+        topics, self.topics = self.topics, []  # parts refer to us: no cycle may keep their batches
+        failures = (part.error for _name, parts in topics for part in parts if part.error)
+        if self._acks == 0:
+            # Nobody listens for an answer: closing the connection is how a failure is told, as in Kafka.
+            failure = next(failures, None)
+        else:
+            failure = next((one for one in failures if not isinstance(one, Rejected)), None)
+        if failure is not None:
+            self.answered.set_exception(failure)
+        elif self._acks == 0:
+            self.answered.set_result(None)
+        else:
+            answer = [
+                ProducedTopic(name, None, [part.answer() for part in parts])
+                for name, parts in topics
+            ]
+            self.answered.set_result(ProduceResponse(answer))
+
+
 def _append_all(call: Call, request: ProduceRequest) -> "asyncio.Future[Any]":
     """Decide every append now; the future has the answer once all are committed."""
     now_ms = call.broker.clock.now_ms()
-    answers: list[tuple[str, list[tuple[int, asyncio.Future[Appended] | Rejected]]]] = []
-    waiting = []
+    whole = _Produce(request.acks)
     for topic in request.topics:
-        partitions: list[tuple[int, asyncio.Future[Appended] | Rejected]] = []
+        parts: list[_Part] = []
+        whole.topics.append((topic.name, parts))
         for partition in topic.partitions:
+            part = whole.add(parts, partition.index)
             try:
-                if request.acks not in _ACKS:
-                    raise Rejected(ErrorCode.invalid_required_acks, f"acks is {request.acks}")
-                future = _append(call, topic.name, partition, now_ms)
-                waiting.append(future)
-                partitions.append((partition.index, future))
+                part.appended = _append(call, topic.name, partition, part, now_ms)
             except Rejected as error:
-                partitions.append((partition.index, error))
-        answers.append((topic.name, partitions))
-    answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    pending = len(waiting)
-
-    def committed(_future: "asyncio.Future[Appended]") -> None:
-        nonlocal pending
-        pending -= 1
-        if pending == 0 and not answered.done():
-            answered.set_result(_answer(call, request.acks, answers))
-
-    for future in waiting:
-        future.add_done_callback(committed)
-    if not waiting:
-        answered.set_result(_answer(call, request.acks, answers))
-    return answered
+                part(error)
+    whole.settled()
+    return whole.answered
 
 
 def _append(
-    call: Call, topic: str, partition: ProducePartition, now_ms: int
-) -> "asyncio.Future[Appended]":
-    hosted: HostedPartition = call.broker.hosting.get(topic, partition.index)
-    if topic in call.broker.internal_topics:
+    call: Call, topic: str, partition: ProducePartition, part: _Part, now_ms: int
+) -> Appended:
+    broker, acks = call.broker, call.body.acks
+    if acks not in _ACKS:
+        raise Rejected(ErrorCode.invalid_required_acks, f"acks is {acks}")
+    hosted = broker.hosting.get(topic, partition.index)
+    if topic in broker.internal_topics:
         raise Rejected(ErrorCode.invalid_topic_exception, f"{topic} is internal")
-    if partition.records is None:
+    records = partition.records
+    if records is None:
         raise Rejected(ErrorCode.corrupt_message, "no records")
-    config = hosted.log.config
-    headers = check_produced(partition.records, max_batch_bytes=config.max_message_bytes)
-    call.broker.check_in_sync_replicas(hosted, call.body.acks)
-    return hosted.append(partition.records, headers, now_ms)
+    headers = check_produced(records, max_batch_bytes=hosted.log.config.max_message_bytes)
+    _refuse_transactions(headers)
+    if acks == -1:
+        broker.check_in_sync_replicas(hosted)
+    return hosted.append(records, headers, now_ms, part)
 
 
-def _answer(
-    call: Call,
-    acks: int,
-    answers: list[tuple[str, list[tuple[int, "asyncio.Future[Appended] | Rejected"]]]],
-) -> Any:
-    if acks == 0:
-        return None
-    reply = call.reply
-    return reply.ProduceResponse(
-        responses=[
-            reply.TopicProduceResponse(
-                name=name,
-                partition_responses=[_partition_answer(reply, i, found) for i, found in partitions],
-            )
-            for name, partitions in answers
-        ]
-    )
-
-
-def _partition_answer(reply: Any, index: int, found: "asyncio.Future[Appended] | Rejected") -> Any:
-    error = found if isinstance(found, Rejected) else found.exception()
-    if error is not None:
-        if not isinstance(error, Rejected):
-            raise error
-        return reply.PartitionProduceResponse(
-            index=index,
-            error_code=error.code,
-            error_message=error.message or None,
-            base_offset=-1,
-            log_append_time=-1,
-            log_start_offset=-1,
-            record_errors=[],
-        )
-    assert isinstance(found, asyncio.Future)
-    appended = found.result()
-    return reply.PartitionProduceResponse(
-        index=index,
-        error_code=ErrorCode.none,
-        base_offset=appended.base_offset,
-        log_append_time=appended.log_append_time_ms,
-        log_start_offset=appended.log_start_offset,
-        record_errors=[],
-    )
+def _refuse_transactions(headers: list[BatchHeader]) -> None:
+    """Nobody could end them, and what is behind an open one is never committed, tiered or read."""
+    for header in headers:
+        if header[5] & _TRANSACTIONAL:
+            raise Rejected(ErrorCode.invalid_txn_state, "there are no transactions here yet")
 
 
 API = Api("Produce", 0, (0, 11), handle, served_from=3)

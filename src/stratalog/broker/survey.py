@@ -1,0 +1,158 @@
+"""What lies in a log directory before anything of it is loaded.
+
+In: nothing but the directory. Out: a program that ends with its partitions' names and ids, and what its checkpoints
+say. It loads no log, and believes no checkpoint: `hosting.py` does.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+from stratalog.errors import Corrupt
+from stratalog.log.checkpoints import (
+    CLEAN_SHUTDOWN,
+    LOG_START_OFFSETS,
+    PARTITION_METADATA,
+    RECOVERY_POINTS,
+    REPLICATION_OFFSETS,
+    decode_offsets,
+    decode_partition_metadata,
+    encode_offsets,
+)
+from stratalog.log.effects import (
+    ListDirectory,
+    Program,
+    Read,
+    SyncDirectory,
+    Unlink,
+    WriteFile,
+)
+from stratalog.tier.manifest import decode as decode_manifest
+
+METADATA_DIRECTORY: Final = "__cluster_metadata-0"
+TIER_MANIFEST: Final = "tier-manifest"
+"""A partition's last known manifest, beside its log."""
+DELETE: Final = "-delete"
+STRAY: Final = "-stray"
+_NAME_LENGTH_MAX: Final = 255
+_METADATA_BYTES_MAX: Final = 4096
+_CHECKPOINT_BYTES_MAX: Final = 64 << 20
+
+NameAndIndex = tuple[str, int]
+
+
+@dataclass(slots=True)
+class Survey:
+    """What a log directory holds. Checkpoints are by name: an earlier topic of that name may have written them.
+
+    `partitions`: directories' names with the topic ids in them; `unborn`: those of them whose making was interrupted;
+    `leftovers`: directories of unfinished deletions; `tiered`: by directory, up to where the bucket has the log and
+    where the bucket's part began, as last known.
+    """
+
+    clean: bool = False
+    partitions: list[tuple[str, UUID | None]] = field(default_factory=list)
+    leftovers: list[str] = field(default_factory=list)
+    unborn: set[str] = field(default_factory=set)
+    tiered: dict[str, tuple[int, int]] = field(default_factory=dict)
+    recovery_points: dict[NameAndIndex, int] = field(default_factory=dict)
+    log_starts: dict[NameAndIndex, int] = field(default_factory=dict)
+    checkpointed: set[NameAndIndex] = field(default_factory=set)
+    """Every name in any checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What the checkpoint files say of one partition."""
+
+    recovery_point: int
+    high_watermark: int
+    log_start_offset: int
+
+
+def name_aside(directory: str, unique: str, suffix: str) -> str:
+    """What a partition's directory is called once it is none any more; cut to what file systems take, as in Kafka."""
+    tail = f".{unique}{suffix}"
+    return directory[: _NAME_LENGTH_MAX - len(tail)] + tail
+
+
+def parse_directory_name(name: str) -> NameAndIndex | None:
+    """Topic and index of a partition's directory."""
+    topic, dash, index = name.rpartition("-")
+    return (topic, int(index)) if dash and topic and index.isdecimal() else None
+
+
+def checkpoint_files(partitions: dict[NameAndIndex, Checkpoint]) -> list[WriteFile]:
+    """The checkpoint files of a directory with these partitions."""
+    recovery = {key: one.recovery_point for key, one in partitions.items()}
+    replication = {key: one.high_watermark for key, one in partitions.items()}
+    start = {key: one.log_start_offset for key, one in partitions.items()}
+    return [
+        WriteFile(RECOVERY_POINTS, encode_offsets(recovery)),
+        WriteFile(REPLICATION_OFFSETS, encode_offsets(replication)),
+        WriteFile(LOG_START_OFFSETS, encode_offsets(start)),
+    ]
+
+
+def survey_directory() -> Program[Survey]:
+    """Look through a directory.
+
+    The mark of a clean shutdown is removed at once: from here on only a clean close puts it back.
+    """
+    entries = yield ListDirectory("")
+    assert isinstance(entries, list)
+    survey = Survey(clean=any(entry.name == CLEAN_SHUTDOWN for entry in entries))
+    for entry in entries:
+        name = entry.name
+        if not entry.is_directory or name == METADATA_DIRECTORY or name.endswith(STRAY):
+            continue
+        if name.endswith(DELETE):
+            survey.leftovers.append(name)
+        elif parse_directory_name(name) is not None:
+            topic_id = yield from _topic_id(name)
+            if topic_id is None and not (yield from _has_log(name)):
+                survey.unborn.add(name)
+            survey.partitions.append((name, topic_id))
+            survey.tiered[name] = yield from _tiered(name)
+    survey.recovery_points = yield from _offsets(RECOVERY_POINTS)
+    survey.log_starts = yield from _offsets(LOG_START_OFFSETS)
+    others = yield from _offsets(REPLICATION_OFFSETS)
+    survey.checkpointed = {*survey.recovery_points, *survey.log_starts, *others}
+    if survey.clean:
+        yield Unlink(CLEAN_SHUTDOWN)
+        yield SyncDirectory("")  # a loss of power must not bring it back
+    return survey
+
+
+def _topic_id(directory: str) -> Program[UUID | None]:
+    try:
+        data = yield Read(f"{directory}/{PARTITION_METADATA}", 0, _METADATA_BYTES_MAX)
+        assert isinstance(data, bytes)
+        return decode_partition_metadata(data)
+    except (FileNotFoundError, Corrupt):
+        return None
+
+
+def _has_log(directory: str) -> Program[bool]:
+    entries = yield ListDirectory(directory)
+    assert isinstance(entries, list)
+    return any(entry.name.endswith(".log") for entry in entries)
+
+
+def _tiered(directory: str) -> Program[tuple[int, int]]:
+    try:
+        data = yield Read(f"{directory}/{TIER_MANIFEST}", 0, _CHECKPOINT_BYTES_MAX)
+        assert isinstance(data, bytes)
+        manifest = decode_manifest(data, f"{directory}/{TIER_MANIFEST}")
+    except (FileNotFoundError, Corrupt):
+        return 0, 0
+    return manifest.tiered_end, manifest.log_start_offset
+
+
+def _offsets(path: str) -> Program[dict[NameAndIndex, int]]:
+    try:
+        data = yield Read(path, 0, _CHECKPOINT_BYTES_MAX)
+        assert isinstance(data, bytes)
+        return decode_offsets(data)
+    except (FileNotFoundError, Corrupt):
+        return {}  # from the start of each log, then

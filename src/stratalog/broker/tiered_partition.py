@@ -1,0 +1,245 @@
+"""One led partition's share of the bucket, kept up by one cycle at a time.
+
+In: the partition, its tier, the workers to run them on. Out: closed segments in the bucket, local copies that may go,
+objects that retention gives up. Nothing here blocks the event loop, and it decides nothing about formats: `tier` does.
+
+A cycle: take the manifest over (once per leadership), sync and archive what is closed, let local retention take it,
+expire, remove.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import structlog
+
+from stratalog.broker.partition import HostedPartition
+from stratalog.broker.survey import TIER_MANIFEST
+from stratalog.config import BrokerConfig
+from stratalog.errors import Corrupt, Fenced, Rejected, Unavailable
+from stratalog.log.effects import WriteFile
+from stratalog.log.partition_log import SegmentInfo
+from stratalog.metadata.image import Image
+from stratalog.ports import Disk, ObjectStore, Outside, Worker
+from stratalog.tier.archiver import ClosedSegment
+from stratalog.tier.identity import register_topic
+from stratalog.tier.partition_tier import PartitionTier, Retention
+
+_CHUNK_BYTES: Final = 1 << 20
+_SEGMENTS_PER_COMMIT: Final = 8
+_SNAPSHOT_BYTES_MAX: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """What the partitions of one broker share: the bucket, and the threads that work on it.
+
+    `copier` gives the threads that copy from a partition's directory, `expirer` those that remove.
+    """
+
+    config: BrokerConfig
+    outside: Outside
+    store: ObjectStore
+    cluster_id: str
+    image: Callable[[], Image]
+    copier: Callable[[HostedPartition], Worker]
+    expirer: Worker
+
+
+class TieredPartition:
+    """One led partition and its share of the bucket."""
+
+    def __init__(self, bucket: Bucket, hosted: HostedPartition) -> None:
+        identity = hosted.identity
+        self.tier = PartitionTier(
+            bucket.store,
+            bucket.cluster_id,
+            identity.topic_id,
+            identity.topic,
+            identity.index,
+            bucket.config.int("node.id"),
+            bucket.outside.entropy,
+        )
+        self.activated = asyncio.Event()
+        """Set once the manifest is known: from then on offsets can be found in the bucket."""
+        self._bucket = bucket
+        self._hosted = hosted
+        self._active_epoch = -1
+        self._running = False
+        self._again = False
+        self._fenced = False
+        self._ended = asyncio.Event()
+        self._ended.set()
+        self._log = structlog.get_logger().bind(partition=str(identity))
+
+    def wants_cycle(self) -> bool:
+        """Whether `run` must be started now; one that runs is told to go round once more."""
+        if self._running:
+            self._again = True
+            return False
+        if self._fenced or self._hosted.deleted:
+            return False
+        self._running = True
+        self._ended.clear()
+        return True
+
+    async def ended(self) -> None:
+        """Wait until no cycle runs: nothing more of this partition comes into the bucket, once it was deleted."""
+        await self._ended.wait()
+
+    async def run(self) -> None:
+        """Cycle until nothing is left to do. Whatever is unreachable is tried again at the next interval."""
+        try:
+            self._again = True
+            while self._again and not self._hosted.deleted:
+                self._again = False
+                await self._cycle()
+        except Unavailable as error:
+            self._log.warning("bucket not reached", reason=str(error))
+        except Fenced as error:
+            self._fenced = True
+            self._log.error(
+                "fenced: a newer leader writes this partition's tier", reason=str(error)
+            )
+        except FileNotFoundError as error:
+            if not self._hosted.deleted:
+                self._log.error("closed segment is gone", reason=str(error))
+        except OSError as error:
+            self._hosted.directory.fail(error)
+        except (Corrupt, Rejected) as error:
+            if not self._hosted.deleted:
+                self._log.error("tiering stopped until the next interval", reason=str(error))
+        finally:
+            self._running = False
+            self._ended.set()
+
+    async def _cycle(self) -> None:
+        hosted = self._hosted
+        await self._activate()
+        now_ms = self._bucket.outside.clock.now_ms()
+        synced = await self._keep_local(now_ms)
+        while segments := hosted.log.closed_segments(min(hosted.last_stable_offset, synced)):
+            await self._archive(segments[:_SEGMENTS_PER_COMMIT])
+            synced = await self._keep_local(now_ms)
+        await self._expire(now_ms)
+
+    async def _keep_local(self, now_ms: int) -> int:
+        """Local retention. Up to the offset returned this disk forgets nothing: the bucket must hold no more."""
+        hosted = self._hosted
+        effects = hosted.log.due(now_ms, limit_offset=hosted.high_watermark, tier=True)
+        synced = hosted.log.recovery_point  # holds once what was decided so far is performed
+        hosted.check_hosted()
+        await hosted.directory.write(effects)
+        return synced
+
+    async def _activate(self) -> None:
+        """Once per leadership: take the manifest over in our leader epoch, and have the topic known in the bucket."""
+        hosted, bucket = self._hosted, self._bucket
+        epoch = hosted.replica.leader_epoch
+        if self._active_epoch == epoch:
+            return
+        now_ms = bucket.outside.clock.now_ms()
+        identity, image = hosted.identity, bucket.image()
+        topic = image.topics_by_id.get(identity.topic_id)
+        partitions = len(topic.partitions) if topic is not None else identity.index + 1
+        configs = image.topic_configs(identity.topic)
+        disk, path = hosted.directory.disk, f"{hosted.log.directory}/{TIER_MANIFEST}"
+
+        def activate() -> None:
+            register_topic(
+                self.tier.store,
+                self.tier.cluster_id,
+                identity.topic_id,
+                identity.topic,
+                partitions,
+                configs,
+                now_ms,
+            )
+            self.tier.activate(epoch, _small_file(disk, path), now_ms=now_ms)
+
+        await bucket.copier(hosted).submit(activate)
+        log, end = hosted.log, self.tier.tiered_end
+        if end > log.log_end_offset:
+            # Another record is at an offset that the bucket has given to one: neither may hide the other.
+            raise Corrupt(
+                f"the bucket has records up to {end}, the log ends at {log.log_end_offset}"
+            )
+        self._active_epoch = epoch
+        log.mark_tiered(end)
+        log.raise_log_start(min(self.tier.log_start_offset, log.log_end_offset))
+        self.activated.set()
+
+    async def _archive(self, infos: list[SegmentInfo]) -> None:
+        hosted, bucket = self._hosted, self._bucket
+        disk, log = hosted.directory.disk, hosted.log
+        parts = [log.segment_parts(info.base_offset) for info in infos]
+        stable, start = hosted.last_stable_offset, log.log_start_offset
+        now_ms = bucket.outside.clock.now_ms()
+
+        def archive() -> None:
+            segments = [
+                ClosedSegment(
+                    base_offset=info.base_offset,
+                    next_offset=info.next_offset,
+                    read=partial(_chunks, disk, info),
+                    leader_epochs=tuple(part.leader_epochs),
+                    producer_snapshot=_small_file(disk, part.snapshot_path) or b"",
+                )
+                for info, part in zip(infos, parts, strict=True)
+            ]
+            self.tier.archive(
+                segments, last_stable_offset=stable, log_start_offset=start, now_ms=now_ms
+            )
+
+        before = self.tier.tiered_end
+        try:
+            await bucket.copier(hosted).submit(archive)
+        finally:
+            log.mark_tiered(self.tier.tiered_end)
+        await self._keep_manifest()
+        self._log.info("segments tiered", first=before, end=self.tier.tiered_end)
+
+    async def _keep_manifest(self) -> None:
+        path = f"{self._hosted.log.directory}/{TIER_MANIFEST}"
+        await self._hosted.perform((WriteFile(path, self.tier.manifest_bytes()),))
+
+    async def _expire(self, now_ms: int) -> None:
+        hosted, bucket = self._hosted, self._bucket
+        config = hosted.log.config
+        retention = Retention(
+            ms=config.retention_ms,
+            bytes=config.retention_bytes,
+            log_start_offset=hosted.log.log_start_offset,
+            local_only_bytes=_untiered_bytes(hosted),
+            grace_ms=bucket.config.int("remote.delete.grace.ms"),
+        )
+        version = self.tier.manifest.version if self.tier.manifest is not None else 0
+        manifest = await bucket.expirer.submit(lambda: self.tier.expire(now_ms, retention))
+        if manifest.version != version:
+            hosted.log.raise_log_start(min(manifest.log_start_offset, hosted.log.log_end_offset))
+            await self._keep_manifest()
+
+
+def _chunks(disk: Disk, info: SegmentInfo) -> Iterator[bytes]:
+    """A segment's bytes, a piece at a time."""
+    position = 0
+    while position < info.size:
+        piece = disk.read(info.path, position, min(_CHUNK_BYTES, info.size - position))
+        if not piece:
+            raise Corrupt(f"{info.path} ends at byte {position} of {info.size}")
+        yield piece
+        position += len(piece)
+
+
+def _untiered_bytes(hosted: HostedPartition) -> int:
+    log = hosted.log
+    return sum(one.size for one in log.segments if one.next_offset > log.tiered_end)
+
+
+def _small_file(disk: Disk, path: str) -> bytes | None:
+    try:
+        return disk.read(path, 0, _SNAPSHOT_BYTES_MAX)
+    except FileNotFoundError:
+        return None
