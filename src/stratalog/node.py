@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import structlog
 
+from stratalog.adapters.memory import keep_freed_memory
 from stratalog.adapters.system import outside as system
 from stratalog.broker.api import Dispatcher
 from stratalog.broker.broker import Broker
@@ -309,6 +310,7 @@ def _endpoint(told: Listener, bound: Listener) -> Endpoint:
 
 def run_server(config: BrokerConfig, ready_file: str | None = None) -> None:
     """Serve until SIGTERM or SIGINT. Raises UserError for what a person must mend."""
+    keep_freed_memory()
     with asyncio.Runner(loop_factory=_event_loop()) as runner:
         runner.run(_serve(config, ready_file))
 
