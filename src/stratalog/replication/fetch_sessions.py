@@ -1,0 +1,251 @@
+"""Fetch sessions (KIP-227): who fetches says once which partitions it wants, and is told only what changed.
+
+In: what a fetch names, what was found of each partition, the time. Out: all that the fetch is about, and which of its
+answers are worth sending. It never reads a log, and looks at nothing of a request but which partition it is for.
+
+A session is in step with its client by an epoch, one higher with each fetch; a client out of step is told so, and
+begins anew. There are at most so many sessions, of so many partitions in all: who finds no room is answered without
+one. Room is made by dropping a session unused for `EVICTION_MS`, else an older one of fewer partitions.
+
+Invariants: `_sessions` is in order of last use; `_partitions` is the sum of their sizes.
+
+Kafka: `FetchManager`, `FetchSession`, `FetchSessionCacheShard`.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
+from uuid import UUID
+
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.ports import Entropy
+from stratalog.wire.fetch import FetchedPartition
+
+Asked = TypeVar("Asked")
+Key = tuple[UUID | str, int]
+"""A topic, by id or by name as the client's version has it, and a partition's index."""
+
+NO_SESSION: Final = 0
+NEW_SESSION: Final = 0
+"""The epoch of a fetch that wants a session."""
+LAST_FETCH: Final = -1
+"""The epoch of a fetch that wants none, and ends the one it names."""
+EVICTION_MS: Final = 120_000
+PARTITIONS_MAX: Final = 200_000
+"""Of all sessions. Kafka has no such bound; here a partition that is remembered takes some 400 bytes."""
+_UNKNOWN_OFFSET: Final = -1
+
+
+@dataclass(slots=True)
+class _Remembered(Generic[Asked]):
+    """What the client last asked of a partition, and what it was last told."""
+
+    asked: Asked
+    high_watermark: int = _UNKNOWN_OFFSET
+    log_start_offset: int = _UNKNOWN_OFFSET
+
+    def is_news(self, found: FetchedPartition) -> bool:
+        """Whether the client must be told; what it is told then is remembered."""
+        failed = found.error_code != ErrorCode.none
+        news = (
+            failed
+            or len(found.records) > 0
+            or found.high_watermark != self.high_watermark
+            or found.log_start_offset != self.log_start_offset
+            or found.preferred_read_replica >= 0
+            or found.diverging_epoch is not None
+        )
+        # The end of an error is news, too.
+        self.high_watermark = _UNKNOWN_OFFSET if failed else found.high_watermark
+        self.log_start_offset = found.log_start_offset
+        return news
+
+
+@dataclass(slots=True)
+class _Session(Generic[Asked]):
+    session_id: int
+    by_id: bool
+    created_ms: int
+    used_ms: int
+    partitions: dict[Key, _Remembered[Asked]] = field(default_factory=dict)
+    """In the order in which they are read: those that gave records are last next time."""
+    epoch: int = 1
+    """Of the next fetch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What goes to the client: the session it is in now, if any, and the places of the answers it is to get."""
+
+    session_id: int
+    places: Sequence[int]
+    error: ErrorCode = ErrorCode.none
+
+
+class Fetch(Generic[Asked]):
+    """One fetch, from `FetchSessions.begin` to its answer: `asked` is all that it is about."""
+
+    def __init__(
+        self,
+        sessions: "FetchSessions[Asked]",
+        asked: Sequence[tuple[Key, Asked]],
+        *,
+        wants_session: bool = False,
+        by_id: bool = False,
+        session: _Session[Asked] | None = None,
+    ) -> None:
+        self.asked = asked
+        self._sessions = sessions
+        self._wants_session = wants_session
+        self._by_id = by_id
+        self._session = session
+        self._epoch = 0 if session is None else session.epoch
+
+    def answer(self, found: Sequence[FetchedPartition], now_ms: int) -> Answered:
+        """Call once, with what was found of each partition in `asked`, in that order."""
+        assert len(found) == len(self.asked)
+        session = self._session
+        if session is None:
+            session_id = NO_SESSION
+            if self._wants_session:
+                session_id = self._sessions.create(self.asked, found, self._by_id, now_ms)
+            return Answered(session_id, range(len(found)))
+        if session.epoch != self._epoch:
+            # The client went on without waiting: what it was told is not known any more.
+            error = ErrorCode.invalid_fetch_session_epoch
+            return Answered(session.session_id, (), error)
+        places = []
+        for place, ((key, _), one) in enumerate(zip(self.asked, found, strict=True)):
+            remembered = session.partitions[key]
+            if remembered.is_news(one):
+                places.append(place)
+                if len(one.records) > 0:
+                    # So that what does not fit into one answer is not always the same.
+                    session.partitions[key] = session.partitions.pop(key)
+        return Answered(session.session_id, places)
+
+
+class FetchSessions(Generic[Asked]):
+    """All sessions of a broker: `slots` at most (`max.incremental.fetch.session.cache.slots`)."""
+
+    def __init__(
+        self, slots: int, entropy: Entropy, *, partitions_max: int = PARTITIONS_MAX
+    ) -> None:
+        self._slots = slots
+        self._entropy = entropy
+        self._partitions_max = partitions_max
+        self._sessions: dict[int, _Session[Asked]] = {}
+        self._partitions = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions all sessions remember."""
+        return self._partitions
+
+    def begin(
+        self,
+        session_id: int,
+        epoch: int,
+        asked: Mapping[Key, Asked],
+        forgotten: Iterable[Key],
+        *,
+        by_id: bool,
+        now_ms: int,
+    ) -> Fetch[Asked]:
+        """A fetch that names `asked`: all it wants, or in a session what is new or changed.
+
+        Raises Rejected: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR where
+        the session is addressed the other way now.
+        """
+        if epoch in (NEW_SESSION, LAST_FETCH):
+            self._end(session_id)
+            wants_session = epoch == NEW_SESSION
+            return Fetch(self, list(asked.items()), wants_session=wants_session, by_id=by_id)
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise Rejected(ErrorCode.fetch_session_id_not_found, f"no fetch session {session_id}")
+        if session.epoch != epoch:
+            raise Rejected(
+                ErrorCode.invalid_fetch_session_epoch,
+                f"fetch session {session_id} is at {session.epoch}, not {epoch}",
+            )
+        if session.by_id != by_id:
+            raise Rejected(
+                ErrorCode.fetch_session_topic_id_error,
+                f"fetch session {session_id} was begun with topic {'names' if by_id else 'ids'}",
+            )
+        session.epoch = (
+            1 if epoch == 2**31 - 1 else epoch + 1
+        )  # first: fetches under way must see it
+        self._update(session, asked, forgotten)
+        if not session.partitions:
+            self._end(session_id)
+            return Fetch(self, ())
+        self._sessions[session_id] = self._sessions.pop(session_id)
+        session.used_ms = now_ms
+        wanted = [(key, one.asked) for key, one in session.partitions.items()]
+        return Fetch(self, wanted, session=session)
+
+    def _update(
+        self, session: _Session[Asked], asked: Mapping[Key, Asked], forgotten: Iterable[Key]
+    ) -> None:
+        before = len(session.partitions)
+        for key, one in asked.items():
+            remembered = session.partitions.get(key)
+            if remembered is None:
+                session.partitions[key] = _Remembered(one)
+            else:
+                remembered.asked = one
+        for key in forgotten:
+            session.partitions.pop(key, None)
+        self._partitions += len(session.partitions) - before
+        if self._partitions > self._partitions_max:
+            self._end(session.session_id)
+            raise Rejected(
+                ErrorCode.fetch_session_id_not_found,
+                f"fetch session {session.session_id} grew too large",
+            )
+
+    def create(
+        self,
+        asked: Collection[tuple[Key, Asked]],
+        found: Sequence[FetchedPartition],
+        by_id: bool,  # noqa: FBT001 - `Fetch` alone calls this
+        now_ms: int,
+    ) -> int:
+        """Begin a session that remembers what its first fetch is told. Its id; 0 where there is no room."""
+        if self._partitions + len(asked) > self._partitions_max:
+            return NO_SESSION
+        if len(self._sessions) >= self._slots and not self._make_room(len(asked), now_ms):
+            return NO_SESSION
+        session_id = NO_SESSION
+        while session_id == NO_SESSION or session_id in self._sessions:
+            session_id = self._entropy.uuid().int & 0x7FFFFFFF
+        session: _Session[Asked] = _Session(session_id, by_id, now_ms, now_ms)
+        for (key, one), told in zip(asked, found, strict=True):
+            remembered = session.partitions[key] = _Remembered(one)
+            remembered.is_news(told)
+        self._sessions[session_id] = session
+        self._partitions += len(session.partitions)
+        return session_id
+
+    def _make_room(self, size: int, now_ms: int) -> bool:
+        """Drop one session that is stale, or an old one no larger than the `size` of the new one."""
+        stalest = next(iter(self._sessions.values()), None)
+        if stalest is None:
+            return False
+        if now_ms - stalest.used_ms <= EVICTION_MS:
+            old = [one for one in self._sessions.values() if now_ms - one.created_ms > EVICTION_MS]
+            stalest = min(old, key=lambda one: len(one.partitions), default=None)
+            if stalest is None or len(stalest.partitions) > size:
+                return False
+        self._end(stalest.session_id)
+        return True
+
+    def _end(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._partitions -= len(session.partitions)
