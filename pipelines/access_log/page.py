@@ -1,7 +1,7 @@
 """The answers as one HTML file that needs nothing else: no network, no script, no font.
 
 In: answers. Out: a page with charts as inline SVG, readable in light and dark, by keyboard and by a screen reader:
-every chart has a title and a table with its numbers. Never here: reading tables, deciding what counts.
+every chart has a title, and its numbers in text. Never here: reading tables, deciding what counts.
 """
 
 from collections.abc import Iterable, Sequence
@@ -41,6 +41,7 @@ details{margin-top:10px;color:var(--soft)}summary{cursor:pointer}.scroll{max-hei
 table{border-collapse:collapse;width:100%;color:var(--ink);font-size:13px}th,td{padding:3px 8px;text-align:right;
 border-bottom:1px solid var(--line);font-variant-numeric:tabular-nums}th:first-child,td:first-child{text-align:left;
 overflow-wrap:anywhere}.key{display:inline-block;width:10px;height:10px;border-radius:3px;margin:0 6px 0 0}
+p.caption{margin:0 0 4px;font-size:13px;color:var(--soft)}
 """
 
 
@@ -63,7 +64,9 @@ def page(answers: Answers, sources: Sequence[str]) -> str:
         tiles(answers),
         card(
             f"Requests and errors {every}",
-            column_chart(columns, "requests", f"Requests {every}")
+            caption("requests", "Requests")
+            + column_chart(columns, "requests", f"Requests {every}")
+            + caption("errors", "Errors: status 400 and up")
             + column_chart(columns, "errors", f"Errors, status 400 and up, {every}", height=130),
             traffic_table("Time", columns),
         ),
@@ -118,6 +121,13 @@ def tiles(answers: Answers) -> str:
         for name, value, note in figures
     )
     return f'<dl class="tiles">{"".join(cells)}</dl>'
+
+
+def caption(what: str, text: str) -> str:
+    """What one of several charts in a card shows, with its colour."""
+    return (
+        f'<p class="caption"><span class="key" style="background:var(--{what})"></span>{text}</p>'
+    )
 
 
 def card(title: str, chart: str, table: str) -> str:
@@ -181,7 +191,8 @@ def time_axis(columns: Sequence[Traffic], wide: float, height: int) -> Iterable[
     for number in range(0, len(columns), every):
         x = LEFT + number * wide
         text = f"{columns[number].name:{'%d %b %Y' if long else '%d %b %H:%M'}}"
-        yield f'<text x="{x:.1f}" y="{height - 8}">{text}</text>'
+        if x < WIDTH - 90:  # there is room for it
+            yield f'<text x="{x:.1f}" y="{height - 8}">{text}</text>'
 
 
 def status_bars(answers: Answers) -> str:
@@ -257,7 +268,7 @@ def short(number: float) -> str:
 def nice_ceiling(number: int) -> int:
     """A round number not below `number` (4 at least), for the top of an axis."""
     power: int = 10 ** (len(str(number)) - 1)
-    steps = (max(4, power * tenths // 10) for tenths in (12, 16, 20, 40, 60, 80, 100))
+    steps = (max(4, power * tenths // 10) for tenths in (12, 16, 20, 24, 32, 40, 60, 80, 100))
     return next(step for step in steps if step >= number)
 
 
