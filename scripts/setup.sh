@@ -21,7 +21,7 @@ fail() {
   exit 2
 }
 
-# Root may install packages of the system; others are told what to install. Homebrew belongs to its user.
+# Root may install packages of the system; others are told what to install.
 install_with_apt() {
   [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return 1
   say "Installing $1 with apt-get"
@@ -30,6 +30,14 @@ install_with_apt() {
     apt-get -q update
     DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends "$@"
   } >"$checkout/.state/apt.log" 2>&1 </dev/null
+}
+
+# Homebrew refuses root, and asks its user nothing.
+install_with_brew() {
+  [ "$(id -u)" != 0 ] && command -v brew >/dev/null || return 1
+  say "Installing $1 with Homebrew"
+  mkdir -p "$checkout/.state"
+  brew install "$@" >"$checkout/.state/brew.log" 2>&1 </dev/null
 }
 
 python_is_usable() {
@@ -114,9 +122,13 @@ find_java() {
   return 1
 }
 
+install_java() {
+  install_with_apt openjdk-17-jre-headless || install_with_apt default-jre-headless || install_with_brew openjdk@17
+}
+
 setup_java() {
   JAVA_HOME=$(find_java) ||
-    { { install_with_apt openjdk-17-jre-headless || install_with_apt default-jre-headless; } && JAVA_HOME=$(find_java); } ||
+    { install_java && JAVA_HOME=$(find_java); } ||
     fail "Java 17 or newer is missing and Spark needs it: install it (Debian: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17) or set JAVA_HOME."
   export JAVA_HOME
 }
