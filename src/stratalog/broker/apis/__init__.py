@@ -7,18 +7,22 @@ from stratalog.broker.api import Api
 from stratalog.broker.apis import (
     api_versions,
     create_topics,
+    delete_groups,
     delete_topics,
     describe_cluster,
     describe_configs,
+    describe_groups,
     fetch,
     find_coordinator,
     heartbeat,
     init_producer_id,
     join_group,
     leave_group,
+    list_groups,
     list_offsets,
     metadata,
     offset_commit,
+    offset_delete,
     offset_fetch,
     produce,
     sync_group,
@@ -42,6 +46,10 @@ _MODULES = (
     init_producer_id,
     describe_configs,
     describe_cluster,
+    describe_groups,
+    list_groups,
+    delete_groups,
+    offset_delete,
 )
 
 APIS: dict[int, Api] = {module.API.key: module.API for module in _MODULES}

@@ -5,9 +5,10 @@ v2 null topics means all, group-level error. v5 leader epoch. v6 flexible. v7 re
 """
 
 from typing import Any
+from uuid import UUID
 
 from stratalog.broker.api import Api, Call
-from stratalog.coordinators.messages import FetchTopic, OffsetFetch, OffsetFetchAnswer
+from stratalog.coordinators.messages import NO_TOPIC_ID, FetchTopic, OffsetFetch, OffsetFetchAnswer
 from stratalog.errors import ErrorCode, Rejected
 
 _SEVERAL_FROM = 8
@@ -41,7 +42,9 @@ async def _fetch(call: Call, group: str, topics: Any) -> OffsetFetchAnswer:
     wanted = (
         None
         if topics is None
-        else tuple(FetchTopic(t.name, tuple(t.partition_indexes)) for t in topics)
+        else tuple(
+            FetchTopic(t.name, tuple(t.partition_indexes), _topic_id(call, t.name)) for t in topics
+        )
     )
     require_stable = getattr(call.body, "require_stable", False)
     try:
@@ -50,6 +53,12 @@ async def _fetch(call: Call, group: str, topics: Any) -> OffsetFetchAnswer:
         )
     except Rejected as error:
         return OffsetFetchAnswer(group, error.code)
+
+
+def _topic_id(call: Call, name: str) -> UUID:
+    """So that what was committed for an earlier topic of that name is not taken for this one's."""
+    found = call.broker.metadata.topic(name)
+    return NO_TOPIC_ID if found is None else found.id
 
 
 def _topics(topic_type: Any, partition_type: Any, answer: OffsetFetchAnswer) -> list[Any]:

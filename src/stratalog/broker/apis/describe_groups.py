@@ -1,0 +1,61 @@
+"""DescribeGroups (key 15), versions 0-6.
+
+v3 authorized operations (KIP-430). v4 static members. v5 flexible. v6 a group that does not exist is an error
+(KIP-1043).
+"""
+
+from typing import Any, Final
+
+from stratalog.broker.api import Api, Call
+from stratalog.coordinators.messages import DescribedMember, GroupDescription
+from stratalog.errors import ErrorCode, Rejected
+
+_NOT_FOUND_FROM: Final = 6
+_NOT_ASKED: Final = -(2**31)
+_ALL_OPERATIONS: Final = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
+"""Everybody may do everything: read, delete, describe, describe and alter configs (Kafka's `AclOperation` codes)."""
+
+
+async def handle(call: Call) -> Any:
+    """State, protocol and members of each group."""
+    return call.reply.DescribeGroupsResponse(
+        groups=[await _describe(call, group_id) for group_id in call.body.groups]
+    )
+
+
+async def _describe(call: Call, group_id: str) -> Any:
+    try:
+        group = await call.broker.groups.describe(group_id)
+    except Rejected as rejected:
+        group = GroupDescription(group_id, rejected.code, "")
+    error, message = group.error, None
+    if error is ErrorCode.group_id_not_found:
+        if call.version < _NOT_FOUND_FROM:
+            error = ErrorCode.none
+        else:
+            message = f"Group {group_id} not found."
+    asked = getattr(call.body, "include_authorized_operations", False)
+    return call.reply.DescribedGroup(
+        error_code=error,
+        error_message=message,
+        group_id=group_id,
+        group_state=group.state,
+        protocol_type=group.protocol_type,
+        protocol_data=group.protocol_name,
+        members=[_member(call.reply, member) for member in group.members],
+        authorized_operations=_ALL_OPERATIONS if asked and error is ErrorCode.none else _NOT_ASKED,
+    )
+
+
+def _member(reply: Any, member: DescribedMember) -> Any:
+    return reply.DescribedGroupMember(
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        member_metadata=member.metadata,
+        member_assignment=member.assignment,
+    )
+
+
+API = Api("DescribeGroups", 15, (0, 6), handle)

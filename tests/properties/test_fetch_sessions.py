@@ -1,0 +1,178 @@
+"""Goal: a client in a fetch session knows what it would know had it been told everything each time.
+
+Method: random clients that open, change, leave and lose sessions, against a model of what each wants and was told;
+partitions that move, fail and recover meanwhile.
+"""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.golden.group_script import CountingEntropy
+
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.replication.fetch_sessions import EVICTION_MS, LAST_FETCH, NEW_SESSION, FetchSessions
+from stratalog.wire.fetch import FetchedPartition
+
+SLOTS = 3
+PARTITIONS_MAX = 9
+CLIENTS = range(5)
+KEYS = [(topic, index) for topic in "ab" for index in range(3)]
+
+clients = st.sampled_from(CLIENTS)
+keys = st.sets(st.sampled_from(KEYS), max_size=4)
+
+
+class Client:
+    def __init__(self):
+        self.session_id = 0
+        self.epoch = NEW_SESSION
+        self.wants = {}
+        self.told = {}
+        self.news = {}
+        self.forgets = set()
+
+
+class Crowd(RuleBasedStateMachine):
+    def __init__(self):
+        super().__init__()
+        self.now_ms = 0
+        self.sessions = FetchSessions(SLOTS, CountingEntropy(), partitions_max=PARTITIONS_MAX)
+        self.clients = [Client() for _ in CLIENTS]
+        self.partitions = {key: [0, 0, ErrorCode.none, False] for key in KEYS}
+        self.count = 0
+
+    @rule(
+        key=st.sampled_from(KEYS),
+        end=st.integers(0, 2),
+        start=st.integers(0, 2),
+        error=st.sampled_from((ErrorCode.none, ErrorCode.none, ErrorCode.kafka_storage_error)),
+        records=st.booleans(),
+    )
+    def move(self, key, end, start, error, records):
+        self.partitions[key] = [end, start, error, records and error is ErrorCode.none]
+
+    @rule(client=clients, add=keys, remove=keys)
+    def change(self, client, add, remove):
+        client = self.clients[client]
+        for key in add - remove:
+            self.count += 1
+            client.wants[key] = client.news[key] = self.count
+            client.forgets.discard(key)
+        for key in remove & client.wants.keys():
+            del client.wants[key]
+            client.news.pop(key, None)
+            client.told.pop(key, None)
+            client.forgets.add(key)
+
+    @rule(delay_ms=st.sampled_from((1, 1000, EVICTION_MS, EVICTION_MS + 1)))
+    def wait(self, delay_ms):
+        self.now_ms += delay_ms
+
+    @rule(client=clients)
+    def fetch(self, client):
+        client = self.clients[client]
+        begins = client.epoch == NEW_SESSION
+        asked = client.wants if begins else client.news
+        try:
+            fetch = self.sessions.begin(
+                client.session_id,
+                client.epoch,
+                dict(asked),
+                () if begins else client.forgets,
+                by_id=False,
+                now_ms=self.now_ms,
+            )
+        except Rejected as error:
+            assert not begins
+            assert error.code is ErrorCode.fetch_session_id_not_found
+            self.restart(client)
+            return
+        client.news, client.forgets = {}, set()
+        assert dict(fetch.asked) == client.wants
+        found = [self.found(key) for key, _ in fetch.asked]
+        answered = fetch.answer(found, self.now_ms)
+        assert answered.error is ErrorCode.none
+        told = {fetch.asked[place][0]: found[place] for place in answered.places}
+        if begins:
+            assert told.keys() == client.wants.keys()
+        else:
+            self.check_news(client, told)
+        client.told.update(told)
+        self.check_order(fetch, told, answered.session_id)
+        client.session_id = answered.session_id
+        client.epoch = NEW_SESSION if answered.session_id == 0 else client.epoch + 1
+        if client.session_id == 0:
+            self.restart(client)
+
+    def check_news(self, client, told):
+        for key in client.wants:
+            now, before = self.found(key), client.told.get(key)
+            if key in told:
+                assert now != before or now.records or now.error_code != ErrorCode.none
+            else:
+                assert now == before
+
+    def check_order(self, fetch, told, session_id):
+        """Who gave records is asked last the next time."""
+        session = self.sessions._sessions.get(session_id)
+        if session is None or fetch._session is not session:
+            return
+        order = list(session.partitions)
+        full = [key for key in order if key in told and told[key].records]
+        assert order[len(order) - len(full) :] == full
+
+    @precondition(lambda self: any(one.session_id for one in self.clients))
+    @rule(client=clients, off=st.sampled_from((-1, 1, 5)))
+    def out_of_step(self, client, off):
+        """A client that lost count is told so; its session is as it was."""
+        client = self.clients[client]
+        if client.session_id not in self.sessions._sessions or client.epoch + off <= 0:
+            return
+        try:
+            self.sessions.begin(
+                client.session_id, client.epoch + off, {}, KEYS, by_id=False, now_ms=self.now_ms
+            )
+        except Rejected as error:
+            assert error.code is ErrorCode.invalid_fetch_session_epoch
+        else:
+            raise AssertionError("a client out of step was served")
+
+    @rule(client=clients)
+    def close(self, client):
+        client = self.clients[client]
+        fetch = self.sessions.begin(
+            client.session_id, LAST_FETCH, {}, (), by_id=False, now_ms=self.now_ms
+        )
+        assert fetch.answer([], self.now_ms).session_id == 0
+        assert client.session_id not in self.sessions._sessions
+        self.restart(client)
+
+    @rule(client=clients)
+    def crash(self, client):
+        """It forgets its session without a word."""
+        self.restart(self.clients[client])
+        self.clients[client].session_id = 0
+
+    def restart(self, client):
+        client.epoch, client.news, client.forgets, client.told = NEW_SESSION, {}, set(), {}
+
+    def found(self, key):
+        end, start, error, records = self.partitions[key]
+        if error is not ErrorCode.none:
+            return FetchedPartition(key[1], error, -1)
+        return FetchedPartition(
+            key[1], error, end, log_start_offset=start, records=[b"r"] if records else ()
+        )
+
+    @invariant()
+    def there_is_no_more_than_allowed(self):
+        held = self.sessions._sessions.values()
+        assert len(self.sessions) <= SLOTS
+        assert self.sessions.partitions == sum(len(one.partitions) for one in held)
+        assert self.sessions.partitions <= PARTITIONS_MAX
+        used = [one.used_ms for one in held]
+        assert used == sorted(used)
+
+
+TestCrowd = Crowd.TestCase
+TestCrowd.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

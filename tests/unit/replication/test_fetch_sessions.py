@@ -1,0 +1,174 @@
+"""Goal: fetch sessions begin, end, make room and notice who is out of step, as KIP-227 has it."""
+
+import uuid
+
+import pytest
+from tests.golden.group_script import CountingEntropy
+
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.replication.fetch_sessions import EVICTION_MS, LAST_FETCH, FetchSessions
+from stratalog.wire.fetch import FetchedPartition
+
+ZERO = [("t", 0)]
+TOPIC_ID = uuid.UUID(int=7)
+
+
+def found(index=0, high_watermark=1, **more):
+    return FetchedPartition(index, ErrorCode.none, high_watermark, log_start_offset=0, **more)
+
+
+def sessions(slots=2):
+    return FetchSessions(slots, CountingEntropy())
+
+
+def begin(cache, session_id, epoch, keys=(), forgotten=(), now_ms=0, *, by_id=False):
+    return cache.begin(
+        session_id, epoch, dict.fromkeys(keys), forgotten, by_id=by_id, now_ms=now_ms
+    )
+
+
+def opened(cache, keys=ZERO, now_ms=0):
+    """The id of a new session of `keys`, each with high watermark 1."""
+    fetch = begin(cache, 0, 0, keys, now_ms=now_ms)
+    return fetch.answer([found(index) for _, index in keys], now_ms).session_id
+
+
+def refusal(*arguments, **options):
+    with pytest.raises(Rejected) as raised:
+        begin(*arguments, **options)
+    return raised.value.code
+
+
+def test_only_what_changed_is_told():
+    cache = sessions()
+    keys = [("t", 0), ("t", 1)]
+    session_id = opened(cache, keys)
+    answered = begin(cache, session_id, 1).answer([found(0), found(1, 2)], 0)
+    assert (answered.session_id, list(answered.places)) == (session_id, [1])
+    assert begin(cache, session_id, 2).answer([found(0), found(1, 2)], 0).places == []
+
+
+@pytest.mark.parametrize(
+    "news",
+    [
+        {"high_watermark": 2},
+        {"records": [b"r"]},
+        {"preferred_read_replica": 3},
+        {"diverging_epoch": (1, 2)},
+    ],
+)
+def test_this_is_news(news):
+    cache = sessions()
+    session_id = opened(cache)
+    assert begin(cache, session_id, 1).answer([found(**news)], 0).places == [0]
+
+
+def test_an_error_is_news_each_time_and_its_end_once():
+    cache = sessions()
+    session_id = opened(cache)
+    failed = FetchedPartition(0, ErrorCode.kafka_storage_error, 1, log_start_offset=0)
+    for epoch in (1, 2):
+        assert begin(cache, session_id, epoch).answer([failed], 0).places == [0]
+    assert begin(cache, session_id, 3).answer([found()], 0).places == [0]
+    assert begin(cache, session_id, 4).answer([found()], 0).places == []
+
+
+def test_a_partition_that_gave_records_is_read_last_next_time():
+    cache = sessions()
+    session_id = opened(cache, [("t", 0), ("t", 1), ("t", 2)])
+    first = begin(cache, session_id, 1)
+    first.answer([found(0, records=[b"r"]), found(1), found(2)], 0)
+    assert [key[1] for key, _ in begin(cache, session_id, 2).asked] == [1, 2, 0]
+
+
+def test_partitions_are_added_changed_and_forgotten():
+    cache = sessions()
+    session_id = opened(cache, [("t", 0), ("t", 1)])
+    fetch = cache.begin(
+        session_id, 1, {("t", 1): "new", ("u", 0): "u"}, [("t", 0)], by_id=False, now_ms=0
+    )
+    assert fetch.asked == [(("t", 1), "new"), (("u", 0), "u")]
+    assert cache.partitions == 2
+
+
+def test_a_session_of_nothing_ends():
+    cache = sessions()
+    session_id = opened(cache)
+    fetch = begin(cache, session_id, 1, forgotten=ZERO)
+    assert fetch.asked == ()
+    assert fetch.answer([], 0).session_id == 0
+    assert refusal(cache, session_id, 2) is ErrorCode.fetch_session_id_not_found
+    assert cache.partitions == 0
+
+
+def test_who_is_out_of_step_is_told_so():
+    cache = sessions()
+    session_id = opened(cache)
+    assert refusal(cache, session_id, 2) is ErrorCode.invalid_fetch_session_epoch
+    assert refusal(cache, session_id + 1, 1) is ErrorCode.fetch_session_id_not_found
+    assert refusal(cache, session_id, 1, by_id=True) is ErrorCode.fetch_session_topic_id_error
+    begin(cache, session_id, 1)
+
+
+def test_a_client_that_does_not_wait_for_its_answer_is_out_of_step():
+    cache = sessions()
+    session_id = opened(cache)
+    first, second = begin(cache, session_id, 1), begin(cache, session_id, 2, forgotten=ZERO[:0])
+    answered = first.answer([found()], 0)
+    assert (answered.error, answered.places) == (ErrorCode.invalid_fetch_session_epoch, ())
+    assert second.answer([found()], 0).error is ErrorCode.none
+
+
+def test_a_fetch_under_way_survives_the_end_of_its_session():
+    cache = sessions()
+    session_id = opened(cache)
+    fetch = begin(cache, session_id, 1)
+    begin(cache, session_id, LAST_FETCH)
+    assert fetch.answer([found(0, 2)], 0).places == [0]
+    again = opened(cache)
+    fetch = begin(cache, again, 1)
+    begin(cache, again, 2, forgotten=ZERO)
+    assert fetch.answer([found(0, 2)], 0).error is ErrorCode.invalid_fetch_session_epoch
+
+
+def test_the_epoch_wraps_to_one():
+    cache = sessions()
+    session_id = opened(cache)
+    cache._sessions[session_id].epoch = 2**31 - 1
+    begin(cache, session_id, 2**31 - 1)
+    begin(cache, session_id, 1)
+
+
+def test_a_full_fetch_ends_the_session_it_names():
+    cache = sessions()
+    session_id = opened(cache)
+    begin(cache, session_id, 0, ZERO)
+    assert len(cache) == 0
+
+
+def test_room_is_made_of_what_is_stale_or_smaller_and_old():
+    cache = sessions()
+    large, small = opened(cache, [("t", 0), ("t", 1)]), opened(cache)
+    assert opened(cache) == 0, "both are young"
+    begin(cache, large, 1, now_ms=EVICTION_MS)
+    begin(cache, small, 1, now_ms=EVICTION_MS)
+    later_ms = EVICTION_MS + 1
+    assert opened(cache, now_ms=later_ms) != 0, "the small one is old enough"
+    assert refusal(cache, small, 2) is ErrorCode.fetch_session_id_not_found
+    assert opened(cache, now_ms=later_ms) == 0, "the large one is worth more"
+    begin(cache, large, 2, now_ms=later_ms)
+    assert opened(cache, now_ms=2 * later_ms) != 0, "the third was not used since"
+    assert begin(cache, large, 3, now_ms=2 * later_ms).asked
+
+
+def test_no_slots_no_sessions():
+    assert opened(sessions(0)) == 0
+
+
+def test_memory_is_bounded_by_partitions_as_well():
+    cache = FetchSessions(10, CountingEntropy(), partitions_max=2)
+    assert opened(cache, [("t", 0), ("t", 1), ("t", 2)]) == 0
+    session_id = opened(cache)
+    grown = [("t", 1), ("t", 2)]
+    assert refusal(cache, session_id, 1, grown) is ErrorCode.fetch_session_id_not_found
+    assert (len(cache), cache.partitions) == (0, 0)
