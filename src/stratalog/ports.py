@@ -68,6 +68,8 @@ class Disk(Protocol):
     def size(self, path: str) -> int:
         """Bytes of the file; raises FileNotFoundError."""
 
+    def total_bytes(self) -> int: ...
+
     def free_bytes(self) -> int: ...
 
     def lock(self) -> bool:

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import pytest
 from tests.compat.tools import java_tool, kafka_lib
-from tests.unit.quorum.metadata_log import NOW_MS, started
+from tests.unit.quorum.metadata_log import NOW_MS, configure, started
 
 from stratalog.metadata.snapshot import encode_snapshot, records_of, snapshot_id
 from stratalog.quorum.controller import NewTopic
@@ -141,7 +141,7 @@ def a_busy_log():
     log.run(log.controller.create_topics(topics, log.entropy))
     log.run(log.controller.allocate_producer_ids(1, log.image.brokers[1].epoch))
     log.run(log.controller.activate_leaders(1))
-    log.run(log.controller.set_configs(2, "hello", {"retention.ms": None, "segment.ms": "9"}))
+    log.run(configure(log.controller, 2, "hello", {"retention.ms": None, "segment.ms": "9"}))
     log.run(log.controller.delete_topics(["a.b"]))
     return log
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.quorum.metadata_log import NOW_MS, MetadataLog, started
+from tests.unit.quorum.metadata_log import NOW_MS, MetadataLog, configure, started
 
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.metadata.delta import Delta, apply
@@ -54,7 +54,7 @@ def act(log: MetadataLog, step) -> None:
             log.run(controller.delete_topics(what))
         case "configure":
             name, key, value = what
-            log.run(controller.set_configs(2, name, {key: value}))
+            log.run(configure(controller, 2, name, {key: value}))
         case "register":
             log.broker(what, rack=str(what % 2))
         case "activate":

@@ -191,6 +191,9 @@ class SimDisk:
     def size(self, path: str) -> int:
         return len(self._file(path).content)
 
+    def total_bytes(self) -> int:
+        return 2 << 40
+
     def free_bytes(self) -> int:
         return 1 << 40
 

@@ -143,6 +143,10 @@ class LocalDisk:
     def size(self, path: str) -> int:
         return os.stat(self._full(path)).st_size
 
+    def total_bytes(self) -> int:
+        stat = os.statvfs(self.root)
+        return stat.f_blocks * stat.f_frsize
+
     def free_bytes(self) -> int:
         stat = os.statvfs(self.root)
         return stat.f_bavail * stat.f_frsize

@@ -19,7 +19,7 @@ from stratalog.broker.directory import Failure, LogDirectory
 from stratalog.broker.partition import HostedPartition, PartitionIdentity
 from stratalog.broker.runtime import Runtime, load
 from stratalog.broker.survey import METADATA_DIRECTORY
-from stratalog.config import BrokerConfig, LogConfig, check_topic_configs
+from stratalog.config import BrokerConfig, ClusterRules, LogConfig, check_topic_configs
 from stratalog.errors import Corrupt, Rejected, UserError
 from stratalog.log.effects import ListDirectory, Program, Read, Unlink, WriteFile
 from stratalog.log.partition_log import PartitionLog, create
@@ -36,10 +36,15 @@ from stratalog.metadata.snapshot import (
 )
 from stratalog.ports import Outside
 from stratalog.quorum.controller import (
+    Alteration,
+    Altered,
     BrokerRegistration,
     Controller,
     Created,
     Deleted,
+    Extended,
+    FeatureUpdate,
+    MorePartitions,
     NewTopic,
     TopicRules,
 )
@@ -200,6 +205,32 @@ class ClusterMetadata:
     async def delete_topics(self, topics: Sequence[str | UUID]) -> list[Deleted]:
         """Delete topics by name or id; one result each."""
         return await self._submit(lambda _now: self._controller.delete_topics(topics))
+
+    async def create_partitions(
+        self, asked: Sequence[MorePartitions], *, validate_only: bool
+    ) -> list[Extended]:
+        """Add partitions to topics; one result each."""
+        entropy = self._outside.entropy
+        return await self._submit(
+            lambda _now: self._controller.create_partitions(
+                asked, entropy, validate_only=validate_only
+            )
+        )
+
+    async def alter_configs(
+        self, asked: Sequence[Alteration], *, validate_only: bool
+    ) -> list[Altered]:
+        """Change settings of topics and brokers; one result each."""
+        rules = ClusterRules(self._config)
+        return await self._submit(
+            lambda _now: self._controller.alter_configs(asked, rules, validate_only=validate_only)
+        )
+
+    async def update_features(self, asked: Sequence[FeatureUpdate], *, validate_only: bool) -> None:
+        """Set levels of features, all or none; raises Rejected."""
+        await self._submit(
+            lambda _now: self._controller.update_features(asked, validate_only=validate_only)
+        )
 
     async def allocate_producer_ids(self) -> range:
         """A block of producer ids for this broker."""

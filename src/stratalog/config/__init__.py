@@ -9,9 +9,11 @@ from stratalog.config.describe import ConfigEntry, ConfigSource, describe_broker
 from stratalog.config.kinds import Kind
 from stratalog.config.listeners import Listener
 from stratalog.config.log import LogConfig, check_topic_configs, log_config
+from stratalog.config.rules import ClusterRules
 
 __all__ = [
     "BrokerConfig",
+    "ClusterRules",
     "ConfigEntry",
     "ConfigSource",
     "Kind",

@@ -7,7 +7,7 @@ The image is always that of the last replayed record. Every decision is taken on
 applied. Kafka: QuorumController and its *ControlManager classes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
@@ -23,10 +23,13 @@ from stratalog.metadata.image import (
     Endpoint,
     FeatureRange,
     Image,
-    ResourceType,
 )
 from stratalog.metadata.snapshot import broker_record
 from stratalog.ports import Entropy
+from stratalog.quorum.configurations import Alteration, Altered, SettingRules, alter_records
+from stratalog.quorum.features import FeatureUpdate, feature_records
+from stratalog.quorum.partitions import Extended, MorePartitions, extend_records
+from stratalog.quorum.single import KRAFT_VERSION
 from stratalog.quorum.topics import (
     Created,
     Deleted,
@@ -41,17 +44,21 @@ from stratalog.statemachine import Decision
 from stratalog.wire.internal.control_records import VotersRecord
 from stratalog.wire.internal.metadata_records import (
     BrokerRegistrationChangeRecord,
-    ConfigRecord,
     FeatureLevelRecord,
     PartitionChangeRecord,
     ProducerIdsRecord,
 )
 
 __all__ = [
+    "Alteration",
+    "Altered",
     "BrokerRegistration",
     "Controller",
     "Created",
     "Deleted",
+    "Extended",
+    "FeatureUpdate",
+    "MorePartitions",
     "NewTopic",
     "TopicRules",
     "check_topic_name",
@@ -241,33 +248,27 @@ class Controller:
         records, results = delete_records(self.image, wanted)
         return Decision(records, results)
 
-    def set_configs(
-        self, resource_type: int, resource_name: str, changes: Mapping[str, str | None]
-    ) -> Decision[Any, None]:
-        """Set values, or remove them (None), of a topic or broker; what is so already writes no record.
+    def create_partitions(
+        self, asked: Sequence[MorePartitions], entropy: Entropy, *, validate_only: bool = False
+    ) -> Decision[Any, list[Extended]]:
+        """Add partitions to what can be extended, all in one batch; each topic has its own result."""
+        records, results = extend_records(self.image, asked, entropy)
+        return Decision([] if validate_only else records, results)
 
-        Raises Rejected: UNKNOWN_TOPIC_OR_PARTITION, INVALID_CONFIG (from the rules' check), INVALID_REQUEST.
-        """
-        before = self.image.configs.get((resource_type, resource_name), {})
-        after = {**before, **changes}
-        match resource_type:
-            case ResourceType.TOPIC:
-                if resource_name not in self.image.topic_ids_by_name:
-                    raise Rejected(ErrorCode.unknown_topic_or_partition, f"topic {resource_name}")
-                self._rules.check_configs({k: v for k, v in after.items() if v is not None})
-            case ResourceType.BROKER:
-                if resource_name and not resource_name.isdecimal():
-                    raise Rejected(ErrorCode.invalid_request, f"broker {resource_name!r}")
-            case _:
-                raise Rejected(ErrorCode.invalid_request, f"resource type {resource_type}")
-        records = [
-            ConfigRecord(
-                resource_type=resource_type, resource_name=resource_name, name=name, value=value
-            )
-            for name, value in changes.items()
-            if before.get(name) != value
-        ]
-        return Decision(records, None)
+    def alter_configs(
+        self, asked: Sequence[Alteration], rules: SettingRules, *, validate_only: bool = False
+    ) -> Decision[Any, list[Altered]]:
+        """Change settings of topics and brokers, all in one batch; each resource has its own result."""
+        records, results = alter_records(self.image, asked, rules)
+        return Decision([] if validate_only else records, results)
+
+    def update_features(
+        self, asked: Sequence[FeatureUpdate], *, validate_only: bool = False
+    ) -> Decision[Any, None]:
+        """Set every level or none; raises Rejected as `feature_records`."""
+        levels = {} if self.voters is None else {"kraft.version": KRAFT_VERSION}
+        records = feature_records(self.image, SUPPORTED_FEATURES, levels, asked)
+        return Decision([] if validate_only else records, None)
 
     # Producer ids
 

@@ -214,7 +214,7 @@ def _new_topic(image: Image, topic: NewTopic, rules: TopicRules, entropy: Entrop
     chosen = bool(topic.assignments)
     placed = _assigned(image, topic) if chosen else _placed(image, topic, rules, entropy)
     partitions = {
-        index: _partition(image.brokers, replicas) for index, replicas in enumerate(placed)
+        index: new_partition(image.brokers, replicas) for index, replicas in enumerate(placed)
     }
     return Topic(fresh_topic_id(image, entropy), topic.name, partitions)
 
@@ -252,22 +252,28 @@ def _assigned(image: Image, topic: NewTopic) -> list[Replicas]:
         )
     placed = [tuple(topic.assignments[index]) for index in range(count)]
     for replicas in placed:
-        unknown = [broker for broker in replicas if broker not in image.brokers]
-        reason = None
-        if not replicas or len(set(replicas)) < len(replicas):
-            reason = f"replicas {list(replicas)}: at least one, and none twice"
-        elif unknown:
-            reason = f"replicas {list(replicas)}: broker {unknown[0]} is not registered"
-        elif len(replicas) != len(placed[0]):
-            reason = "all partitions of a new topic have the same number of replicas"
-        elif not any(image.brokers[broker].is_active for broker in replicas):
-            reason = f"replicas {list(replicas)}: all of these brokers are fenced or shutting down"
-        if reason is not None:
-            raise Rejected(ErrorCode.invalid_replica_assignment, reason)
+        check_replicas(image, replicas, len(placed[0]))
     return placed
 
 
-def _partition(brokers: Mapping[int, Broker], replicas: Replicas) -> Partition:
+def check_replicas(image: Image, replicas: Replicas, factor: int) -> None:
+    """Raises Rejected(INVALID_REPLICA_ASSIGNMENT) where a client's choice cannot be one of `factor` replicas."""
+    unknown = [broker for broker in replicas if broker not in image.brokers]
+    reason = None
+    if not replicas or len(set(replicas)) < len(replicas):
+        reason = f"replicas {list(replicas)}: at least one, and none twice"
+    elif unknown:
+        reason = f"replicas {list(replicas)}: broker {unknown[0]} is not registered"
+    elif len(replicas) != factor:
+        reason = f"replicas {list(replicas)}: all partitions of a topic have as many, here {factor}"
+    elif not any(image.brokers[broker].is_active for broker in replicas):
+        reason = f"replicas {list(replicas)}: all of these brokers are fenced or shutting down"
+    if reason is not None:
+        raise Rejected(ErrorCode.invalid_replica_assignment, reason)
+
+
+def new_partition(brokers: Mapping[int, Broker], replicas: Replicas) -> Partition:
+    """A partition that begins on these brokers, of which one at least is active."""
     isr = tuple(broker for broker in replicas if brokers[broker].is_active)
     assert isr, f"no active broker among {replicas}"
     return Partition(

@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 from stratalog.metadata.image import Endpoint, Image
+from stratalog.quorum.configurations import Alteration, Change, Operation
 from stratalog.quorum.controller import BrokerRegistration, Controller, TopicRules
 from stratalog.quorum.metadata_batches import decode_record, encode_batch, encode_control_batch
 from stratalog.quorum.single import QuorumState, Voter, become_leader
@@ -96,3 +97,22 @@ def started(rules: TopicRules | None = None, seed: int = 1) -> MetadataLog:
     log.run(log.controller.bootstrap())
     log.broker()
     return log
+
+
+class NoRules:
+    """Settings of any name and value; those that begin with `list` are lists."""
+
+    def check(self, resource_type, resource_name, before, after):
+        """Nothing is refused."""
+
+    def default_items(self, resource_type, name):
+        return ("d",) if name.startswith("list") else None
+
+
+def configure(controller, resource_type, name, values, rules=None):
+    """The decision to set values, or remove them (None), of one resource."""
+    changes = tuple(
+        Change(key, Operation.DELETE if value is None else Operation.SET, value)
+        for key, value in values.items()
+    )
+    return controller.alter_configs([Alteration(resource_type, name, changes)], rules or NoRules())

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from tests.unit.quorum.metadata_log import MetadataLog, started
+from tests.unit.quorum.metadata_log import MetadataLog, configure, started
 
 from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.metadata.image import EMPTY, FeatureRange, ResourceType
-from stratalog.quorum.controller import BrokerRegistration, Controller, NewTopic, TopicRules
+from stratalog.quorum.controller import BrokerRegistration, Controller, NewTopic
 from stratalog.wire.internal.metadata_records import FeatureLevelRecord, PartitionChangeRecord
 
 
@@ -115,28 +115,14 @@ def test_activation_takes_a_partition_that_lost_its_leader():
 
 def test_configuration_is_changed_value_by_value():
     log = with_topics(NewTopic("a", configs={"x": "1", "y": "2"}))
-    decision = log.controller.set_configs(2, "a", {"x": None, "y": "2", "z": "3"})
+    decision = configure(log.controller, 2, "a", {"x": None, "y": "2", "z": "3"})
     assert len(decision.records) == 2, "what is so already needs no record"
     log.run(decision)
     assert log.image.topic_configs("a") == {"y": "2", "z": "3"}
-    log.run(log.controller.set_configs(ResourceType.BROKER, "1", {"b": "1"}))
-    log.run(log.controller.set_configs(ResourceType.BROKER, "", {"b": "0"}))
+    log.run(configure(log.controller, ResourceType.BROKER, "1", {"b": "1"}))
+    log.run(configure(log.controller, ResourceType.BROKER, "", {"b": "0"}))
     assert log.image.configs[4, "1"] == {"b": "1"}
     assert log.image.configs[4, ""] == {"b": "0"}
-
-
-def test_configuration_that_is_refused():
-    def refuse(configs):
-        if configs.get("x") == configs.get("y"):
-            raise Rejected(ErrorCode.invalid_config, "x and y")
-
-    log = started(TopicRules(check_configs=refuse))
-    log.run(log.controller.create_topics([NewTopic("a", configs={"x": "1"})], log.entropy))
-    set_configs = log.controller.set_configs
-    assert refusal(set_configs, 2, "a", {"y": "1"}) is ErrorCode.invalid_config
-    assert refusal(set_configs, 2, "b", {}) is ErrorCode.unknown_topic_or_partition
-    assert refusal(set_configs, 4, "one", {}) is ErrorCode.invalid_request
-    assert refusal(set_configs, 3, "a", {}) is ErrorCode.invalid_request
 
 
 def test_producer_ids_are_given_out_once():

@@ -5,27 +5,38 @@ In: a `Call`. Out: the answer's body. Handlers translate between the wire and th
 
 from stratalog.broker.api import Api
 from stratalog.broker.apis import (
+    alter_configs,
     api_versions,
+    create_partitions,
     create_topics,
     delete_groups,
+    delete_records,
     delete_topics,
     describe_cluster,
     describe_configs,
     describe_groups,
+    describe_log_dirs,
+    describe_producers,
+    describe_quorum,
+    describe_topic_partitions,
     fetch,
     find_coordinator,
     heartbeat,
+    incremental_alter_configs,
     init_producer_id,
     join_group,
     leave_group,
+    list_config_resources,
     list_groups,
     list_offsets,
     metadata,
     offset_commit,
     offset_delete,
     offset_fetch,
+    offset_for_leader_epoch,
     produce,
     sync_group,
+    update_features,
 )
 
 _MODULES = (
@@ -50,6 +61,17 @@ _MODULES = (
     list_groups,
     delete_groups,
     offset_delete,
+    alter_configs,
+    create_partitions,
+    delete_records,
+    describe_log_dirs,
+    describe_producers,
+    describe_quorum,
+    describe_topic_partitions,
+    incremental_alter_configs,
+    list_config_resources,
+    offset_for_leader_epoch,
+    update_features,
 )
 
 APIS: dict[int, Api] = {module.API.key: module.API for module in _MODULES}

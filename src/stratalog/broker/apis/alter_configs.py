@@ -1,0 +1,41 @@
+"""AlterConfigs (key 33), versions 0-2.
+
+All that a resource sets, anew. v1 the same. v2 flexible. Kafka prefers IncrementalAlterConfigs; older clients know only this one.
+"""
+
+from typing import Any
+
+from stratalog.broker.api import Api, Call
+from stratalog.quorum.configurations import Change, Operation
+from stratalog.quorum.controller import Alteration, Altered
+
+
+async def handle(call: Call) -> Any:
+    """Replace the settings of topics and brokers; each resource has its own error."""
+    asked = [
+        Alteration(
+            resource.resource_type,
+            resource.resource_name,
+            tuple(Change(one.name, Operation.SET, one.value) for one in resource.configs),
+            replaces=True,
+        )
+        for resource in call.body.resources
+    ]
+    altered = await call.broker.metadata.alter_configs(asked, validate_only=call.body.validate_only)
+    return call.reply.AlterConfigsResponse(responses=results(call.reply, altered))
+
+
+def results(reply: Any, altered: list[Altered]) -> list[Any]:
+    """One entry per resource, for this API and its incremental sister."""
+    return [
+        reply.AlterConfigsResourceResponse(
+            error_code=one.error,
+            error_message=one.message,
+            resource_type=one.resource_type,
+            resource_name=one.resource_name,
+        )
+        for one in altered
+    ]
+
+
+API = Api("AlterConfigs", 33, (0, 2), handle)

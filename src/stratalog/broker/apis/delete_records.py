@@ -1,0 +1,92 @@
+"""DeleteRecords (key 21), versions 0-2.
+
+v1 the same. v2 flexible.
+"""
+
+from typing import Any, Final
+
+from stratalog.broker.api import Api, Call
+from stratalog.broker.partition import HostedPartition
+from stratalog.errors import ErrorCode, Rejected
+
+_ALL: Final = -1
+"""Everything up to the high watermark."""
+
+
+async def handle(call: Call) -> Any:
+    """Have logs begin at the offsets asked for; answered once no crash can bring the records back.
+
+    Files of whole segments go at once; those in the bucket with its next cycle.
+    """
+    asked = [(topic.name, one) for topic in call.body.topics for one in topic.partitions]
+    raised = [_raise(call, topic, one) for topic, one in asked]
+    failed = await _make_durable(call, [one for one in raised if isinstance(one, HostedPartition)])
+    rows: dict[str, list[Any]] = {topic.name: [] for topic in call.body.topics}
+    for (topic, one), result in zip(asked, raised, strict=True):
+        error = result if isinstance(result, Rejected) else failed.get(result.directory.path)
+        rows[topic].append(_row(call, one.partition_index, result, error))
+    reply = call.reply
+    return reply.DeleteRecordsResponse(
+        topics=[
+            reply.DeleteRecordsTopicResult(name=topic, partitions=partitions)
+            for topic, partitions in rows.items()
+        ]
+    )
+
+
+def _raise(call: Call, topic: str, asked: Any) -> HostedPartition | Rejected:
+    """Raise the log's start; what was refused where it cannot be."""
+    try:
+        if topic in call.broker.internal_topics:
+            raise Rejected(ErrorCode.invalid_topic_exception, f"{topic} is the broker's own")
+        hosted = call.broker.hosting.get(topic, asked.partition_index)
+        hosted.check_hosted()
+        hosted.replica.check_leader()
+        if "delete" not in hosted.log.config.cleanup_policy:
+            raise Rejected(
+                ErrorCode.policy_violation,
+                f"{hosted.identity} is compacted: records go by their keys",
+            )
+        end = hosted.high_watermark
+        offset = end if asked.offset == _ALL else asked.offset
+        if not 0 <= offset <= end:
+            raise Rejected(
+                ErrorCode.offset_out_of_range, f"{hosted.identity} is committed up to {end}"
+            )
+        hosted.log.raise_log_start(offset)
+    except Rejected as error:
+        return error
+    return hosted
+
+
+async def _make_durable(call: Call, raised: list[HostedPartition]) -> dict[str, Rejected]:
+    """Delete what lies below, write the log starts down; what went wrong, by directory."""
+    now_ms = call.broker.clock.now_ms()
+    failed: dict[str, Rejected] = {}
+    for hosted in raised:
+        try:
+            await hosted.keep_retention(now_ms)
+        except Rejected as error:
+            failed[hosted.directory.path] = error
+    for directory in {hosted.directory for hosted in raised}:
+        try:
+            await call.broker.hosting.checkpoint(directory)
+        except Rejected as error:
+            failed[directory.path] = error
+    return failed
+
+
+def _row(call: Call, index: int, result: HostedPartition | Rejected, error: Rejected | None) -> Any:
+    if error is not None or isinstance(result, Rejected):
+        assert error is not None
+        return call.reply.DeleteRecordsPartitionResult(
+            partition_index=index, low_watermark=-1, error_code=error.code
+        )
+    return call.reply.DeleteRecordsPartitionResult(
+        partition_index=index,
+        low_watermark=result.log.log_start_offset,
+        error_code=ErrorCode.none,
+    )
+
+
+API = Api("DeleteRecords", 21, (0, 2), handle)

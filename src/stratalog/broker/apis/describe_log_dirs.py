@@ -1,0 +1,72 @@
+"""DescribeLogDirs (key 35), versions 1-5.
+
+v1 throttle time. v2 flexible. v3 top-level error. v4 bytes in all and usable (KIP-827). v5 whether a directory takes
+no new partitions (KIP-1066), which none here does.
+"""
+
+from typing import Any
+
+from stratalog.broker.api import Api, Call
+from stratalog.broker.directory import LogDirectory
+from stratalog.broker.partition import HostedPartition
+from stratalog.errors import ErrorCode, Rejected
+
+Wanted = dict[str, set[int]] | None
+
+
+async def handle(call: Call) -> Any:
+    """Each log directory with the partitions in it and their sizes; those asked for, or all."""
+    asked = call.body.topics
+    wanted = None if asked is None else {topic.topic: set(topic.partitions) for topic in asked}
+    return call.reply.DescribeLogDirsResponse(
+        error_code=ErrorCode.none,
+        results=[
+            await _directory(call, directory, wanted)
+            for directory in call.broker.hosting.directories
+        ],
+    )
+
+
+async def _directory(call: Call, directory: LogDirectory, wanted: Wanted) -> Any:
+    reply = call.reply
+    try:
+        total, free = await directory.space()
+    except Rejected as error:
+        return reply.DescribeLogDirsResult(
+            error_code=error.code,
+            log_dir=directory.path,
+            topics=[],
+            total_bytes=-1,
+            usable_bytes=-1,
+            is_cordoned=False,
+        )
+    topics: dict[str, list[Any]] = {}
+    for hosted in call.broker.hosting.all():
+        identity = hosted.identity
+        asked = wanted is None or identity.index in wanted.get(identity.topic, ())
+        if asked and hosted.directory is directory:
+            topics.setdefault(identity.topic, []).append(_partition(reply, hosted))
+    return reply.DescribeLogDirsResult(
+        error_code=ErrorCode.none,
+        log_dir=directory.path,
+        topics=[
+            reply.DescribeLogDirsTopic(name=name, partitions=partitions)
+            for name, partitions in sorted(topics.items())
+        ],
+        total_bytes=total,
+        usable_bytes=free,
+        is_cordoned=False,
+    )
+
+
+def _partition(reply: Any, hosted: HostedPartition) -> Any:
+    log = hosted.log
+    return reply.DescribeLogDirsPartition(
+        partition_index=hosted.identity.index,
+        partition_size=log.size,
+        offset_lag=max(hosted.high_watermark - log.log_end_offset, 0),
+        is_future_key=False,
+    )
+
+
+API = Api("DescribeLogDirs", 35, (1, 5), handle)

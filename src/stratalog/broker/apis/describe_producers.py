@@ -1,0 +1,67 @@
+"""DescribeProducers (key 61), versions 0-0.
+
+From KIP-664.
+"""
+
+from typing import Any
+
+from stratalog.broker.api import Api, Call
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.log.producers import ProducerState
+
+
+def handle(call: Call) -> Any:
+    """The idempotent producers that each partition's log remembers."""
+    reply = call.reply
+    return reply.DescribeProducersResponse(
+        topics=[
+            reply.TopicResponse(
+                name=topic.name,
+                partitions=[
+                    _partition(call, topic.name, index) for index in topic.partition_indexes
+                ],
+            )
+            for topic in call.body.topics
+        ]
+    )
+
+
+def _partition(call: Call, topic: str, index: int) -> Any:
+    reply = call.reply
+    try:
+        hosted = call.broker.hosting.get(topic, index)
+        hosted.check_hosted()
+        hosted.replica.check_leader()
+    except Rejected as error:
+        return reply.PartitionResponse(
+            partition_index=index,
+            error_code=error.code,
+            error_message=error.message,
+            active_producers=[],
+        )
+    return reply.PartitionResponse(
+        partition_index=index,
+        error_code=ErrorCode.none,
+        error_message=None,
+        active_producers=[
+            _producer(reply, producer_id, state)
+            for producer_id, state in hosted.log.producers.items()
+        ],
+    )
+
+
+def _producer(reply: Any, producer_id: int, state: ProducerState) -> Any:
+    _first, last_sequence, _base, _last, timestamp = (
+        state.batches[-1] if state.batches else (-1, -1, -1, -1, -1)
+    )
+    return reply.ProducerState(
+        producer_id=producer_id,
+        producer_epoch=state.epoch,
+        last_sequence=last_sequence,
+        last_timestamp=timestamp,
+        coordinator_epoch=state.coordinator_epoch,
+        current_txn_start_offset=state.transaction_start,
+    )
+
+
+API = Api("DescribeProducers", 61, (0, 0), handle)

@@ -1,0 +1,83 @@
+"""DescribeQuorum (key 55), versions 0-2.
+
+v1 when replicas last fetched and were caught up (KIP-836). v2 directory ids, addresses, error messages (KIP-853).
+"""
+
+from typing import Any
+
+from stratalog.broker.api import Api, Call
+from stratalog.errors import ErrorCode
+from stratalog.quorum.metadata_batches import METADATA_TOPIC
+from stratalog.wire.ids import ZERO_ID
+
+
+def handle(call: Call) -> Any:
+    """Who leads the metadata log, who votes, and how far each is: a quorum of one, this node."""
+    reply = call.reply
+    return reply.DescribeQuorumResponse(
+        error_code=ErrorCode.none,
+        error_message=None,
+        topics=[
+            reply.TopicData(
+                topic_name=topic.topic_name,
+                partitions=[
+                    _partition(call, topic.topic_name, asked.partition_index)
+                    for asked in topic.partitions
+                ],
+            )
+            for topic in call.body.topics
+        ],
+        nodes=[_node(call)],
+    )
+
+
+def _partition(call: Call, topic: str, index: int) -> Any:
+    broker, reply = call.broker, call.reply
+    if (topic, index) != (METADATA_TOPIC, 0):
+        return reply.PartitionData(
+            partition_index=index,
+            error_code=ErrorCode.unknown_topic_or_partition,
+            error_message=f"the quorum keeps {METADATA_TOPIC}-0 only",
+            leader_id=-1,
+            leader_epoch=-1,
+            high_watermark=-1,
+            current_voters=[],
+            observers=[],
+        )
+    image = broker.metadata.image
+    now_ms = broker.clock.now_ms()
+    me = image.brokers.get(broker.node_id)
+    end_offset = image.offset + 1
+    return reply.PartitionData(
+        partition_index=index,
+        error_code=ErrorCode.none,
+        error_message=None,
+        leader_id=broker.node_id,
+        leader_epoch=image.epoch,
+        high_watermark=end_offset,
+        current_voters=[
+            reply.ReplicaState(
+                replica_id=broker.node_id,
+                replica_directory_id=me.directories[0] if me and me.directories else ZERO_ID,
+                log_end_offset=end_offset,
+                last_fetch_timestamp=now_ms,
+                last_caught_up_timestamp=now_ms,
+            )
+        ],
+        observers=[],
+    )
+
+
+def _node(call: Call) -> Any:
+    broker, reply = call.broker, call.reply
+    me = broker.metadata.image.brokers.get(broker.node_id)
+    return reply.Node(
+        node_id=broker.node_id,
+        listeners=[
+            reply.Listener(name=one.name, host=one.host, port=one.port)
+            for one in (me.endpoints if me is not None else ())
+        ],
+    )
+
+
+API = Api("DescribeQuorum", 55, (0, 2), handle)

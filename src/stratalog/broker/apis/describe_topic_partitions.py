@@ -1,0 +1,79 @@
+"""DescribeTopicPartitions (key 75), versions 0-0.
+
+Metadata of partitions, a page at a time (KIP-966).
+"""
+
+from typing import Any, Final
+
+from stratalog.broker.api import Api, Call
+from stratalog.errors import ErrorCode
+from stratalog.metadata.image import Partition, Topic
+from stratalog.wire.ids import ZERO_ID
+
+PARTITIONS_MAX: Final = 2000
+"""Kafka: the default of `max.request.partition.size.limit`."""
+
+
+def handle(call: Call) -> Any:
+    """Partitions from the cursor on, topics by name; the next cursor where there are more."""
+    body, reply = call.body, call.reply
+    cursor = body.cursor
+    start = ("", 0) if cursor is None else (cursor.topic_name, cursor.partition_index)
+    left = min(max(body.response_partition_limit, 1), PARTITIONS_MAX)
+    topics = []
+    following = None
+    for name, topic in _wanted(call, start[0]):
+        if topic is None:
+            topics.append(_unknown(call, name))
+            continue
+        first = start[1] if name == start[0] else 0
+        rest = [row for row in sorted(topic.partitions.items()) if row[0] >= first]
+        if left:
+            topics.append(_topic(call, topic, rest[:left]))
+        if len(rest) > left or not left:
+            following = reply.Cursor(
+                topic_name=name, partition_index=rest[left][0] if len(rest) > left else 0
+            )
+            break
+        left -= len(rest)
+    return reply.DescribeTopicPartitionsResponse(topics=topics, next_cursor=following)
+
+
+def _wanted(call: Call, first: str) -> list[tuple[str, Topic | None]]:
+    metadata = call.broker.metadata
+    names = {topic.name for topic in call.body.topics} or set(metadata.image.topic_ids_by_name)
+    return [(name, metadata.topic(name)) for name in sorted(names) if name >= first]
+
+
+def _topic(call: Call, topic: Topic, page: list[tuple[int, Partition]]) -> Any:
+    reply = call.reply
+    return reply.DescribeTopicPartitionsResponseTopic(
+        error_code=ErrorCode.none,
+        name=topic.name,
+        topic_id=topic.id,
+        is_internal=topic.name in call.broker.internal_topics,
+        partitions=[
+            reply.DescribeTopicPartitionsResponsePartition(
+                error_code=call.broker.partition_error(topic.id, index),
+                partition_index=index,
+                leader_id=partition.leader,
+                leader_epoch=partition.leader_epoch,
+                replica_nodes=partition.replicas,
+                isr_nodes=partition.isr,
+                eligible_leader_replicas=partition.eligible_leader_replicas,
+                last_known_elr=partition.last_known_elr,
+                offline_replicas=[],
+            )
+            for index, partition in page
+        ],
+    )
+
+
+def _unknown(call: Call, name: str) -> Any:
+    code = call.broker.name_error(name) or ErrorCode.unknown_topic_or_partition
+    return call.reply.DescribeTopicPartitionsResponseTopic(
+        error_code=code, name=name, topic_id=ZERO_ID, partitions=[]
+    )
+
+
+API = Api("DescribeTopicPartitions", 75, (0, 0), handle)

@@ -1,0 +1,43 @@
+"""ListConfigResources (key 74), versions 0-1.
+
+v0 lists client metrics only, of which there are none here. v1 any types (KIP-1142).
+"""
+
+from typing import Any
+
+from stratalog.broker.api import Api, Call
+from stratalog.errors import ErrorCode
+from stratalog.metadata.image import ResourceType
+
+_ALL = (ResourceType.TOPIC, ResourceType.BROKER, ResourceType.CLIENT_METRICS, ResourceType.GROUP)
+
+
+def handle(call: Call) -> Any:
+    """The names of everything that can have settings, of the types asked for; of every type where none is."""
+    reply = call.reply
+    wanted = getattr(call.body, "resource_types", (ResourceType.CLIENT_METRICS,)) or _ALL
+    unknown = [kind for kind in wanted if kind not in _ALL]
+    return reply.ListConfigResourcesResponse(
+        error_code=ErrorCode.unsupported_version if unknown else ErrorCode.none,
+        config_resources=[]
+        if unknown
+        else [
+            reply.ConfigResource(resource_name=name, resource_type=kind)
+            for kind in dict.fromkeys(wanted)
+            for name in _names(call, kind)
+        ],
+    )
+
+
+def _names(call: Call, kind: int) -> list[str]:
+    image = call.broker.metadata.image
+    match kind:
+        case ResourceType.TOPIC:
+            return sorted(image.topic_ids_by_name)
+        case ResourceType.BROKER:
+            return [str(node) for node in sorted(image.brokers)]
+        case _:
+            return sorted(name for resource, name in image.configs if resource == kind)
+
+
+API = Api("ListConfigResources", 74, (0, 1), handle)

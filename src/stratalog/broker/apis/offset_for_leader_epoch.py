@@ -1,0 +1,40 @@
+"""OffsetForLeaderEpoch (key 23), versions 2-4.
+
+v2 current leader epoch, throttle time. v3 replica id. v4 flexible.
+"""
+
+from typing import Any
+
+from stratalog.broker.api import Api, Call
+from stratalog.errors import ErrorCode, Rejected
+
+
+def handle(call: Call) -> Any:
+    """Where an epoch ended in each partition's log: what a client compares its own end with (KIP-320)."""
+    reply = call.reply
+    return reply.OffsetForLeaderEpochResponse(
+        topics=[
+            reply.OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=[_partition(call, topic.topic, asked) for asked in topic.partitions],
+            )
+            for topic in call.body.topics
+        ]
+    )
+
+
+def _partition(call: Call, topic: str, asked: Any) -> Any:
+    code, epoch, end_offset = ErrorCode.none, -1, -1
+    try:
+        hosted = call.broker.hosting.get(topic, asked.partition)
+        hosted.check_hosted()
+        hosted.replica.check_leader(asked.current_leader_epoch)
+        epoch, end_offset = hosted.log.offset_for_epoch(asked.leader_epoch)
+    except Rejected as error:
+        code = error.code
+    return call.reply.EpochEndOffset(
+        error_code=code, partition=asked.partition, leader_epoch=epoch, end_offset=end_offset
+    )
+
+
+API = Api("OffsetForLeaderEpoch", 23, (2, 4), handle)

@@ -1,0 +1,83 @@
+"""What may be set on a running cluster: the rules of topics' and brokers' settings together.
+
+In: what a resource sets before and after a change. Out: nothing, or a rejection that names the setting, its value and
+what is accepted. It never looks up a resource.
+"""
+
+from collections.abc import Mapping
+from enum import IntEnum
+
+from stratalog.config.broker import BrokerConfig
+from stratalog.config.broker_settings import BROKER_SETTINGS
+from stratalog.config.kinds import BadValue, Dynamic, Kind
+from stratalog.config.log import broker_default, check_topic_configs
+from stratalog.config.topic_settings import TOPIC_SETTINGS
+from stratalog.errors import ErrorCode, Rejected
+
+Values = Mapping[str, str]
+_REMOTE = "remote.storage.enable"
+
+
+class Resource(IntEnum):
+    """Whose settings they are (Kafka: ConfigResource.Type)."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+class ClusterRules:
+    """The rules that the controller holds alterations against (`quorum.configurations.SettingRules`)."""
+
+    def __init__(self, broker: BrokerConfig) -> None:
+        self._broker = broker
+
+    def check(self, resource_type: int, resource_name: str, before: Values, after: Values) -> None:
+        """Raise Rejected where `after` may not follow: INVALID_CONFIG (topics), INVALID_REQUEST (brokers)."""
+        if resource_type == Resource.TOPIC:
+            check_topic_configs(after, self._broker)
+            self._check_tier_stays(before, after)
+        else:
+            changed = {name for name in {**before, **after} if before.get(name) != after.get(name)}
+            check_broker_configs(changed, after, cluster_wide=not resource_name)
+
+    def default_items(self, resource_type: int, name: str) -> tuple[str, ...] | None:
+        """What a list holds where the resource does not set it; None for a setting that is no list."""
+        if resource_type == Resource.TOPIC:
+            known = name in TOPIC_SETTINGS and TOPIC_SETTINGS[name].setting.kind is Kind.LIST
+            value = broker_default(self._broker, name) if known else None
+        else:
+            known = name in BROKER_SETTINGS and BROKER_SETTINGS[name].kind is Kind.LIST
+            value = self._broker.get(name) if known else None
+        return value if isinstance(value, tuple) else () if known else None
+
+    def _check_tier_stays(self, before: Values, after: Values) -> None:
+        """A topic whose history is in the bucket would lose it: the log would begin where the local disk does."""
+        was, is_now = (
+            values.get(_REMOTE, str(broker_default(self._broker, _REMOTE))).strip().lower()
+            for values in (before, after)
+        )
+        if was == "true" and is_now != "true":
+            raise Rejected(
+                ErrorCode.invalid_config,
+                f"{_REMOTE}: 'false' is not accepted; accepted: true, for the topic has history in "
+                "the bucket that would be lost",
+            )
+
+
+def check_broker_configs(changed: set[str], after: Values, *, cluster_wide: bool) -> None:
+    """Raise Rejected(INVALID_REQUEST) for a setting that a running broker does not take, or a wrong value (KIP-226)."""
+    for name in sorted(changed):
+        setting = BROKER_SETTINGS.get(name)
+        if setting is None:
+            raise Rejected(ErrorCode.invalid_request, f"unknown broker setting {name}")
+        if setting.dynamic is Dynamic.READ_ONLY:
+            raise Rejected(
+                ErrorCode.invalid_request, f"{name} cannot be changed while the broker runs"
+            )
+        if cluster_wide and setting.dynamic is Dynamic.PER_BROKER:
+            raise Rejected(ErrorCode.invalid_request, f"{name} is set broker by broker")
+        if name in after:
+            try:
+                setting.parse(after[name])
+            except BadValue as bad:
+                raise Rejected(ErrorCode.invalid_request, str(bad)) from None

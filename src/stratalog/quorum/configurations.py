@@ -1,0 +1,157 @@
+"""Changing settings of topics and brokers: what is refused and which records the rest becomes.
+
+In: alterations, the image, the rules of the settings. Out: records and one result per resource. It never changes an
+image, and knows no setting: `SettingRules` does.
+
+Refusals and their codes are Kafka's (ConfigurationControlManager, ControllerApis); the words are ours.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol
+
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.metadata.image import Image, ResourceType
+from stratalog.quorum.topics import check_topic_name
+from stratalog.wire.internal.metadata_records import ConfigRecord
+
+Values = Mapping[str, str]
+
+
+class Operation(IntEnum):
+    """What to do with a setting; the numbers are the wire's (KIP-339)."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One setting; `operation` as it came, `value` None where none did."""
+
+    name: str
+    operation: int
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Alteration:
+    """A resource's changes; with `replaces` all that was set and is not named goes (AlterConfigs)."""
+
+    resource_type: int
+    resource_name: str
+    changes: tuple[Change, ...]
+    replaces: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Altered:
+    """The answer for one resource."""
+
+    resource_type: int
+    resource_name: str
+    error: ErrorCode = ErrorCode.none
+    message: str | None = None
+
+
+class SettingRules(Protocol):
+    """What is known of settings."""
+
+    def check(self, resource_type: int, resource_name: str, before: Values, after: Values) -> None:
+        """Raise Rejected (INVALID_CONFIG, INVALID_REQUEST) where `after` may not follow `before`."""
+
+    def default_items(self, resource_type: int, name: str) -> tuple[str, ...] | None:
+        """What a list holds where the resource does not set it; None for a setting that is no list."""
+
+
+def alter_records(
+    image: Image, asked: Sequence[Alteration], rules: SettingRules
+) -> tuple[list[ConfigRecord], list[Altered]]:
+    """Records for what can be changed, and one result per resource, in order; what is so already writes none."""
+    counts = Counter((one.resource_type, one.resource_name) for one in asked)
+    records: list[ConfigRecord] = []
+    results: list[Altered] = []
+    for key, one in {(one.resource_type, one.resource_name): one for one in asked}.items():
+        before = image.configs.get(key, {})
+        try:
+            if counts[key] > 1:
+                raise Rejected(ErrorCode.invalid_request, f"resource {key[1]!r} is named twice")
+            _check_resource(image, *key)
+            after = _after(before, one, rules)
+            rules.check(*key, before, after)
+        except Rejected as refusal:
+            results.append(Altered(*key, refusal.code, refusal.message))
+            continue
+        records += [
+            ConfigRecord(
+                resource_type=key[0], resource_name=key[1], name=name, value=after.get(name)
+            )
+            for name in sorted(before.keys() | after.keys())
+            if before.get(name) != after.get(name)
+        ]
+        results.append(Altered(*key))
+    return records, results
+
+
+def _check_resource(image: Image, resource_type: int, name: str) -> None:
+    match resource_type:
+        case ResourceType.TOPIC:
+            check_topic_name(name)
+            if name not in image.topic_ids_by_name:
+                raise Rejected(ErrorCode.unknown_topic_or_partition, f"there is no topic {name}")
+        case ResourceType.BROKER:
+            # The empty name stands for all brokers.
+            known = not name or (name.isdecimal() and int(name) in image.brokers)
+            if not known:
+                raise Rejected(ErrorCode.invalid_request, f"there is no broker {name!r}")
+        case _:
+            raise Rejected(
+                ErrorCode.invalid_request, f"resource type {resource_type} has no settings here"
+            )
+
+
+def _after(before: Values, one: Alteration, rules: SettingRules) -> dict[str, str]:
+    """What the resource sets when all its changes are made."""
+    names = Counter(change.name for change in one.changes)
+    twice = sorted(name for name, count in names.items() if count > 1)
+    if twice:
+        raise Rejected(ErrorCode.invalid_request, f"named twice: {', '.join(twice)}")
+    after = {} if one.replaces else dict(before)
+    for change in one.changes:
+        if change.operation == Operation.DELETE:
+            after.pop(change.name, None)
+            continue
+        if change.value is None:
+            raise Rejected(ErrorCode.invalid_request, f"{change.name} without a value")
+        match change.operation:
+            case Operation.SET:
+                after[change.name] = change.value
+            case Operation.APPEND | Operation.SUBTRACT:
+                after[change.name] = _edited(one.resource_type, change, after, rules)
+            case _:
+                raise Rejected(
+                    ErrorCode.invalid_request, f"{change.name}: operation {change.operation}"
+                )
+    return after
+
+
+def _edited(resource_type: int, change: Change, after: Values, rules: SettingRules) -> str:
+    """A list with items added or taken away: the resource's own, else what counts where it sets none."""
+    items: Sequence[str] | None = rules.default_items(resource_type, change.name)
+    if items is None:
+        raise Rejected(ErrorCode.invalid_config, f"{change.name} is not a list")
+    if change.name in after:
+        items = _items(after[change.name])
+    assert change.value is not None
+    given = _items(change.value)
+    if change.operation == Operation.APPEND:
+        return ",".join(dict.fromkeys([*items, *given]))
+    return ",".join(item for item in items if item not in given)
+
+
+def _items(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]

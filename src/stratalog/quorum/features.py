@@ -1,0 +1,78 @@
+"""Changing finalized features: what is refused and which records the rest becomes.
+
+In: updates, the image. Out: records. It never changes an image.
+
+Refusals and their codes are Kafka's (FeatureControlManager, KIP-584, KIP-778); the words are ours.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.metadata.image import METADATA_VERSION, FeatureRange, Image
+from stratalog.wire.internal.metadata_records import FeatureLevelRecord
+
+
+class UpgradeType(IntEnum):
+    """Which way a level may go; the numbers are the wire's."""
+
+    UPGRADE = 1
+    SAFE_DOWNGRADE = 2
+    UNSAFE_DOWNGRADE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureUpdate:
+    """A feature and the level it is to have; `upgrade_type` as it came."""
+
+    name: str
+    level: int
+    upgrade_type: int = UpgradeType.UPGRADE
+
+
+def feature_records(
+    image: Image,
+    supported: Sequence[FeatureRange],
+    levels: dict[str, int],
+    asked: Sequence[FeatureUpdate],
+) -> list[FeatureLevelRecord]:
+    """Records that set every level, none where it is set already. All or nothing.
+
+    `levels` are finalized features that are kept elsewhere than in the image (kraft.version). Raises Rejected:
+    INVALID_UPDATE_VERSION, INVALID_REQUEST.
+    """
+    ranges = {one.name: one for one in supported}
+    counts = Counter(update.name for update in asked)
+    records = []
+    for update in asked:
+        if counts[update.name] > 1:
+            raise Rejected(ErrorCode.invalid_request, f"feature {update.name} is named twice")
+        now = {**levels, **image.features}.get(update.name, 0)
+        _check(update, ranges.get(update.name), now)
+        if update.level != now:
+            records.append(FeatureLevelRecord(name=update.name, feature_level=update.level))
+    return records
+
+
+def _check(update: FeatureUpdate, known: FeatureRange | None, now: int) -> None:
+    """Raise Rejected where a feature at level `now` may not go where it is asked to."""
+    directions = set(UpgradeType)
+    reason = None
+    if known is None:
+        reason = "the controller does not know it"
+    elif update.level < 0 or not known.min_level <= update.level <= known.max_level:
+        reason = f"levels {known.min_level} to {known.max_level} are supported"
+    elif update.upgrade_type not in directions:
+        reason = f"there is no upgrade type {update.upgrade_type}"
+    elif update.level < now and update.upgrade_type == UpgradeType.UPGRADE:
+        reason = f"it is at {now}, and a downgrade was not asked for"
+    elif update.level > now and update.upgrade_type != UpgradeType.UPGRADE:
+        reason = f"it is at {now}, and an upgrade was not asked for"
+    elif update.level != now and update.name != METADATA_VERSION:
+        reason = f"it stays at {now}: the log has been written so"
+    if reason is not None:
+        raise Rejected(
+            ErrorCode.invalid_update_version, f"feature {update.name} to {update.level}: {reason}"
+        )

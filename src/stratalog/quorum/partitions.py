@@ -1,0 +1,106 @@
+"""Adding partitions to topics: what is refused and which records the rest becomes.
+
+In: requests, the image. Out: records and one result per topic. It never changes an image, and takes no partition away.
+
+Refusals and their codes are Kafka's (ReplicationControlManager.createPartitions); the words are ours.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.metadata.image import Image, Topic
+from stratalog.metadata.snapshot import partition_record
+from stratalog.ports import Entropy
+from stratalog.quorum.placement import Replicas, place
+from stratalog.quorum.topics import PARTITIONS_PER_REQUEST_MAX, check_replicas, new_partition
+
+
+@dataclass(frozen=True, slots=True)
+class MorePartitions:
+    """A topic that is to have `count` partitions in all; `assignments` are the new ones' replicas, None for ours."""
+
+    topic: str
+    count: int
+    assignments: tuple[Replicas, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Extended:
+    """The answer for one topic."""
+
+    topic: str
+    error: ErrorCode = ErrorCode.none
+    message: str | None = None
+
+
+def extend_records(
+    image: Image, asked: Sequence[MorePartitions], entropy: Entropy
+) -> tuple[list[Any], list[Extended]]:
+    """Records that add what can be added, and one result per topic asked for, in order."""
+    counts = Counter(more.topic for more in asked)
+    records: list[Any] = []
+    results: list[Extended] = []
+    for more in {more.topic: more for more in asked}.values():
+        try:
+            if counts[more.topic] > 1:
+                raise Rejected(ErrorCode.invalid_request, f"topic {more.topic} is asked for twice")
+            records += _extend(image, more, entropy)
+        except Rejected as refusal:
+            results.append(Extended(more.topic, refusal.code, refusal.message))
+            continue
+        results.append(Extended(more.topic))
+    return records, results
+
+
+def _extend(image: Image, more: MorePartitions, entropy: Entropy) -> list[Any]:
+    topic = image.topic(more.topic)
+    if topic is None:
+        raise Rejected(ErrorCode.unknown_topic_or_partition, f"there is no topic {more.topic}")
+    present = len(topic.partitions)
+    added = more.count - present
+    if added <= 0:
+        raise Rejected(
+            ErrorCode.invalid_partitions,
+            f"topic {topic.name} has {present} partitions, and {more.count} are asked for: "
+            "there can only be more",
+        )
+    if added > PARTITIONS_PER_REQUEST_MAX:
+        raise Rejected(
+            ErrorCode.invalid_partitions,
+            f"{added} partitions more: at most {PARTITIONS_PER_REQUEST_MAX} at once",
+        )
+    if more.assignments is None:
+        placed = _placed(image, topic, added, entropy)
+    else:
+        placed = _assigned(image, topic, more.assignments, added)
+    return [
+        partition_record(topic, present + index, new_partition(image.brokers, replicas))
+        for index, replicas in enumerate(placed)
+    ]
+
+
+def _placed(image: Image, topic: Topic, added: int, entropy: Entropy) -> list[Replicas]:
+    brokers = list(image.brokers.values())
+    start = int(entropy.uniform(0, len(brokers))) if len(brokers) > 1 else 0
+    return place(brokers, added, _factor(topic), start)
+
+
+def _assigned(
+    image: Image, topic: Topic, assignments: tuple[Replicas, ...], added: int
+) -> list[Replicas]:
+    if len(assignments) != added:
+        raise Rejected(
+            ErrorCode.invalid_replica_assignment,
+            f"{added} partitions more, but replicas for {len(assignments)}",
+        )
+    for replicas in assignments:
+        check_replicas(image, replicas, _factor(topic))
+    return list(assignments)
+
+
+def _factor(topic: Topic) -> int:
+    """As many replicas as the topic's first partition has."""
+    return len(topic.partitions[min(topic.partitions)].replicas)
