@@ -189,11 +189,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
                 ends[key] = firsts[key]
         if isinstance(limit, ReadMaxRows):
             ends = bounds.limited(firsts, ends, limit.max_rows)
-        # A partition that is not read yet keeps its place out of the offsets until it is.
-        moved = {
-            key: end for key, end in ends.items() if begun.of(*key) is not None or end > firsts[key]
-        }
-        return to_json(_positions(snapshot, moved))
+        return to_json(_positions(snapshot, ends))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # Spark's name
         """The log's end as last seen, for the query's progress."""

@@ -14,7 +14,7 @@ from stratalog.errors import Corrupt
 from stratalog.kernels.decode import Decoder
 from stratalog.kernels.missing import Missing
 from stratalog.kernels.rows import Layout, arrow_schema
-from stratalog.wire.compression import CODEC_NAMES
+from stratalog.wire.compression import CODEC_NAMES, decompress
 from stratalog.wire.records import Record, build_batch, read_records
 
 Header = tuple[str, bytes | None]
@@ -278,6 +278,30 @@ def test_a_malformed_record_names_its_batch(at: int, value: bytes, says: str) ->
     built[8:12] = (len(built) - 12).to_bytes(4, "big")
     with pytest.raises(Corrupt, match=f"here: batch at offset 7, record 0 of 1: .*{says}"):
         decode(reseal(built), 7)
+
+
+def test_offsets_inside_a_batch_rise() -> None:
+    built = build_batch([Record(0, 0, b"kk", b"vv", ()) for _ in range(3)])
+    at = built.index(b"\0\0\2\4kk", 61) + 2  # the second record's offset delta: 1
+    for delta in (0, 2):
+        changed = bytearray(built)
+        changed[at] = delta << 1
+        with pytest.raises(Corrupt, match="of 3: offsets do not rise"):
+            decode(reseal(changed))
+
+
+def test_what_is_not_wanted_is_not_decompressed(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = b"".join(batch(base, codec="zstd") for base in (0, 4, 8))
+    opened = []
+
+    def counted(codec: int, records: memoryview, *, max_bytes: int) -> bytes:
+        opened.append(codec)
+        return decompress(codec, records, max_bytes=max_bytes)
+
+    monkeypatch.setattr("stratalog.kernels.decode.decompress", counted)
+    table, _ = decode(data, 4, 8)
+    assert offsets(table) == [4, 5, 6, 7]
+    assert len(opened) == 1
 
 
 def test_more_or_fewer_records_than_the_header_says() -> None:

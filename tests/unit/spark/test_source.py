@@ -230,6 +230,13 @@ def test_a_partition_that_is_new_is_read_from_its_beginning(grown: Grown) -> Non
     assert rows(reader, reader.partitions(offsets(30), following)) == span(1, 0, 10)
 
 
+def test_a_partition_that_is_new_and_empty_has_its_place_from_then_on(tmp_path: Path) -> None:
+    """So that records which come and expire before they are read are missed, not passed over."""
+    made = Grown(tmp_path / "bucket")
+    made.grow(0, 30)
+    assert made.source().streamReader(NONE).latestOffset(offsets(30), ALL) == offsets(30, 0)
+
+
 def test_a_topic_created_again_is_not_the_checkpoint_s(grown: Grown) -> None:
     kept = {
         "version": 1,

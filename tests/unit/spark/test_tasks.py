@@ -22,7 +22,7 @@ from stratalog.spark.places import DataLoss, Shared
 from stratalog.spark.plan import BrokerTask, Range, Task, plan
 from stratalog.spark.tasks import read_task
 from stratalog.tier.manifest import Manifest
-from stratalog.tier.reader import open_bucket
+from stratalog.tier.reader import open_bucket, read_entries
 from stratalog.wire.compression import CODEC_NAMES
 from stratalog.wire.fetch import FetchedPartition
 
@@ -93,6 +93,33 @@ def test_a_bucket_s_range_comes_whole_whatever_the_cuts(
     for task in planned(bucket, first, end, min_tasks):
         found += values(read_task(task, shared(bucket)))
     assert found == list(range(first, end))
+
+
+def test_only_the_bytes_of_a_range_are_asked_for(
+    bucket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def counted(store: Any, segment: Any, index: Any, first: int, stop: int) -> bytes:
+        asked.append((index.entries.base_offsets[first], index.entries.last_offsets[stop - 1]))
+        return read_entries(store, segment, index, first, stop)
+
+    monkeypatch.setattr(tasks, "read_entries", counted)
+    (task,) = planned(bucket, 250, 260)
+    assert values(read_task(task, shared(bucket))) == list(range(250, 260))
+    ((first, last),) = asked
+    assert 200 <= first <= 250
+    assert 259 <= last <= 320  # an index entry is a few batches; the segment goes to 399
+
+
+def test_a_range_that_ends_early_is_missing(bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Should an index and its data ever disagree: what was to come is named."""
+    chunks = tasks._chunks
+    monkeypatch.setattr(tasks, "CHUNK_BYTES", 3000)
+    monkeypatch.setattr(tasks, "_chunks", lambda *where: list(chunks(*where))[:-1])
+    (task,) = planned(bucket, 0, 200)
+    with pytest.raises(Missing, match=r"\.seg: offsets 1\d\d to 199 are missing"):
+        values(read_task(task, shared(bucket)))
 
 
 def damaged_copy(bucket: Path, tmp_path: Path) -> tuple[Path, Path]:
