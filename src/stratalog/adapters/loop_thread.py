@@ -1,0 +1,44 @@
+"""An event loop in a thread of its own, for code that has none.
+
+In: coroutines from any other thread. Out: their results there. It never lets a caller touch the loop itself.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """A running loop until `close`. The thread is a daemon: it keeps no interpreter from ending."""
+
+    def __init__(self, name: str, new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+        self._loop = new_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T], timeout_s: float) -> T:
+        """The coroutine's result. Raises what it raises, TimeoutError after `timeout_s`."""
+        done: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        return done.result(timeout_s)
+
+    def close(self) -> None:
+        """Cancel what still runs, close the loop and end the thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _run(self) -> None:
+        loop = self._loop
+        asyncio.set_event_loop(loop)
+        loop.run_forever()
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left, timeout=1))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        asyncio.set_event_loop(None)
+        loop.close()

@@ -1,0 +1,202 @@
+"""A real broker in this process, on a thread and an event loop of its own.
+
+In: settings by Kafka's names. Out: an address of 127.0.0.1 that any client can use, from a first start in some tens
+of milliseconds on, and ways to make it fail. It is the product's own node; only clock, syncs and the way to die are
+the test's.
+
+Why a thread and not a process: what is slow about starting a broker is importing it, and a test run pays that once.
+The price is that it shares the interpreter with the test: for measurements start `strata server`.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Coroutine, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from uvloop import new_event_loop
+
+from stratalog.adapters.loop_thread import LoopThread
+from stratalog.broker.api import Api
+from stratalog.config import BrokerConfig
+from stratalog.errors import ErrorCode, Rejected, UserError
+from stratalog.node import Node
+from stratalog.testing.failures import Failure, failing
+from stratalog.testing.outside import AdvancedClock, CutOutside
+
+T = TypeVar("T")
+
+QUICK: Final = {
+    "auto.create.topics.enable": "true",
+    "group.initial.rebalance.delay.ms": "0",
+    "log.segment.delete.delay.ms": "0",
+    "node.id": "1",
+    "offsets.topic.num.partitions": "1",
+    "offsets.topic.replication.factor": "1",
+}
+"""What a test wants where it says nothing: no waiting, and no more partitions than needed."""
+_TIMEOUT_S: Final = 30.0
+
+
+class TemporaryBroker:
+    """`with TemporaryBroker() as broker: … broker.address`. Thread-safe as long as one thread steers it.
+
+    `settings` are Kafka's, over `QUICK`; `directory` keeps the log directory where it is (by default a temporary one
+    that is removed).
+    """
+
+    def __init__(
+        self, settings: Mapping[str, str] | None = None, *, directory: str | Path | None = None
+    ) -> None:
+        self._settings = dict(settings or {})
+        self._kept = directory
+        self._directory: Path | None = None
+        self._clock = AdvancedClock()
+        self._failures: dict[int, Failure] = {}
+        self._port = 0
+        self._thread: LoopThread | None = None
+        self._node: Node | None = None
+        self._outside: CutOutside | None = None
+
+    @property
+    def address(self) -> str:
+        """`host:port`; the same after every restart and reset."""
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def directory(self) -> Path:
+        """Its log directory."""
+        assert self._directory is not None, "the broker was never started"
+        return self._directory
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it serves."""
+        return self._node is not None
+
+    def start(self) -> Self:
+        """Start it, with whatever its directory has. Raises UserError for settings that are wrong."""
+        if self._node is not None:
+            raise UserError("the broker runs already")
+        if self._directory is None:
+            self._directory = Path(self._kept or tempfile.mkdtemp(prefix="strata-"))
+        settings = QUICK | {
+            "listeners": f"PLAINTEXT://127.0.0.1:{self._port}",
+            "log.dirs": str(self._directory),
+            **self._settings,
+        }
+        config, _warnings = BrokerConfig.load(settings, (), {})
+        self._outside = CutOutside(self._clock)
+        self._thread = LoopThread("strata-broker", new_event_loop)
+        self._node = Node(config, self._outside.ports)
+        try:
+            self._port = self._run(self._node.start()).port
+        except BaseException:
+            self.kill()
+            raise
+        self._arm()
+        return self
+
+    def stop(self) -> None:
+        """End it as SIGTERM does: requests in hand are answered, logs closed cleanly."""
+        if self._node is not None:
+            self._run(self._node.stop())
+            self._end()
+
+    def kill(self) -> None:
+        """End it as `kill -9` does: connections break, what is under way stays undone, the next start recovers."""
+        if self._node is not None:
+            assert self._outside is not None
+            self._run(self._outside.cut())
+            self._end()
+
+    def restart(self) -> None:
+        """Stop it unless it was killed or stopped already, and start it again with all its data, at its address."""
+        self.stop()
+        self.start()
+
+    def reset(self) -> None:
+        """As it was at first, at the same address: no topics, no groups, no failures, the clock right."""
+        self.kill()
+        self._clock.ahead_ms = 0
+        self._failures.clear()
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.start()
+
+    def fail(self, api: str, code: ErrorCode | int | str, times: int = 1) -> None:
+        """Answer the next `times` requests of an API with an error, and do nothing of what they ask.
+
+        `api` is Kafka's name ("Produce"), `code` a number, a Kafka name ("NOT_LEADER_OR_FOLLOWER") or an `ErrorCode`.
+        Goes on through restarts until used up; a later call for the same API replaces it, `times=0` lifts it.
+        """
+        found = self._api(api)
+        self._failures[found.key] = Failure(_error_code(code), times)
+        self._arm()
+
+    def advance(self, ms: int) -> None:
+        """Let the broker's clock be `ms` later, and do what retention then demands before this returns."""
+        self._clock.ahead_ms += ms
+        if self._node is not None:
+            self._run(self._retain(self._node))
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+        if self._kept is None and self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        assert self._thread is not None
+        return self._thread.run(work, _TIMEOUT_S)
+
+    def _end(self) -> None:
+        assert self._thread is not None
+        assert self._outside is not None
+        self._thread.close()
+        self._outside.release()
+        self._node = self._thread = self._outside = None
+
+    def _api(self, name: str) -> Api:
+        from stratalog.broker.apis import APIS  # noqa: PLC0415
+
+        for api in APIS.values():
+            if api.name == name:
+                return api
+        raise UserError(f"no API {name!r}; there are: {', '.join(a.name for a in APIS.values())}")
+
+    def _arm(self) -> None:
+        """Put the failures in front of the running broker's handlers."""
+        if self._node is None:
+            return
+        assert self._node.broker is not None
+        apis = self._node.broker.apis
+        for key, failure in self._failures.items():
+            apis[key] = replace(apis[key], handle=failing(self._api(apis[key].name), failure))
+
+    async def _retain(self, node: Node) -> None:
+        assert node.broker is not None
+        for hosted in node.broker.hosting.all():
+            try:
+                await hosted.keep_retention(self._clock.now_ms())
+            except Rejected as error:
+                raise UserError(f"retention of {hosted.identity}: {error.message}") from error
+
+
+def _error_code(code: ErrorCode | int | str) -> ErrorCode:
+    if isinstance(code, str):
+        try:
+            return ErrorCode[code.lower()]
+        except KeyError:
+            raise UserError(
+                f"no error {code!r}; Kafka's names are like REQUEST_TIMED_OUT"
+            ) from None
+    return ErrorCode(code)

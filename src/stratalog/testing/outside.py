@@ -1,0 +1,149 @@
+"""What a broker under test is given as its outside: the real one, with a clock to move and a switch to cut.
+
+In: the system's disks, network and clock. Out: `ports.Outside` whose clock can be advanced and which can be cut off
+from one moment to the next, as by `kill -9`. It simulates nothing else.
+
+Syncs are left out: what a process has written survives its death, and no test cuts the power. That makes a broker
+start in a few milliseconds where a drive would take tens.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from stratalog.adapters.local_disk import LocalDisk
+from stratalog.adapters.network import TcpListener, TcpNetwork
+from stratalog.adapters.system import SystemClock, outside
+from stratalog.ports import Buffer, Outside
+
+
+class Switch:
+    """Whether the broker is cut off: nothing that it still does reaches anything."""
+
+    def __init__(self) -> None:
+        self.cut = False
+
+    def check(self) -> None:
+        """Raise OSError once the broker is cut off."""
+        if self.cut:
+            raise OSError("the broker was killed")
+
+
+class AdvancedClock:
+    """The system's time plus as much as a test has asked for."""
+
+    def __init__(self) -> None:
+        self.ahead_ms = 0
+        self._system = SystemClock()
+
+    def now_ms(self) -> int:
+        return self._system.now_ms() + self.ahead_ms
+
+
+class CutDisk(LocalDisk):
+    """A local disk that takes nothing more once its broker is cut off, and never waits for the drive."""
+
+    def __init__(self, root: str, switch: Switch) -> None:
+        super().__init__(root)
+        self._switch = switch
+
+    def append(self, path: str, position: int, buffers: Sequence[Buffer]) -> None:
+        self._switch.check()
+        super().append(path, position, buffers)
+
+    def write_file(self, path: str, data: Buffer) -> None:
+        self._switch.check()
+        temporary = path + ".tmp"
+        super().unlink(temporary)
+        super().append(temporary, 0, [data])
+        super().rename(temporary, path)
+
+    def truncate(self, path: str, size: int) -> None:
+        self._switch.check()
+        super().truncate(path, size)
+
+    def rename(self, source: str, target: str) -> None:
+        self._switch.check()
+        super().rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        self._switch.check()
+        super().unlink(path)
+
+    def remove_tree(self, path: str) -> None:
+        self._switch.check()
+        super().remove_tree(path)
+
+    def sync(self, path: str) -> None:
+        """Nothing: see the module."""
+
+    def sync_directory(self, path: str) -> None:
+        """Nothing: see the module."""
+
+
+class CutNetwork(TcpNetwork):
+    """TCP that remembers its listeners and connections, to end them all at once."""
+
+    def __init__(self) -> None:
+        self._listeners: list[TcpListener] = []
+        self._transports: list[asyncio.BaseTransport] = []
+
+    async def listen(
+        self, host: str, port: int, protocol: Callable[[], asyncio.BaseProtocol]
+    ) -> TcpListener:
+        def accept() -> asyncio.BaseProtocol:
+            made = protocol()
+            connected = made.connection_made
+
+            def connection_made(transport: asyncio.BaseTransport) -> None:
+                self._transports = [one for one in self._transports if not one.is_closing()]
+                self._transports.append(transport)
+                connected(transport)
+
+            made.connection_made = connection_made  # type: ignore[method-assign]
+            return made
+
+        listener = await super().listen(host, port, accept)
+        self._listeners.append(listener)
+        return listener
+
+    async def cut(self) -> None:
+        """Close every listener, and every connection without a word."""
+        for listener in self._listeners:
+            await listener.close()
+        for transport in self._transports:
+            abort: Any = getattr(transport, "abort", transport.close)
+            abort()
+
+
+class CutOutside:
+    """One broker's outside, from start to end."""
+
+    def __init__(self, clock: AdvancedClock) -> None:
+        self._switch = Switch()
+        self._network = CutNetwork()
+        self._disks: list[CutDisk] = []
+        system = outside()
+        self.ports = Outside(
+            clock=clock,
+            entropy=system.entropy,
+            workers=system.workers,
+            network=self._network,
+            disk=self._disk,
+            object_store=system.object_store,
+        )
+
+    def _disk(self, root: str) -> CutDisk:
+        disk = CutDisk(root, self._switch)
+        self._disks.append(disk)
+        return disk
+
+    async def cut(self) -> None:
+        """As `kill -9` to whoever is outside: connections are gone, what was not written never will be."""
+        self._switch.cut = True
+        await self._network.cut()
+
+    def release(self) -> None:
+        """Give the directories back, for whoever starts next."""
+        for disk in self._disks:
+            disk.close()

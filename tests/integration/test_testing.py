@@ -1,0 +1,142 @@
+"""The pytest plugin: its documented examples, and what they promise."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from stratalog.errors import UserError
+from stratalog.testing import TemporaryBroker
+
+
+def test_the_documented_examples_run(repository: Path, tmp_path: Path) -> None:
+    # A file each, two at a time, in a place that knows nothing of this checkout's settings.
+    examples = re.findall(
+        r"```python\n(.*?)```", (repository / "docs/testing.md").read_text(), re.DOTALL
+    )
+    names = []
+    for number, text in enumerate(examples):
+        (tmp_path / f"test_example_{number}.py").write_text(text)
+        names += re.findall(r"^def (test_\w+)", text, re.MULTILINE)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n", "2", "-rA", "--timeout", "60"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert [name for name in names if f"::{name}" not in done.stdout] == []
+
+
+@pytest.fixture(scope="module")
+def one() -> TemporaryBroker:
+    with TemporaryBroker() as started:
+        yield started
+
+
+def produce(
+    broker: TemporaryBroker, topic: str, *values: bytes, **settings: object
+) -> list[object]:
+    """Errors of each delivery, None for what was acknowledged."""
+    told: list[object] = []
+    producer = Producer({"bootstrap.servers": broker.address, **settings})
+    for value in values:
+        producer.produce(topic, value, on_delivery=lambda error, _: told.append(error))
+    producer.flush(20)
+    return told
+
+
+def ends(broker: TemporaryBroker, topic: str) -> tuple[int, int]:
+    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "ends"})
+    try:
+        return consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=20)
+    finally:
+        consumer.close()
+
+
+def test_two_brokers_know_nothing_of_each_other(one: TemporaryBroker) -> None:
+    with TemporaryBroker() as other:
+        assert other.address != one.address
+        other.fail("Produce", "TOPIC_AUTHORIZATION_FAILED")
+        assert produce(one, "mine", b"x") == [None]
+        assert "mine" not in AdminClient({"bootstrap.servers": other.address}).list_topics().topics
+
+
+def test_reset_forgets_everything_but_the_address(one: TemporaryBroker) -> None:
+    produce(one, "before", b"x")
+    one.fail("Produce", "TOPIC_AUTHORIZATION_FAILED")
+    one.advance(1000)
+    address = one.address
+    one.reset()
+    assert one.address == address
+    assert AdminClient({"bootstrap.servers": address}).list_topics(timeout=20).topics == {}
+    assert produce(one, "after", b"x") == [None]
+
+
+def test_a_failure_ends_after_so_many_times(one: TemporaryBroker) -> None:
+    produce(one, "failing", b"0")
+    one.fail("Produce", 29, times=1)  # no retry helps: TOPIC_AUTHORIZATION_FAILED
+    (error,) = produce(one, "failing", b"1")
+    assert error.code() == 29
+    assert produce(one, "failing", b"2") == [None]
+    assert ends(one, "failing") == (0, 2)
+
+
+@pytest.mark.parametrize("api", ["CreateTopics", "FindCoordinator", "OffsetFetch", "Metadata"])
+def test_any_api_can_be_refused(one: TemporaryBroker, api: str) -> None:
+    from confluent_kafka import ConsumerGroupTopicPartitions as Group
+    from confluent_kafka.admin import NewTopic
+
+    admin = AdminClient({"bootstrap.servers": one.address})
+    admin.list_topics(timeout=20)
+    asked = {
+        "CreateTopics": lambda: admin.create_topics([NewTopic("refused")]),
+        "FindCoordinator": lambda: admin.list_consumer_group_offsets([Group("g")]),
+        "OffsetFetch": lambda: admin.list_consumer_group_offsets([Group("g")]),
+        "Metadata": lambda: {0: admin.describe_cluster()},
+    }
+    one.fail(api, "GROUP_AUTHORIZATION_FAILED", times=1)
+    if api == "Metadata":  # it has no error for the whole before version 13
+        assert admin.list_topics(timeout=20).topics is not None
+        return
+    (future,) = asked[api]().values()
+    with pytest.raises(KafkaException) as failed:
+        future.result(20)
+    assert failed.value.args[0].code() == 30
+    one.reset()
+
+
+def test_what_is_misspelt_is_said(one: TemporaryBroker) -> None:
+    with pytest.raises(UserError, match="no API 'Produces'; there are: Produce, "):
+        one.fail("Produces", 1)
+    with pytest.raises(UserError, match="no error 'TIMEOUT'"):
+        one.fail("Produce", "TIMEOUT")
+    with pytest.raises(UserError, match=r"num\.partitions"):
+        TemporaryBroker({"num.partitions": "many"}).start()
+
+
+def test_kill_leaves_no_clean_shutdown_and_restart_recovers(one: TemporaryBroker) -> None:
+    produce(one, "killed", *[b"%d" % number for number in range(100)])
+    one.kill()
+    assert not one.is_running
+    assert not (one.directory / ".kafka_cleanshutdown").exists()
+    one.restart()
+    assert ends(one, "killed") == (0, 100)
+    one.stop()
+    assert (one.directory / ".kafka_cleanshutdown").exists()
+    one.start()
+    assert ends(one, "killed") == (0, 100)
+
+
+def test_nothing_is_left_behind(one: TemporaryBroker) -> None:
+    with TemporaryBroker() as other:
+        place = other.directory
+        produce(other, "t", b"x")
+    assert not place.exists()
