@@ -66,6 +66,21 @@ def test_settings_are_altered_and_described(broker: BrokerProcess) -> None:
     assert "accepted: a whole number" in wrong
 
 
+def test_settings_of_brokers_are_altered_and_described(broker: BrokerProcess) -> None:
+    every = ("--entity-type", "brokers", "--entity-default")
+    tool(broker, CONFIGS, "--alter", *every, "--add-config", "log.retention.ms=7777777")
+    assert "log.retention.ms=7777777" in tool(broker, CONFIGS, "--describe", *every)
+    one = ("--entity-type", "brokers", "--entity-name", "1")
+    tool(broker, CONFIGS, "--alter", *one, "--add-config", "log.retention.ms=8888888")
+    described = tool(broker, CONFIGS, "--describe", *one)
+    assert "log.retention.ms=8888888" in described
+    assert "DYNAMIC_DEFAULT_BROKER_CONFIG:log.retention.ms=7777777" in described
+    fixed = tool(broker, CONFIGS, "--alter", *one, "--add-config", "log.dirs=/x", fails=True)
+    assert "InvalidRequestException" in fixed
+    for entity in (every, one):
+        tool(broker, CONFIGS, "--alter", *entity, "--delete-config", "log.retention.ms")
+
+
 def test_records_are_deleted_and_offsets_told(broker: BrokerProcess, tmp_path: Path) -> None:
     tool(broker, TOPICS, "--create", "--topic", "cut")
     produce(broker, "cut", 10)

@@ -130,6 +130,8 @@ def test_deleted_records_stay_deleted(tmp_path: Path) -> None:
         broker.kill()
         broker.start()
         assert watermarks(broker, "cut") == (25, 40)
+        # A new one: the old may remember what it was told while the broker started.
+        admin = AdminClient({"bootstrap.servers": broker.address})
         beyond = TopicPartition("cut", 0, 41)
         assert (
             refused(lambda: admin.delete_records([beyond])[beyond].result(TIMEOUT_S))
@@ -232,6 +234,34 @@ def test_lists_and_refusals(admin: AdminClient) -> None:
         admin, "1", AlterConfigOpType.SET, "log.dirs", "/", kind=ConfigResource.Type.BROKER
     )
     assert refused(read_only) == "INVALID_REQUEST"
+
+
+def test_broker_settings_take_effect_at_once_and_stay(tmp_path: Path) -> None:
+    with broker_process(tmp_path) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.address})
+        create(admin, "plain")
+        create(admin, "own", retention__ms="5000000")
+
+        def set_to(name: str, value: str) -> None:
+            kind = ConfigResource.Type.BROKER
+            alter(admin, "1", AlterConfigOpType.SET, name, value, kind=kind)
+
+        set_to("log.retention.ms", "6000000")
+        assert setting(admin, "plain", "retention.ms") == ("6000000", 2)
+        assert setting(admin, "own", "retention.ms") == ("5000000", 1)
+        broker.kill()
+        broker.start()
+        assert setting(admin, "plain", "retention.ms") == ("6000000", 2)
+
+        produce(broker, "plain", 1, 2000)
+        set_to("message.max.bytes", "1000")
+        errors: list[str] = []
+        producer = Producer({"bootstrap.servers": broker.address})
+        producer.produce(
+            "plain", b"x" * 2000, on_delivery=lambda error, _m: errors.append(error.name())
+        )
+        assert producer.flush(TIMEOUT_S) == 0
+        assert errors == ["MSG_SIZE_TOO_LARGE"]
 
 
 def test_all_settings_are_replaced(admin: AdminClient, python_admin: KafkaAdminClient) -> None:

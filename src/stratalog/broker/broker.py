@@ -17,7 +17,13 @@ from stratalog.broker.groups import OFFSETS_TOPIC, Groups
 from stratalog.broker.hosting import Hosting
 from stratalog.broker.partition import HostedPartition
 from stratalog.broker.tiering import Tiering
-from stratalog.config import BrokerConfig, ConfigEntry, describe_broker, describe_topic
+from stratalog.config import (
+    BrokerConfig,
+    ConfigEntry,
+    describe_broker,
+    describe_every_broker,
+    describe_topic,
+)
 from stratalog.coordinators.turn import GroupSettings
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.log.partition_log import Slices, Tiered
@@ -230,11 +236,15 @@ class Broker:
 
     def describe_topic(self, configs: Mapping[str, str]) -> list[ConfigEntry]:
         """A topic's settings, given its own."""
-        return describe_topic(self.config, configs)
+        return describe_topic(self.config, configs, self.metadata.dynamic_configs)
 
     def describe_broker(self) -> list[ConfigEntry]:
         """This broker's settings."""
-        return describe_broker(self.config, self.metadata.broker_configs(self.node_id))
+        return describe_broker(self.config, self.metadata.dynamic_configs)
+
+    def describe_every_broker(self) -> list[ConfigEntry]:
+        """What was set for all brokers of the cluster together."""
+        return describe_every_broker(self.metadata.dynamic_configs.every)
 
     # Producers and groups
 

@@ -19,13 +19,19 @@ from stratalog.broker.directory import Failure, LogDirectory
 from stratalog.broker.partition import HostedPartition, PartitionIdentity
 from stratalog.broker.runtime import Runtime, load
 from stratalog.broker.survey import METADATA_DIRECTORY
-from stratalog.config import BrokerConfig, ClusterRules, LogConfig, check_topic_configs
+from stratalog.config import (
+    BrokerConfig,
+    ClusterRules,
+    DynamicConfigs,
+    LogConfig,
+    check_topic_configs,
+)
 from stratalog.errors import Corrupt, Rejected, UserError
 from stratalog.log.effects import ListDirectory, Program, Read, Unlink, WriteFile
 from stratalog.log.partition_log import PartitionLog, create
 from stratalog.log.recovery import load as recover
 from stratalog.metadata.delta import Delta
-from stratalog.metadata.image import EMPTY, Endpoint, Image, ResourceType, Topic
+from stratalog.metadata.image import EMPTY, Endpoint, Image, Topic
 from stratalog.metadata.snapshot import (
     SnapshotId,
     decode_snapshot,
@@ -127,9 +133,10 @@ class ClusterMetadata:
         """What was set for a topic."""
         return self._controller.image.topic_configs(name)
 
-    def broker_configs(self, node_id: int) -> Mapping[str, str]:
-        """What was set for a running broker."""
-        return self._controller.image.configs.get((ResourceType.BROKER, str(node_id)), {})
+    @property
+    def dynamic_configs(self) -> DynamicConfigs:
+        """What was set for this broker while it runs, and for every broker."""
+        return DynamicConfigs.of(self.image.configs, self._node_id)
 
     async def open(self) -> None:
         """Read snapshot and log. Raises UserError where they are damaged."""
@@ -145,7 +152,9 @@ class ClusterMetadata:
             rules = TopicRules(
                 partitions_default=self._config.int("num.partitions"),
                 replication_factor_default=self._config.int("default.replication.factor"),
-                check_configs=lambda configs: check_topic_configs(configs, self._config),
+                check_configs=lambda configs: check_topic_configs(
+                    configs, self.dynamic_configs.over(self._config)
+                ),
             )
             self._controller = Controller(rules, image)
             self._controller.voters = voters
@@ -221,7 +230,7 @@ class ClusterMetadata:
         self, asked: Sequence[Alteration], *, validate_only: bool
     ) -> list[Altered]:
         """Change settings of topics and brokers; one result each."""
-        rules = ClusterRules(self._config)
+        rules = ClusterRules(self.dynamic_configs.over(self._config))
         return await self._submit(
             lambda _now: self._controller.alter_configs(asked, rules, validate_only=validate_only)
         )

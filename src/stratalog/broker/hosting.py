@@ -32,7 +32,7 @@ from stratalog.broker.survey import (
     parse_directory_name,
     survey_directory,
 )
-from stratalog.config import BrokerConfig, LogConfig, log_config
+from stratalog.config import BrokerConfig, DynamicConfigs, LogConfig, log_config
 from stratalog.errors import Corrupt, ErrorCode, Rejected, UserError
 from stratalog.log.checkpoints import CLEAN_SHUTDOWN, encode_clean_shutdown
 from stratalog.log.effects import (
@@ -148,6 +148,8 @@ class Hosting:
         self._delete(delta.deleted_topics)
         changed = set(delta.changed_topics)
         for kind, name in delta.changed_configs:
+            if kind == ResourceType.BROKER and name in ("", str(self._node_id)):
+                changed.update(image.topics_by_id)
             topic = image.topic(name) if kind == ResourceType.TOPIC else None
             if topic is not None:
                 changed.add(topic.id)
@@ -197,7 +199,8 @@ class Hosting:
         return writes
 
     def _topic_config(self, topic: Topic, image: Image) -> LogConfig:
-        return log_config(self._config, image.topic_configs(topic.name))
+        broker = DynamicConfigs.of(image.configs, self._node_id).over(self._config)
+        return log_config(broker, image.topic_configs(topic.name))
 
     def _create(
         self, identity: PartitionIdentity, config: LogConfig

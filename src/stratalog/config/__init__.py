@@ -5,7 +5,14 @@ Nothing here reads a file, an environment or a clock, and no text of a setting g
 """
 
 from stratalog.config.broker import BrokerConfig, parse_properties
-from stratalog.config.describe import ConfigEntry, ConfigSource, describe_broker, describe_topic
+from stratalog.config.describe import (
+    ConfigEntry,
+    ConfigSource,
+    describe_broker,
+    describe_every_broker,
+    describe_topic,
+)
+from stratalog.config.dynamic import DynamicConfigs
 from stratalog.config.kinds import Kind
 from stratalog.config.listeners import Listener
 from stratalog.config.log import LogConfig, check_topic_configs, log_config
@@ -16,11 +23,13 @@ __all__ = [
     "ClusterRules",
     "ConfigEntry",
     "ConfigSource",
+    "DynamicConfigs",
     "Kind",
     "Listener",
     "LogConfig",
     "check_topic_configs",
     "describe_broker",
+    "describe_every_broker",
     "describe_topic",
     "log_config",
     "parse_properties",

@@ -7,9 +7,10 @@ defaults that a topic may override are in `log_settings.py`.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
-from stratalog.config.kinds import INT_MAX, Between, Kind, OneOf, Setting, Shaped
+from stratalog.config.kinds import INT_MAX, Between, Dynamic, Kind, OneOf, Setting, Shaped
 from stratalog.config.listeners import (
     check_directories,
     check_listeners,
@@ -17,6 +18,7 @@ from stratalog.config.listeners import (
     check_url,
 )
 from stratalog.config.log_settings import LOG_SETTINGS
+from stratalog.config.topic_settings import TOPIC_SETTINGS
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -303,8 +305,18 @@ TIER = (
 )
 
 
+_TOPIC_DEFAULTS = {topic.synonyms[0].name for topic in TOPIC_SETTINGS.values() if topic.synonyms}
+"""What a running broker takes anew: the finest of the settings behind a topic's (Kafka: DynamicLogConfig)."""
+
+
 def _table(*groups: tuple[Setting, ...]) -> Mapping[str, Setting]:
-    table = {setting.name: setting for group in groups for setting in group}
+    table = {
+        setting.name: replace(setting, dynamic=Dynamic.CLUSTER_WIDE)
+        if setting.name in _TOPIC_DEFAULTS
+        else setting
+        for group in groups
+        for setting in group
+    }
     assert len(table) == sum(map(len, groups)), "a setting is given twice"
     return MappingProxyType(table)
 

@@ -10,9 +10,12 @@ from enum import IntEnum
 
 from stratalog.config.broker import BrokerConfig
 from stratalog.config.broker_settings import BROKER_SETTINGS
+from stratalog.config.dynamic import DynamicConfigs
 from stratalog.config.kinds import Dynamic, Kind, Setting, Value
 from stratalog.config.log import broker_default, synonym_value
 from stratalog.config.topic_settings import TOPIC_SETTINGS, TopicSetting
+
+_NOTHING = DynamicConfigs()
 
 
 class ConfigSource(IntEnum):
@@ -49,21 +52,27 @@ class ConfigEntry:
     sensitive: bool
 
 
-def describe_topic(broker: BrokerConfig, overrides: Mapping[str, str]) -> list[ConfigEntry]:
-    """Every topic setting, in order of name. `overrides` are the topic's own."""
+def describe_topic(
+    broker: BrokerConfig, overrides: Mapping[str, str], dynamic: DynamicConfigs = _NOTHING
+) -> list[ConfigEntry]:
+    """Every topic setting, in order of name. `overrides` are the topic's own, `dynamic` the running brokers'."""
     return [
-        _topic_entry(broker, TOPIC_SETTINGS[name], overrides.get(name))
+        _topic_entry(broker, TOPIC_SETTINGS[name], overrides.get(name), dynamic)
         for name in sorted(TOPIC_SETTINGS)
     ]
 
 
-def _topic_entry(broker: BrokerConfig, topic: TopicSetting, override: str | None) -> ConfigEntry:
+def _topic_entry(
+    broker: BrokerConfig, topic: TopicSetting, override: str | None, dynamic: DynamicConfigs
+) -> ConfigEntry:
     setting = topic.setting
     synonyms = []
     if override is not None:
         text = setting.text(setting.parse(override))
         synonyms.append(Synonym(setting.name, text, ConfigSource.TOPIC_CONFIG))
     for synonym in topic.synonyms:
+        if synonym.name in BROKER_SETTINGS:
+            synonyms += _dynamic_synonyms(BROKER_SETTINGS[synonym.name], dynamic)
         if broker.is_set(synonym.name):
             text = setting.text(synonym_value(broker, synonym))
             synonyms.append(Synonym(synonym.name, text, ConfigSource.STATIC_BROKER_CONFIG))
@@ -74,16 +83,12 @@ def _topic_entry(broker: BrokerConfig, topic: TopicSetting, override: str | None
     return _entry(setting, tuple(synonyms), is_default=override is None, read_only=False)
 
 
-def describe_broker(broker: BrokerConfig, dynamic: Mapping[str, str]) -> list[ConfigEntry]:
+def describe_broker(broker: BrokerConfig, dynamic: DynamicConfigs) -> list[ConfigEntry]:
     """Every broker setting, in order of name. `dynamic` are those set on the running broker (KIP-226)."""
     entries = []
     for name in sorted(BROKER_SETTINGS):
         setting = BROKER_SETTINGS[name]
-        synonyms = []
-        if name in dynamic:
-            synonyms.append(
-                _synonym(setting, setting.parse(dynamic[name]), ConfigSource.DYNAMIC_BROKER_CONFIG)
-            )
+        synonyms = _dynamic_synonyms(setting, dynamic)
         if broker.is_set(name):
             synonyms.append(_synonym(setting, broker.get(name), ConfigSource.STATIC_BROKER_CONFIG))
         synonyms.append(_synonym(setting, setting.default, ConfigSource.DEFAULT_CONFIG))
@@ -96,6 +101,30 @@ def describe_broker(broker: BrokerConfig, dynamic: Mapping[str, str]) -> list[Co
             )
         )
     return entries
+
+
+def describe_every_broker(every: Mapping[str, str]) -> list[ConfigEntry]:
+    """What was set for all brokers together, and nothing else, in order of name."""
+    dynamic = DynamicConfigs(every=every)
+    return [
+        _entry(
+            BROKER_SETTINGS[name],
+            tuple(_dynamic_synonyms(BROKER_SETTINGS[name], dynamic)),
+            is_default=False,
+            read_only=False,
+        )
+        for name in sorted(every)
+        if name in BROKER_SETTINGS
+    ]
+
+
+def _dynamic_synonyms(setting: Setting, dynamic: DynamicConfigs) -> list[Synonym]:
+    sources = (ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+    return [
+        _synonym(setting, value, source)
+        for value, source in zip(dynamic.values_of(setting), sources, strict=True)
+        if value is not None
+    ]
 
 
 def _synonym(setting: Setting, value: Value, source: ConfigSource) -> Synonym:

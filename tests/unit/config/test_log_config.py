@@ -5,6 +5,7 @@ import pytest
 from stratalog.config import (
     BrokerConfig,
     ConfigSource,
+    DynamicConfigs,
     LogConfig,
     check_topic_configs,
     describe_broker,
@@ -150,7 +151,9 @@ def test_describe_says_where_a_value_comes_from() -> None:
 
 
 def test_describe_broker_covers_every_setting() -> None:
-    entries = {entry.name: entry for entry in describe_broker(broker("node.id=4"), {})}
+    entries = {
+        entry.name: entry for entry in describe_broker(broker("node.id=4"), DynamicConfigs())
+    }
     assert entries.keys() == BROKER_SETTINGS.keys()
     assert entries["node.id"].value == "4"
     assert entries["node.id"].source == ConfigSource.STATIC_BROKER_CONFIG

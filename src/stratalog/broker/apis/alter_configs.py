@@ -1,6 +1,7 @@
 """AlterConfigs (key 33), versions 0-2.
 
-All that a resource sets, anew. v1 the same. v2 flexible. Kafka prefers IncrementalAlterConfigs; older clients know only this one.
+All that a resource sets, anew. v1 the same. v2 flexible. Kafka prefers IncrementalAlterConfigs; older clients know
+only this one.
 """
 
 from typing import Any

@@ -49,7 +49,9 @@ def _entries(call: Call, kind: int, name: str) -> list[ConfigEntry]:
             raise Rejected(ErrorCode.unknown_topic_or_partition, f"no topic {name!r}")
         return broker.describe_topic(broker.metadata.topic_configs(name))
     if kind == _BROKER:
-        if name not in ("", str(broker.node_id)):
+        if not name:
+            return broker.describe_every_broker()
+        if name != str(broker.node_id):
             raise Rejected(
                 ErrorCode.invalid_request, f"broker {name!r} is not this one ({broker.node_id})"
             )

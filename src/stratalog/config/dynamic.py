@@ -1,0 +1,51 @@
+"""A broker's settings as they were changed while it runs (KIP-226).
+
+In: what the metadata log says was set for brokers, and the settings it started with. Out: the settings in effect. It
+never decides what may be changed: `rules.py` does.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from stratalog.config.broker import BrokerConfig
+from stratalog.config.broker_settings import BROKER_SETTINGS
+from stratalog.config.kinds import Setting, Value
+
+BROKER = 4
+"""Kafka: ConfigResource.Type.BROKER."""
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicConfigs:
+    """What was set for this broker, and for every broker; the former is stronger."""
+
+    own: Mapping[str, str] = field(default_factory=dict)
+    every: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, configs: Mapping[tuple[int, str], Mapping[str, str]], node_id: int
+    ) -> "DynamicConfigs":
+        """Those of one broker among all resources' (resource type and name)."""
+        return cls(configs.get((BROKER, str(node_id)), {}), configs.get((BROKER, ""), {}))
+
+    def over(self, static: BrokerConfig) -> BrokerConfig:
+        """The settings in effect. What is not a setting any more is passed over."""
+        if not (self.own or self.every):
+            return static
+        values, sources = dict(static.values), dict(static.sources)
+        for name, text in {**self.every, **self.own}.items():
+            setting = BROKER_SETTINGS.get(name)
+            if setting is not None:
+                values[name] = setting.parse(text)
+                sources[name] = "running cluster"
+        return BrokerConfig(MappingProxyType(values), MappingProxyType(sources))
+
+    def values_of(self, setting: Setting) -> tuple[Value, Value]:
+        """What was set of one setting for this broker and for every broker; None where nothing was."""
+        own, every = self.own.get(setting.name), self.every.get(setting.name)
+        return (
+            None if own is None else setting.parse(own),
+            None if every is None else setting.parse(every),
+        )
