@@ -12,7 +12,19 @@ from typing import Annotated
 
 import typer
 
-from stratalog.cli import consume, demo, log, pipeline, produce, server, storage, tier, topic
+from stratalog.cli import (
+    config,
+    consume,
+    demo,
+    group,
+    log,
+    pipeline,
+    produce,
+    server,
+    storage,
+    tier,
+    topic,
+)
 
 app = typer.Typer(
     name="strata",
@@ -24,6 +36,8 @@ app = typer.Typer(
 app.command("server")(server.server)
 app.add_typer(storage.storage_app, name="storage")
 app.add_typer(topic.topic_app, name="topic")
+app.add_typer(config.config_app, name="config")
+app.add_typer(group.group_app, name="group")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.add_typer(tier.tier_app, name="tier")

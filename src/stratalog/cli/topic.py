@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stratalog.cli.config import Sets, Unsets, accepted, alter_settings, parse_configs
 from stratalog.cli.terminal import (
     DEFAULT_BOOTSTRAP,
     BootstrapServer,
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     from stratalog.client.aio import Client
     from stratalog.client.calls import TopicInfo, TopicResult
 
-topic_app = typer.Typer(help="Create, list, describe and delete topics.", no_args_is_help=True)
+topic_app = typer.Typer(
+    help="Create, list, describe, alter and delete topics.", no_args_is_help=True
+)
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC")]
 
@@ -94,19 +97,6 @@ async def create_topic(
         note(f"created topic {name} with {result.partitions} partition(s)")
 
 
-def parse_configs(items: Sequence[str]) -> dict[str, str]:
-    """`name=value` items as pairs; raises UserError for one without `=`."""
-    from stratalog.errors import UserError
-
-    pairs = {}
-    for item in items:
-        name, equals, value = item.partition("=")
-        if not equals:
-            raise UserError(f"--config {item}: expected NAME=VALUE")
-        pairs[name.strip()] = value.strip()
-    return pairs
-
-
 def refuse(result: "TopicResult") -> None:
     """Raises Rejected with what the broker said, where it said no."""
     from stratalog.errors import ErrorCode, Rejected
@@ -148,7 +138,11 @@ async def print_topics(bootstrap: str, internal: bool, as_json: bool) -> None:
 def describe(
     name: Name, bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP, json: Json = False
 ) -> None:
-    """Show a topic's partitions, their offsets, and the settings that are its own."""
+    """Show a topic's partitions, their offsets, sizes and skew, and the settings that are its own.
+
+    Records are offsets from start to end: an estimate where a topic is compacted or has transactions. Bytes are those
+    on the leader's disk. Skew is the largest partition's share over the average one's: 1 is even.
+    """
     run(print_topic(bootstrap_server, name, json))
 
 
@@ -162,14 +156,25 @@ async def print_topic(bootstrap: str, name: str, as_json: bool) -> None:
         topic = await existing_topic(client, name)
         (configs,) = await client.describe_configs([(TOPIC, name)])
         rows = await partition_rows(client, topic)
+    skew = {what: skew_of([row[what] for row in rows]) for what in ("records", "bytes")}
     own = {e.name: e.value for e in configs.entries if e.source == ConfigSource.TOPIC_CONFIG}
     topic_id = topic_id_text(topic.topic_id)
     if as_json:
-        show_json({"topic": name, "id": topic_id, "configs": own, "partitions": rows})
+        show_json({"topic": name, "id": topic_id, "configs": own, "skew": skew, "partitions": rows})
         return
     settings = " ".join(f"{key}={value}" for key, value in sorted(own.items()))
     typer.echo(f"{name}  id {topic_id}  {settings}".rstrip())
     show(rows, as_json=False)
+    records, size = (sum(row[what] for row in rows) for what in ("records", "bytes"))
+    typer.echo(
+        f"{records} records, skew {skew['records']:.2f}; {size} bytes, skew {skew['bytes']:.2f}"
+    )
+
+
+def skew_of(sizes: Sequence[int]) -> float:
+    """The largest over the average; 1 where there is nothing."""
+    total = sum(sizes)
+    return round(max(sizes) * len(sizes) / total, 4) if total else 1.0
 
 
 async def existing_topic(client: "Client", name: str) -> "TopicInfo":
@@ -185,12 +190,16 @@ async def existing_topic(client: "Client", name: str) -> "TopicInfo":
 
 
 async def partition_rows(client: "Client", topic: "TopicInfo") -> list[dict[str, Any]]:
-    """One row per partition: who leads it, and from which offset to which it goes."""
+    """One row per partition: who leads it, from which offset to which it goes, and how large it is."""
+    from stratalog.client.admin import log_sizes
     from stratalog.client.calls import EARLIEST, LATEST
 
     keys = [(topic.name, index) for index in sorted(topic.partitions)]
     starts = await client.list_offsets(dict.fromkeys(keys, EARLIEST))
     ends = await client.list_offsets(dict.fromkeys(keys, LATEST))
+    sizes: dict[int, int] = {}
+    for found in await client.on_each(log_sizes(topic.name, sorted(topic.partitions))):
+        sizes = {index: max(sizes.get(index, 0), found.get(index, 0)) for index in topic.partitions}
     return [
         {
             "partition": key[1],
@@ -200,9 +209,48 @@ async def partition_rows(client: "Client", topic: "TopicInfo") -> list[dict[str,
             "isr": list(topic.partitions[key[1]].isr),
             "start": starts[key].offset,
             "end": ends[key].offset,
+            "records": ends[key].offset - starts[key].offset,
+            "bytes": sizes.get(key[1], 0),
         }
         for key in keys
     ]
+
+
+@topic_app.command()
+def alter(
+    name: Name,
+    partitions: Annotated[
+        int | None, typer.Option(metavar="N", help="How many there shall be; never fewer.")
+    ] = None,
+    set_values: Sets = None,
+    unset: Unsets = None,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Give a topic more partitions, and change its settings.
+
+    With more partitions a key may go to another one than before.
+    """
+    run(alter_topic(bootstrap_server, name, partitions, set_values or (), unset or ()))
+
+
+async def alter_topic(
+    bootstrap: str,
+    name: str,
+    partitions: int | None,
+    values: Sequence[str],
+    unset: Sequence[str],
+) -> None:
+    """Settings first, then partitions. Raises UserError where there is no such topic, Rejected for what is refused."""
+    from stratalog.client.admin import create_partitions
+    from stratalog.client.calls import TOPIC
+
+    async with connected(bootstrap) as client:
+        await existing_topic(client, name)
+        if values or unset or partitions is None:
+            await alter_settings(client, (TOPIC, name), values, unset)
+        if partitions is not None:
+            accepted(await client.on_controller(create_partitions(name, partitions)))
+    note(f"changed topic {name}")
 
 
 @topic_app.command()

@@ -190,6 +190,22 @@ class Client:
             self._view.on_any(calls.describe_configs(resources, documentation=documentation))
         )
 
+    async def on_any(self, call: Call[T]) -> T:
+        """A call of `admin.py` on whichever broker answers."""
+        return await self._run(self._view.on_any(call))
+
+    async def on_controller(self, call: Call[T]) -> T:
+        """A call that changes the cluster."""
+        return await self._run(self._view.on_controller(call))
+
+    async def on_each(self, call: Call[T]) -> list[T]:
+        """A call that every broker answers for itself."""
+        return await self._run(self._view.on_each(call))
+
+    async def on_coordinator(self, group: str, call: Call[T]) -> T:
+        """A call about a group, on its coordinator."""
+        return await self._run(self._view.on_coordinator(group, call))
+
     async def list_offsets(
         self, wanted: Mapping[tuple[str, int], int], *, isolation: int = calls.READ_UNCOMMITTED
     ) -> dict[tuple[str, int], ListedOffset]:

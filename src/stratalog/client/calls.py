@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS = 0, 1, 2, 3, 18
 CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID, DESCRIBE_CONFIGS = 19, 20, 22, 32
+OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, DESCRIBE_GROUPS, LIST_GROUPS = 8, 9, 10, 15, 16
+DESCRIBE_LOG_DIRS, CREATE_PARTITIONS, DELETE_GROUPS, INCREMENTAL_ALTER_CONFIGS = 35, 37, 42, 44
 
 SPOKEN: Mapping[int, tuple[int, int]] = {
     PRODUCE: (3, 12),
@@ -33,6 +35,15 @@ SPOKEN: Mapping[int, tuple[int, int]] = {
     DELETE_TOPICS: (1, 6),
     INIT_PRODUCER_ID: (0, 4),
     DESCRIBE_CONFIGS: (1, 4),
+    OFFSET_COMMIT: (7, 8),
+    OFFSET_FETCH: (8, 9),
+    FIND_COORDINATOR: (4, 6),
+    DESCRIBE_GROUPS: (1, 5),
+    LIST_GROUPS: (1, 5),
+    DELETE_GROUPS: (0, 2),
+    DESCRIBE_LOG_DIRS: (1, 4),
+    CREATE_PARTITIONS: (1, 3),
+    INCREMENTAL_ALTER_CONFIGS: (0, 1),
 }
 """Versions that this client can speak, by API key."""
 
@@ -184,8 +195,6 @@ def api_versions() -> Call[Mapping[int, tuple[int, int]]]:
     """What the broker serves: API key -> (lowest, highest version)."""
 
     def build(version: int) -> Any:
-        if version < 3:
-            return request(API_VERSIONS, version).ApiVersionsRequest()
         return request(API_VERSIONS, version).ApiVersionsRequest(
             client_software_name="stratalog", client_software_version="0.1"
         )

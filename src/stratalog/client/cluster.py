@@ -9,9 +9,11 @@ partition that does not exist is an error at once.
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from stratalog.client import calls
+from stratalog.client.admin import find_coordinator
 from stratalog.client.calls import (
     BrokerAddress,
     Call,
@@ -39,6 +41,7 @@ PASSING = frozenset(
         ErrorCode.leader_not_available,
         ErrorCode.network_exception,
         ErrorCode.not_controller,
+        ErrorCode.not_coordinator,
         ErrorCode.not_leader_or_follower,
         ErrorCode.offset_not_available,
         ErrorCode.replica_not_available,
@@ -118,6 +121,26 @@ class ClusterView:
         node_id = info.controller_id if info.controller_id in info.brokers else None
         answer: T = yield from _persistent(lambda: _ask(node_id, call))
         return answer
+
+    def on_each(self, call: Call[T]) -> Program[list[T]]:
+        """`call` on every broker, by node id."""
+        yield from self.metadata([])
+        answers: list[T] = []
+        for node_id in sorted(self.brokers):
+            answer: T = yield from _persistent(partial(_ask, node_id, call))
+            answers.append(answer)
+        return answers
+
+    def on_coordinator(self, group: str, call: Call[T]) -> Program[T]:
+        """`call` on the broker that coordinates a group."""
+
+        def attempt() -> Program[T]:
+            yield from self.metadata([])
+            node_id: int = yield from _ask(None, find_coordinator(group))
+            answer: T = yield from _ask(node_id, call)
+            return answer
+
+        return (yield from _persistent(attempt))
 
     def leader(self, topic: str, partition: int, *, fresh: bool = False) -> Program[int]:
         """Node id of a partition's leader; raises Rejected where topic, partition or leader is missing."""

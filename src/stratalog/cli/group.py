@@ -1,0 +1,208 @@
+"""`strata group`: consumer groups of a running cluster.
+
+In: a group's name. Out: who is in it, how far it is behind, and its offsets moved or forgotten. It never moves the
+offsets of a group that has members: the broker refuses.
+"""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stratalog.cli.terminal import (
+    DEFAULT_BOOTSTRAP,
+    BootstrapServer,
+    Json,
+    connected,
+    note,
+    run,
+    show,
+    show_json,
+)
+
+if TYPE_CHECKING:
+    from stratalog.client.admin import DescribedGroup, Offsets
+    from stratalog.client.aio import Client
+
+group_app = typer.Typer(help="Consumer groups: members, lag, offsets.", no_args_is_help=True)
+Name = Annotated[str, typer.Argument(metavar="GROUP")]
+
+
+@group_app.command("list")
+def list_groups(bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
+    """List groups."""
+    run(print_groups(bootstrap_server, json))
+
+
+async def print_groups(bootstrap: str, as_json: bool) -> None:
+    """One row per group, by name."""
+    from stratalog.client.admin import list_groups
+
+    async with connected(bootstrap) as client:
+        found = [one for some in await client.on_each(list_groups()) for one in some]
+    rows = [
+        {"group": one.group_id, "state": one.state, "type": one.protocol_type}
+        for one in sorted(found, key=lambda one: one.group_id)
+    ]
+    show(rows, as_json=as_json, empty="no groups")
+
+
+@group_app.command()
+def describe(
+    name: Name, bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP, json: Json = False
+) -> None:
+    """Show a group's state, and for each partition its offset, the log's end, the lag and who reads it."""
+    run(print_group(bootstrap_server, name, json))
+
+
+async def print_group(bootstrap: str, name: str, as_json: bool) -> None:
+    """A group as one JSON object, or as a line and a table. Raises UserError where there is no such group."""
+    async with connected(bootstrap) as client:
+        group = await existing_group(client, name)
+        rows = await lag_rows(client, group)
+    total = sum(row["lag"] or 0 for row in rows)
+    if as_json:
+        show_json(
+            {
+                "group": name,
+                "state": group.state,
+                "protocol": group.protocol,
+                "members": len(group.members),
+                "lag": total,
+                "partitions": rows,
+            }
+        )
+        return
+    typer.echo(f"{name}  {group.state}  {len(group.members)} member(s)  lag {total}")
+    show(rows, as_json=False, empty="no offsets")
+
+
+async def existing_group(client: "Client", name: str) -> "DescribedGroup":
+    """A group as its coordinator describes it; raises UserError where there is none."""
+    from stratalog.client.admin import describe_group
+    from stratalog.errors import ErrorCode, Rejected, UserError
+
+    group = await client.on_coordinator(name, describe_group(name))
+    if group.error == ErrorCode.group_id_not_found or group.state == "Dead":
+        raise UserError(f"group {name} does not exist")
+    if group.error != ErrorCode.none:
+        raise Rejected(group.error, f"group {name}: {group.error.name}")
+    return group
+
+
+async def lag_rows(client: "Client", group: "DescribedGroup") -> list[dict[str, Any]]:
+    """One row per partition that the group has an offset for, or reads."""
+    from stratalog.client.admin import fetch_offsets
+    from stratalog.client.calls import LATEST
+
+    committed = await client.on_coordinator(group.group_id, fetch_offsets(group.group_id))
+    readers = {key: member for member in group.members for key in member.assigned}
+    keys = await existing_keys(client, sorted(committed.keys() | readers.keys()))
+    ends = await client.list_offsets(dict.fromkeys(keys, LATEST)) if keys else {}
+    rows = []
+    for key in keys:
+        offset, end, reader = committed.get(key), ends[key].offset, readers.get(key)
+        rows.append(
+            {
+                "topic": key[0],
+                "partition": key[1],
+                "offset": offset,
+                "end": end,
+                "lag": None if offset is None else max(0, end - offset),
+                "member": None if reader is None else reader.instance_id or reader.member_id,
+                "host": None if reader is None else reader.host,
+            }
+        )
+    return rows
+
+
+async def existing_keys(client: "Client", keys: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Those of topics that are there: offsets outlive their topic for a while."""
+    topics = (await client.metadata(sorted({topic for topic, _ in keys}))).topics if keys else {}
+    return [key for key in keys if key[1] in topics[key[0]].partitions]
+
+
+@group_app.command("reset-offsets")
+def reset_offsets(
+    name: Name,
+    topic: Annotated[str, typer.Option(metavar="TOPIC", help="Whose offsets.")],
+    to: Annotated[
+        str,
+        typer.Option(
+            metavar="beginning|end|OFFSET|@MS",
+            help="Where the group goes on; @MS is the first record at that time (epoch milliseconds).",
+        ),
+    ],
+    partition: Annotated[
+        list[int] | None, typer.Option(metavar="N", help="Only this partition; may be repeated.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be, and change nothing.")
+    ] = False,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    """Let a group without members go on elsewhere. A group that is not there is made."""
+    run(move(bootstrap_server, name, topic, to, partition, dry_run, json))
+
+
+async def move(
+    bootstrap: str,
+    name: str,
+    topic: str,
+    to: str,
+    partitions: list[int] | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Work out the offsets, commit them unless `dry_run`, and show them. Raises UserError while it has members."""
+    from stratalog.cli.consume import chosen_partitions, first_offsets
+    from stratalog.client.admin import commit_offsets, describe_group, fetch_offsets
+    from stratalog.errors import UserError
+
+    async with connected(bootstrap) as client:
+        chosen = await chosen_partitions(client, topic, partitions)
+        positions = await first_offsets(client, topic, chosen, to)
+        wanted: Offsets = {
+            (topic, index): await within(client, topic, index, offset)
+            for index, offset in positions.items()
+        }
+        members = (await client.on_coordinator(name, describe_group(name))).members
+        if members:
+            raise UserError(f"group {name} has {len(members)} member(s): stop them first")
+        before = await client.on_coordinator(name, fetch_offsets(name))
+        if not dry_run:
+            await client.on_coordinator(name, commit_offsets(name, wanted))
+    rows = [
+        {"topic": key[0], "partition": key[1], "before": before.get(key), "offset": offset}
+        for key, offset in wanted.items()
+    ]
+    show(rows, as_json=as_json)
+    if dry_run:
+        note("nothing was changed (--dry-run)")
+
+
+async def within(client: "Client", topic: str, index: int, offset: int) -> int:
+    """The offset, or the nearest that the partition has."""
+    from stratalog.client.calls import EARLIEST, LATEST
+
+    key = (topic, index)
+    start = (await client.list_offsets({key: EARLIEST}))[key].offset
+    end = (await client.list_offsets({key: LATEST}))[key].offset
+    return min(max(offset, start), end)
+
+
+@group_app.command()
+def delete(name: Name, bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP) -> None:
+    """Delete a group that has no members, its offsets with it."""
+    run(delete_group(bootstrap_server, name))
+
+
+async def delete_group(bootstrap: str, name: str) -> None:
+    """Ask for the deletion. Raises UserError where there is no such group, Rejected where the broker refuses."""
+    from stratalog.cli.config import accepted
+    from stratalog.client.admin import delete_group as deletion
+
+    async with connected(bootstrap) as client:
+        await existing_group(client, name)
+        accepted(await client.on_coordinator(name, deletion(name)))
+    note(f"deleted group {name}")

@@ -1,0 +1,176 @@
+"""Topics, settings and groups as a person changes them, with clients that are not ours looking on."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource
+from tests.integration.server_process import strata
+
+from stratalog.cli.topic import skew_of
+from stratalog.testing import TemporaryBroker
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemporaryBroker]:
+    with TemporaryBroker(directory=tmp_path_factory.mktemp("admin") / "data") as started:
+        yield started
+
+
+def ok(broker: TemporaryBroker, *words: str, stdin: str = "") -> str:
+    done = strata(*words, "-b", broker.address, stdin=stdin)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def refused(broker: TemporaryBroker, *words: str) -> str:
+    done = strata(*words, "-b", broker.address)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def foreign_configs(broker: TemporaryBroker, topic: str) -> dict[str, str]:
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    (future,) = admin.describe_configs([ConfigResource("topic", topic)]).values()
+    return {name: entry.value for name, entry in future.result(20).items()}
+
+
+def test_a_topic_is_given_settings_and_partitions(one: TemporaryBroker) -> None:
+    ok(one, "topic", "create", "altered", "-c", "retention.ms=5000")
+    ok(
+        one,
+        "topic",
+        "alter",
+        "altered",
+        "--partitions",
+        "3",
+        "-s",
+        "segment.ms=7000",
+        "-u",
+        "retention.ms",
+    )
+    described = json.loads(ok(one, "topic", "describe", "altered", "--json"))
+    assert described["configs"] == {"segment.ms": "7000"}
+    assert len(described["partitions"]) == 3
+    assert foreign_configs(one, "altered")["segment.ms"] == "7000"
+    assert "INVALID_PARTITIONS" in refused(one, "topic", "alter", "altered", "--partitions", "1")
+    assert "INVALID_CONFIG" in refused(one, "topic", "alter", "altered", "-s", "retention.ms=soon")
+    assert "nothing to change" in refused(one, "topic", "alter", "altered")
+    assert "does not exist" in refused(one, "topic", "alter", "no", "--partitions", "2")
+
+
+def test_sizes_and_skew_are_what_was_sent(one: TemporaryBroker) -> None:
+    ok(one, "topic", "create", "skewed", "--partitions", "4")
+    lines = "".join(f"{'x' * 100}\n" for _ in range(60))
+    ok(one, "produce", "skewed", "--partition", "1", stdin=lines)
+    ok(one, "produce", "skewed", "--partition", "2", stdin=lines[: 101 * 20])
+    described = json.loads(ok(one, "topic", "describe", "skewed", "--json"))
+    assert [row["records"] for row in described["partitions"]] == [0, 60, 20, 0]
+    files = [(one.directory / f"skewed-{i}" / f"{0:020}.log").stat().st_size for i in range(4)]
+    assert [row["bytes"] for row in described["partitions"]] == files
+    assert described["skew"]["records"] == 3.0
+    assert "80 records, skew 3.00" in ok(one, "topic", "describe", "skewed")
+
+
+def test_skew_of_even_and_empty() -> None:
+    assert skew_of([5, 5, 5]) == skew_of([0, 0]) == skew_of([]) == 1.0
+    assert skew_of([9, 0, 0]) == 3.0
+
+
+def test_settings_are_shown_with_where_they_come_from(one: TemporaryBroker) -> None:
+    ok(one, "topic", "create", "shown", "-c", "retention.ms=5000")
+    rows = json.loads(ok(one, "config", "describe", "--topic", "shown", "--json"))
+    assert [(r["name"], r["value"], r["from"]) for r in rows if r["from"] == "topic"] == [
+        ("retention.ms", "5000", "topic")
+    ]
+    every = json.loads(ok(one, "config", "describe", "--topic", "shown", "--all", "--json"))
+    assert len(every) > 20
+    ok(one, "config", "alter", "--topic", "shown", "-s", "retention.ms=6000")
+    assert foreign_configs(one, "shown")["retention.ms"] == "6000"
+    own = json.loads(ok(one, "config", "describe", "--broker", "1", "--json"))
+    assert {r["name"]: r["from"] for r in own}["node.id"] == "broker"
+    assert "name one of" in refused(one, "config", "describe")
+    assert "name one of" in refused(one, "config", "describe", "--topic", "a", "--broker", "1")
+
+
+def committed(broker: TemporaryBroker, group: str, topic: str, partitions: int) -> list[int]:
+    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": group})
+    try:
+        asked = [TopicPartition(topic, index) for index in range(partitions)]
+        return [one.offset for one in consumer.committed(asked, timeout=20)]
+    finally:
+        consumer.close()
+
+
+def test_a_group_is_described_moved_and_deleted(one: TemporaryBroker) -> None:
+    ok(one, "topic", "create", "read", "--partitions", "2")
+    producer = Producer({"bootstrap.servers": one.address})
+    for index in (0, 0, 0, 1):
+        producer.produce("read", b"x", partition=index)
+    producer.flush(20)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": one.address,
+            "group.id": "readers",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.subscribe(["read"])
+    seen = [consumer.poll(20) for _ in range(4)]
+    assert all(message is not None and message.error() is None for message in seen)
+    consumer.commit(offsets=[TopicPartition("read", 0, 1)], asynchronous=False)
+
+    assert {"group": "readers", "state": "Stable", "type": "consumer"} in json.loads(
+        ok(one, "group", "list", "--json")
+    )
+    told = json.loads(ok(one, "group", "describe", "readers", "--json"))
+    assert (told["state"], told["members"], told["lag"]) == ("Stable", 1, 2)
+    rows = {row["partition"]: row for row in told["partitions"]}
+    assert (rows[0]["offset"], rows[0]["end"], rows[0]["lag"]) == (1, 3, 2)
+    assert (rows[1]["offset"], rows[1]["lag"]) == (None, None)
+    assert rows[0]["member"] == rows[1]["member"]
+    move = ("group", "reset-offsets", "readers", "--topic", "read", "--to")
+    assert "has 1 member(s)" in refused(one, *move, "end")
+    assert "NON_EMPTY_GROUP" in refused(one, "group", "delete", "readers")
+    consumer.close()
+
+    tried = json.loads(ok(one, *move, "end", "--dry-run", "--json"))
+    assert [(row["before"], row["offset"]) for row in tried] == [(1, 3), (None, 1)]
+    assert committed(one, "readers", "read", 2)[0] == 1
+    ok(one, *move, "end")
+    assert committed(one, "readers", "read", 2) == [3, 1]
+    ok(one, *move, "99", "--partition", "0")  # the nearest there is
+    assert committed(one, "readers", "read", 2) == [3, 1]
+    ok(one, *move, "beginning")
+    assert committed(one, "readers", "read", 2) == [0, 0]
+    assert "lag 4" in ok(one, "group", "describe", "readers")
+    ok(one, "group", "delete", "readers")
+    assert "readers" not in ok(one, "group", "list")
+    for words in (("group", "describe", "readers"), ("group", "delete", "readers")):
+        assert "group readers does not exist" in refused(one, *words)
+
+
+def test_a_log_is_verified_whole(one: TemporaryBroker, tmp_path: Path) -> None:
+    ok(one, "topic", "create", "checked")
+    ok(one, "produce", "checked", stdin="1\n2\n")
+    file = one.directory / "checked-0" / f"{0:020}.log"
+    sound = strata("log", "verify", str(one.directory))
+    assert sound.returncode == 0, sound.stdout + sound.stderr
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    (tmp_path / "t-0").mkdir()
+    (tmp_path / "t-0" / file.name).write_bytes(data)
+    bad = strata("log", "verify", str(tmp_path), "--json")
+    assert bad.returncode == 1
+    (problem,) = json.loads(bad.stdout)
+    assert problem["file"].endswith(file.name)
+    assert "CRC" in problem["problem"]
+    (tmp_path / "t-0" / file.name).write_bytes(file.read_bytes()[:-3])
+    torn = strata("log", "verify", str(tmp_path / "t-0" / file.name))
+    assert torn.returncode == 1
+    assert "no whole batch" in torn.stdout
+    assert strata("log", "verify", str(tmp_path / "nothing")).returncode == 2
