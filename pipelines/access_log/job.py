@@ -40,7 +40,7 @@ CHECKOUT = HERE.parent.parent
 SAMPLE = HERE / "apache_access.log"
 TOPIC = "access_log"
 MASTER = "local[2]"
-HEAP = "1g"
+HEAP = "768m"
 SMALL_LOG_BYTES = 1 << 26
 TIERED_S = 120.0
 """How long the bucket may make no progress before the job gives up."""

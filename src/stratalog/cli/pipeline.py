@@ -125,7 +125,8 @@ def _write_spark_conf(state: Path, conf: Path, memory: str, java_options: str) -
     scratch = str(here / SCRATCH)
     settings = {
         "spark.driver.memory": memory,
-        # A heap that does not depend on how much there is to read: all of it young enough to be reused.
+        # A task buffers what it writes up to this: what there is to read must not decide what it takes.
+        "spark.hadoop.parquet.block.size": str(16 << 20),
         "spark.driver.extraJavaOptions": (
             f"-XX:+UseParallelGC -Dderby.system.home={here} -Djava.io.tmpdir={scratch} {java_options}"
         ),
@@ -175,6 +176,7 @@ def spark_environment(state: Path, *, master: str, modules: Path | None = None) 
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "JAVA_HOME": _java_home(),
+        "MALLOC_ARENA_MAX": "2",  # else what glibc keeps for itself grows with the time a JVM runs
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
