@@ -22,7 +22,7 @@ from stratalog.tier.fetcher import Fetcher
 from stratalog.tier.manifest import Manifest
 from stratalog.tier.paths import partition_prefix
 from stratalog.tier.reader import Bucket, open_bucket
-from stratalog.wire.ids import ZERO_ID, topic_id_text
+from stratalog.wire.ids import ZERO_ID
 
 Key = tuple[UUID, int]
 """A topic's id and a partition."""
@@ -213,8 +213,3 @@ class Log:
                 if found is not None:
                     return found.offset
         return None
-
-
-def describe(topic_id: UUID, name: str) -> str:
-    """A topic as errors name it."""
-    return f"{name} ({topic_id_text(topic_id)})"
