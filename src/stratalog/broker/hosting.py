@@ -81,7 +81,6 @@ class Hosting:
         self.on_led: list[OnHosted] = []
         self.on_deleted: list[OnHosted] = []
         self.on_rolled: list[OnHosted] = []
-        self.on_configured: list[OnHosted] = []
 
     def find(self, topic: str, index: int) -> HostedPartition | None:
         """The hosted partition of that name, or None."""
@@ -186,10 +185,7 @@ class Hosting:
                     continue
                 hosted, written = made
                 writes.append(written)
-            if hosted.log.config != config:
-                hosted.log.config = config
-                for react in self.on_configured:
-                    react(hosted)
+            hosted.log.config = config
             if not self._may_lead or partition.leader != self._node_id:
                 continue
             if partition.leader_epoch > hosted.replica.leader_epoch:

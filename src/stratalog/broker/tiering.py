@@ -103,7 +103,6 @@ class Tiering:
         """Tier what is led from here on."""
         self._hosting.on_rolled.append(self._wake)
         self._hosting.on_led.append(self._led)
-        self._hosting.on_configured.append(self._led)
         self._hosting.on_deleted.append(self._deleted)
         for hosted in self._hosting.all():
             if hosted.replica.leads:

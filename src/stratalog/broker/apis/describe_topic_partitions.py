@@ -30,10 +30,8 @@ def handle(call: Call) -> Any:
         rest = [row for row in sorted(topic.partitions.items()) if row[0] >= first]
         if left:
             topics.append(_topic(call, topic, rest[:left]))
-        if len(rest) > left or not left:
-            following = reply.Cursor(
-                topic_name=name, partition_index=rest[left][0] if len(rest) > left else 0
-            )
+        if len(rest) > left:
+            following = reply.Cursor(topic_name=name, partition_index=rest[left][0])
             break
         left -= len(rest)
     return reply.DescribeTopicPartitionsResponse(topics=topics, next_cursor=following)
