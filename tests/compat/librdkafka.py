@@ -1,0 +1,222 @@
+"""librdkafka's own test-runner against a broker: `python -m tests.compat.librdkafka`.
+
+In: its sources, which npm's package of Confluent's client carries, built once into the cache outside the checkout (a
+C++ compiler, make and the headers of zlib are needed; RapidJSON's and zstd's come from Debian's packages, unpacked
+beside the sources and not installed). Out: an outcome for each test. It runs what Apache Kafka was given: Kafka's
+version 4.0.0, no quick mode, no local and no mock tests. It never changes a test.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pytest
+from tests.compat.suites import CannotBeHadError, Outcome, Suite, command_line, must_run
+from tests.compat.tools import fetching, java_command, java_environment
+
+VERSION = "2.15.1"
+PACKAGE = "@confluentinc/kafka-javascript@1.10.1"
+KAFKA_VERSION = "4.0.0"
+HEADERS = {"rapidjson-dev": "rapidjson/schema.h", "libzstd-dev": "zstd.h"}
+STEP_TIMEOUT_S = 600
+TEST_TIMEOUT_S = 240
+# One run may not hold a machine that others use for longer; what is left is told as not run.
+RUN_TIMEOUT_S = float(os.environ.get("STRATALOG_COMPAT_RUN_S", "1800"))
+
+# Tests of what is for a later issue: they would only wait for their time-outs. Asked for by name, they run.
+LATER = {
+    "0103_transactions": "transactions",
+    "0098_consumer_txn": "transactions",
+    "0129_fetch_aborted_msgs": "transactions",
+    "0077_compaction": "compaction",
+    "0101_fetch_from_follower": "several nodes",
+}
+
+
+def sources() -> Path:
+    """The built tree of librdkafka. Raises CannotBeHadError."""
+    with fetching(f"librdkafka-{VERSION}") as target:
+        tree = target / "package" / "deps" / "librdkafka"
+        if not (target / "complete").exists():
+            shutil.rmtree(target, ignore_errors=True)
+            target.mkdir()
+            fetch(target)
+            build(tree, target / "headers" / "usr")
+            (target / "complete").touch()
+        return tree
+
+
+def fetch(target: Path) -> None:
+    must_run(
+        f"npm's {PACKAGE}", "npm", "pack", "--silent", PACKAGE, cwd=target, timeout_s=STEP_TIMEOUT_S
+    )
+    for archive in target.glob("*.tgz"):
+        must_run(
+            "unpacking", "tar", "xzf", archive, "package/deps/librdkafka", cwd=target, timeout_s=60
+        )
+    for package, header in HEADERS.items():
+        if (Path("/usr/include") / header).exists():
+            continue
+        must_run(
+            package, "apt-get", "download", "-q", package, cwd=target, timeout_s=STEP_TIMEOUT_S
+        )
+        for archive in target.glob(f"{package}_*.deb"):
+            must_run(package, "dpkg", "-x", archive, "headers", cwd=target, timeout_s=60)
+
+
+def build(tree: Path, headers: Path) -> None:
+    for script in (tree / "configure", tree / "lds-gen.py", *(tree / "tests").glob("*.sh")):
+        script.chmod(0o755)
+    environ = {name: str(headers / "include") for name in ("C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")}
+    # The shared library of a package that is only unpacked has no target: the linker is to take the static one.
+    for linked in headers.glob("lib/*/libzstd.so"):
+        linked.unlink()
+    environ["LIBRARY_PATH"] = ":".join(str(place) for place in headers.glob("lib/*"))
+    for command in (
+        ["./configure"],
+        ["make", "-j2", "libs"],
+        ["make", "-j2", "-C", "tests", "build"],
+    ):
+        must_run("librdkafka", *command, cwd=tree, timeout_s=STEP_TIMEOUT_S, environ=environ)
+
+
+def numbered(select: Sequence[str]) -> dict[str, list[str]]:
+    """Test number to the names of its tests that Apache Kafka was given, too.
+
+    The runner selects by number and so runs all tests of one number in one process.
+    """
+    groups: dict[str, list[str]] = {}
+    for test in SUITE.apache_kafka():
+        if any(word in test for word in select) or (not select and test not in LATER):
+            groups.setdefault(test.partition("_")[0], []).append(test)
+    return groups
+
+
+def run(address: str, select: Sequence[str]) -> list[Outcome]:
+    """Run tests whose names hold one of `select`, or all that are not for later, one process a number."""
+    tree = sources()
+    began = time.monotonic()
+    found: list[Outcome] = []
+    with tempfile.TemporaryDirectory(prefix="stratalog-compat-") as scratch:
+        settings = Path(scratch) / "test.conf"
+        settings.write_text(f"bootstrap.servers={address}\ntest.topic.random=true\n")
+        put_topics_tool(Path(scratch))
+        for number, tests in numbered(select).items():
+            left_s = RUN_TIMEOUT_S - (time.monotonic() - began)
+            if left_s < 1:
+                found += [Outcome(test, "not run", 0) for test in tests]
+                continue
+            output = settings.with_name(f"{number}.txt")
+            ended = run_number(tree, number, address, settings, min(TEST_TIMEOUT_S, left_s))
+            text = re.sub(r"\x1b(\[[0-9;]*m|\(B)", "", output.read_text(errors="replace"))
+            outcomes = list(judge(text, tests, ended))
+            keep_output(outcomes, number, text)
+            found += outcomes
+            for outcome in outcomes:
+                print(f"{outcome.result:8} {outcome.seconds:6.1f} {outcome.test}", flush=True)
+    return found
+
+
+def put_topics_tool(kafka: Path) -> None:
+    """Apache Kafka's own command for topics where some tests look for it. Raises CannotBeHadError."""
+    try:
+        words = java_command("org.apache.kafka.tools.TopicCommand")
+    except (pytest.skip.Exception, pytest.fail.Exception) as missing:
+        raise CannotBeHadError(str(missing)) from missing
+    script = kafka / "bin" / "kafka-topics.sh"
+    script.parent.mkdir()
+    script.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+    script.chmod(0o755)
+
+
+def keep_output(outcomes: Iterable[Outcome], number: str, text: str) -> None:
+    """Leave the output of what failed in $STRATALOG_COMPAT_LOGS, where one is named."""
+    logs = os.environ.get("STRATALOG_COMPAT_LOGS")
+    if logs and any(outcome.result not in {"pass", "skip"} for outcome in outcomes):
+        Path(logs).mkdir(parents=True, exist_ok=True)
+        (Path(logs) / f"librdkafka-{number}.txt").write_text(text[-1_000_000:])
+
+
+def run_number(tree: Path, number: str, address: str, settings: Path, limit_s: float) -> int | None:
+    """Run one number's tests, their output in a file beside `settings`; the exit code, None where time was over."""
+    environ = {
+        **java_environment(),
+        "TESTS": number,
+        "TEST_KAFKA_VERSION": KAFKA_VERSION,
+        "RDKAFKA_TEST_CONF": str(settings),
+        "KAFKA_PATH": str(settings.parent),
+        "BROKERS": address,
+        "LD_LIBRARY_PATH": "../src:../src-cpp",
+    }
+    with settings.with_name(f"{number}.txt").open("wb") as stream:
+        process = subprocess.Popen(
+            ["./test-runner", "-p1", "-L"],
+            cwd=tree / "tests",
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            start_new_session=True,
+        )
+        try:
+            return process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def judge(text: str, tests: Sequence[str], ended: int | None) -> Iterable[Outcome]:
+    """Outcomes from what the runner printed: its table where it came to that, else its complaints."""
+    words = {"PASSED": "pass", "FAILED": "fail", "SKIPPED": "skip"}
+    for test in tests:
+        name = re.escape(test)
+        row = re.search(rf"^\|\s*{name}\s*\|\s*(\w+)\s*\|\s*([\d.]+)", text, re.MULTILINE)
+        complaint = re.search(rf'### Test "{name}[ "(].*\n(.*)', text)
+        late = re.search(rf"^Test {name} .*timed out.*", text, re.MULTILINE)
+        skipped = re.search(rf"\[{name} +/.*SKIPPING TEST: (.*)", text)
+        seconds = float(row[2]) if row else 0.0
+        if row:
+            why = complaint or skipped if row[1] != "PASSED" else None
+            yield Outcome(test, words.get(row[1], "fail"), seconds, one_line(why[1] if why else ""))
+        elif late or ended is None:
+            yield Outcome(test, "timeout", seconds, one_line(late[0] if late else "killed"))
+        elif complaint:
+            yield Outcome(test, "fail", seconds, one_line(complaint[1]))
+        else:
+            yield Outcome(test, "crash", seconds, f"exit code {ended}")
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())[:300]
+
+
+SUITE = Suite(
+    "librdkafka",
+    # The group settings are those that the suite was written for, three seconds of rebalance delay among them.
+    {
+        "num__partitions": "4",
+        "tier__url": "",
+        "group__initial__rebalance__delay__ms": "3000",
+        "group__min__session__timeout__ms": "100",
+        "log__segment__delete__delay__ms": "1000",
+        # Kafka's default: a test's records are dated 1970, and must outlive the test.
+        "log__retention__check__interval__ms": "300000",
+    },
+    run,
+)
+
+if __name__ == "__main__":
+    sys.exit(
+        command_line(SUITE, "part of a test's name; without it all tests run but those for later")
+    )

@@ -1,0 +1,172 @@
+"""What the runners of other people's suites share: outcomes, the recorded pass lists, and the account of a run.
+
+In: one run's outcomes. Out: the account in lines beside Apache Kafka's results, and what stopped passing. Each suite
+has two files here: `SUITE.pass`, the tests that must pass, which may only grow, and `SUITE.apache_kafka`, what Apache
+Kafka 4.3.1 gets. It never runs a test itself.
+"""
+
+import os
+import subprocess
+import tempfile
+from argparse import ArgumentParser
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from socket import socket
+
+from tests.broker_process import broker_process
+
+HERE = Path(__file__).parent
+
+
+class CannotBeHadError(Exception):
+    """A suite's sources or what builds them are not to be had here; the text says what and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One test's end: `pass`, `fail`, `skip`, `timeout`, `crash`, or `not run` where the run's time was over."""
+
+    test: str
+    result: str
+    seconds: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """One suite: `name` is that of its files, `settings` the broker's, `run` gives the outcomes against an address."""
+
+    name: str
+    settings: dict[str, str]
+    run: Callable[[str, Sequence[str]], list[Outcome]]
+
+    @property
+    def pass_list(self) -> Path:
+        return HERE / f"{self.name}.pass"
+
+    def must_pass(self) -> set[str]:
+        """The recorded tests; none where nothing was recorded yet."""
+        return set(self.pass_list.read_text().splitlines()) if self.pass_list.exists() else set()
+
+    def apache_kafka(self) -> dict[str, str]:
+        """Test to result, as Apache Kafka got it."""
+        lines = (HERE / f"{self.name}.apache_kafka").read_text().splitlines()
+        return {test: result for test, _, result in (line.partition("\t") for line in lines)}
+
+    def record(self, passed: set[str]) -> None:
+        """Add what passed to the list; nothing leaves it."""
+        self.pass_list.write_text(
+            "".join(f"{test}\n" for test in sorted(self.must_pass() | passed))
+        )
+
+
+def passed(outcomes: Sequence[Outcome]) -> set[str]:
+    return {outcome.test for outcome in outcomes if outcome.result == "pass"}
+
+
+def stopped_passing(suite: Suite, outcomes: Sequence[Outcome]) -> list[str]:
+    """Recorded tests that were run and did not pass, each with its result and reason."""
+    must = suite.must_pass()
+    return [
+        f"{outcome.test}: {outcome.result} {outcome.reason}".rstrip()
+        for outcome in outcomes
+        if outcome.test in must and outcome.result not in {"pass", "not run"}
+    ]
+
+
+def account(suite: Suite, outcomes: Sequence[Outcome]) -> str:
+    """One line for each test that did not pass, and the counts beside Apache Kafka's."""
+    peer = suite.apache_kafka()
+    lines = [
+        f"{outcome.result:8} {outcome.test} (Apache Kafka: {peer.get(outcome.test, '?')}) {outcome.reason}".rstrip()
+        for outcome in outcomes
+        if outcome.result != "pass"
+    ]
+    ours = Counter(outcome.result for outcome in outcomes)
+    theirs = Counter(peer.get(outcome.test, "?") for outcome in outcomes)
+    fresh = passed(outcomes) - suite.must_pass()
+    lines.append(f"{len(outcomes)} tests: {counts(ours)}; Apache Kafka: {counts(theirs)}")
+    lines.append(f"{len(fresh)} pass and are not in {suite.pass_list.name}")
+    return "\n".join(lines)
+
+
+def counts(results: Counter[str]) -> str:
+    return ", ".join(f"{count} {result}" for result, count in results.most_common())
+
+
+def free_port() -> int:
+    """A port that nobody listened to a moment ago."""
+    with socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port: int = bound.getsockname()[1]
+        return port
+
+
+def run_suite(suite: Suite, select: Sequence[str], *, address: str | None = None) -> list[Outcome]:
+    """Run it against a broker process of its own, or the broker at `address`."""
+    with ExitStack() as stack:
+        if address is None:
+            place = Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="stratalog-compat-"))
+            )
+            address = f"127.0.0.1:{free_port()}"
+            # Both are set as an operator's file sets them: tests ask where a setting comes from.
+            listeners = {
+                "listeners": f"PLAINTEXT://{address}",
+                "advertised__listeners": f"PLAINTEXT://{address}",
+            }
+            stack.enter_context(broker_process(place, **suite.settings, **listeners))
+        return suite.run(address, select)
+
+
+def command_line(suite: Suite, what_select_means: str) -> int:
+    """The suite's command: 0 where every recorded test that ran passed, 1 where not, 2 where it could not be run."""
+    parser = ArgumentParser(prog=f"python -m tests.compat.{suite.name}")
+    parser.add_argument("select", nargs="*", help=what_select_means)
+    parser.add_argument(
+        "--bootstrap", help="HOST:PORT of a running broker; without it one is started"
+    )
+    parser.add_argument("--record", action="store_true", help="add what passes to the pass list")
+    chosen = parser.parse_args()
+    try:
+        outcomes = run_suite(suite, chosen.select, address=chosen.bootstrap)
+    except CannotBeHadError as missing:
+        print(missing)
+        return 2
+    print(account(suite, outcomes))
+    lost = stopped_passing(suite, outcomes)
+    for line in lost:
+        print(f"STOPPED PASSING {line}")
+    if chosen.record:
+        suite.record(passed(outcomes))
+    return 1 if lost else 0
+
+
+def must_run(
+    what: str,
+    *command: str | Path,
+    cwd: Path,
+    timeout_s: float,
+    environ: dict[str, str] | None = None,
+) -> None:
+    """A step of fetching or building. Raises CannotBeHadError with the end of what it said where it fails."""
+    try:
+        done = subprocess.run(
+            [str(word) for word in command],
+            cwd=cwd,
+            env={**os.environ, **(environ or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CannotBeHadError(f"{what}: {error}") from error
+    if done.returncode != 0:
+        raise CannotBeHadError(f"{what}: {' '.join(done.stdout.split())[-300:]}")

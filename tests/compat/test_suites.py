@@ -1,0 +1,124 @@
+"""Other people's suites, as far as we passed them before: a recorded test that does not pass is a failure.
+
+Method: each suite runs as its command runs it, against a real broker process; the pass lists may only grow, which the
+repository's own history shows. What does not pass is told in FINDINGS.md.
+"""
+
+import re
+import subprocess
+
+import pytest
+from tests.compat import kafka_python, librdkafka
+from tests.compat.kafka_python import outcomes
+from tests.compat.librdkafka import judge
+from tests.compat.suites import (
+    HERE,
+    CannotBeHadError,
+    Outcome,
+    Suite,
+    account,
+    run_suite,
+    stopped_passing,
+)
+from tests.compat.tools import cannot_be_had
+
+SUITES = [kafka_python.SUITE, librdkafka.SUITE]
+BOTH = pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.name)
+
+
+@pytest.mark.big
+@pytest.mark.serial
+@pytest.mark.timeout(3600)
+@BOTH
+def test_what_passed_passes(suite: Suite) -> None:
+    try:
+        found = run_suite(suite, [])
+    except CannotBeHadError as missing:
+        cannot_be_had(suite.name, str(missing))
+    print(account(suite, found))
+    lost = stopped_passing(suite, found)
+    if lost:
+        # Once more, alone: what other work on the machine spoils is not what stopped passing.
+        names = [line.split(": ")[0].rpartition("::")[2].split("[")[0] for line in lost]
+        lost = stopped_passing(suite, run_suite(suite, names))
+    assert lost == []
+
+
+@BOTH
+def test_a_pass_list_only_grows(suite: Suite) -> None:
+    listed = suite.pass_list.read_text().splitlines()
+    assert listed == sorted(set(listed))
+    path = suite.pass_list.relative_to(HERE.parents[1])
+    history = subprocess.run(
+        ["git", "log", "--format=", "--no-renames", "--unified=0", "--patch", "--", path],
+        cwd=HERE,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    ever = set(re.findall(r"^\+(?!\+\+)(.+)", history, re.MULTILINE))
+    assert ever - set(listed) == set()
+
+
+@BOTH
+def test_a_finding_names_every_test_that_is_not_recorded(suite: Suite) -> None:
+    passes_there = {test for test, result in suite.apache_kafka().items() if result != "skip"}
+    told = set(re.findall(r"`([^`]+)`", (HERE / "FINDINGS.md").read_text()))
+    assert passes_there - suite.must_pass() - told == set()
+    assert suite.must_pass() & told == set()
+
+
+def test_a_test_that_stopped_passing_is_told() -> None:
+    one = min(kafka_python.SUITE.must_pass())
+    failed = [Outcome(one, "fail", 0.1, "said so"), Outcome("unknown", "fail", 0.1)]
+    assert stopped_passing(kafka_python.SUITE, failed) == [f"{one}: fail said so"]
+    assert stopped_passing(kafka_python.SUITE, [Outcome(one, "pass", 0.1)]) == []
+    assert "2 tests: 2 fail" in account(kafka_python.SUITE, failed)
+
+
+def test_a_junit_report_is_read(tmp_path) -> None:
+    report = tmp_path / "report.xml"
+    report.write_text(
+        '<testsuites><testsuite><testcase classname="test.integration.test_a" name="one" time="0.5"/>'
+        '<testcase classname="test.integration.test_a" name="two"><failure message="no\nway">x</failure></testcase>'
+        '<testcase classname="test.integration.test_a" name="three"><skipped message="why"/></testcase>'
+        "</testsuite></testsuites>"
+    )
+    assert outcomes(report) == [
+        Outcome("test_a::one", "pass", 0.5),
+        Outcome("test_a::two", "fail", 0.0, "no way"),
+        Outcome("test_a::three", "skip", 0.0, "why"),
+    ]
+
+
+TABLE = """\
+| 0001_multiobj                                      |     PASSED |   1.427s |
+| 0092_mixed_msgver                                  |    SKIPPED |   0.000s | | too old
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "ended", "expected"),
+    [
+        (TABLE, 0, ("pass", 1.427, "")),
+        (
+            '### Test "0001_multiobj (sub:12)" failed at a.c:1:f() at noon: ###\nhow odd\n',
+            134,
+            ("fail", 0.0, "how odd"),
+        ),
+        ("Test 0001_multiobj (sub) timed out (timeout set to 40 seconds)\n", -9, None),
+        ("", None, ("timeout", 0.0, "killed")),
+        ("", 139, ("crash", 0.0, "exit code 139")),
+    ],
+)
+def test_what_the_runner_printed_is_judged(text, ended, expected) -> None:
+    (found,) = judge(text, ["0001_multiobj"], ended)
+    result, seconds, reason = expected or ("timeout", 0.0, text.strip())
+    assert found == Outcome("0001_multiobj", result, seconds, reason)
+
+
+def test_a_skipped_test_says_why() -> None:
+    text = "[0092_mixed_msgver   /  0.001s] SKIPPING TEST: too new\n" + TABLE
+    assert list(judge(text, ["0092_mixed_msgver"], 0)) == [
+        Outcome("0092_mixed_msgver", "skip", 0.0, "too new")
+    ]
