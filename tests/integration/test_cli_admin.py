@@ -174,3 +174,45 @@ def test_a_log_is_verified_whole(one: TemporaryBroker, tmp_path: Path) -> None:
     assert torn.returncode == 1
     assert "no whole batch" in torn.stdout
     assert strata("log", "verify", str(tmp_path / "nothing")).returncode == 2
+
+
+def test_headers_and_json_make_the_round_trip(one: TemporaryBroker) -> None:
+    for name in ("first", "copied"):
+        ok(one, "topic", "create", name, "--partitions", "3")
+    ok(one, "produce", "first", "-H", "a=1", "-H", "b=", "--key-separator", ":", stdin="k:v\nw\n")
+    everything = ("--from", "beginning", "--until-end")
+    assert sorted(ok(one, "consume", "first", "--headers", *everything).splitlines()) == [
+        "a=1,b=\tv",
+        "a=1,b=\tw",
+    ]
+    lines = ok(one, "consume", "first", "--json", *everything)
+    odd = {"key_base64": "/wD+", "value": None, "headers": [{"name": "h", "value": None}]}
+    ok(one, "produce", "copied", "--from-json", stdin=lines + json.dumps(odd) + "\n")
+    copied = [
+        json.loads(x) for x in ok(one, "consume", "copied", "--json", *everything).splitlines()
+    ]
+    original = [json.loads(line) for line in lines.splitlines()]
+    for record in original:
+        assert any(
+            all(other[part] == record[part] for part in ("key", "value", "headers", "timestamp"))
+            for other in copied
+        )
+    assert [r["headers"] for r in copied if r.get("key_base64") == "/wD+"] == [odd["headers"]]
+    assert [r["value"] for r in copied if r.get("key_base64") == "/wD+"] == [None]
+    done = strata("produce", "copied", "--from-json", "-b", one.address, stdin="[]\n")
+    assert done.returncode == 2
+    assert "no record" in done.stderr
+    assert "expected NAME=VALUE" in refused(one, "produce", "copied", "-H", "x")
+
+
+def test_a_group_goes_on_where_it_was(one: TemporaryBroker) -> None:
+    ok(one, "topic", "create", "followed", "--partitions", "2")
+    ok(one, "produce", "followed", "--partition", "0", stdin="1\n2\n3\n")
+    as_group = ("consume", "followed", "--group", "shell", "--from", "beginning")
+    assert ok(one, *as_group, "--max-messages", "2").splitlines() == ["1", "2"]
+    assert committed(one, "shell", "followed", 2)[0] == 2
+    assert ok(one, *as_group, "--until-end").splitlines() == ["3"]
+    assert ok(one, *as_group, "--until-end") == ""
+    ok(one, "produce", "followed", "--partition", "1", stdin="4\n")
+    assert ok(one, *as_group, "--until-end").splitlines() == ["4"]
+    assert committed(one, "shell", "followed", 2) == [3, 1]

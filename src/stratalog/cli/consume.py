@@ -1,11 +1,12 @@
 """`strata consume`: records of a topic, printed as they come.
 
-In: a topic and where to begin. Out: one line per record on standard output. It keeps no offsets and joins no group:
-every run stands alone.
+In: a topic and where to begin. Out: one line per record on standard output. It joins no group; with --group it reads
+all partitions asked for, begins where that group's offsets are and commits what it has printed.
 """
 
 import base64
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -51,23 +52,53 @@ def consume(
     key_separator: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Print the key and this before the value.")
     ] = None,
+    headers: Annotated[
+        bool, typer.Option("--headers", help="Print NAME=VALUE,… and a tab before each record.")
+    ] = False,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            metavar="GROUP",
+            help="Go on where this group's offsets are (--from where it has none), and commit.",
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per record.")] = False,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Print records until interrupted, or as many as asked for."""
-    printer = Printer(topic, key_separator, as_json=json)
+    """Print records until interrupted, or as many as asked for.
+
+    With --group what was printed is committed, at the latest a round later: after a crash some may come again. It takes
+    no part in the group's rebalances, so a group with members refuses its commits.
+    """
+    printer = Printer(topic, key_separator, headers=headers, as_json=json)
+    wanted = Wanted(topic, start, partition, group, until_end, max_messages)
     try:
-        run(follow(bootstrap_server, topic, start, partition, until_end, max_messages, printer))
+        run(follow(bootstrap_server, wanted, printer))
     except KeyboardInterrupt:
         note("")
     note(f"{printer.count} record(s)")
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to read: from where, as whom, and until when."""
+
+    topic: str
+    start: str
+    partitions: list[int] | None
+    group: str | None
+    until_end: bool
+    max_messages: int | None
+
+
 class Printer:
     """Prints records and counts them."""
 
-    def __init__(self, topic: str, key_separator: str | None, *, as_json: bool) -> None:
+    def __init__(
+        self, topic: str, key_separator: str | None, *, headers: bool, as_json: bool
+    ) -> None:
         self.count = 0
+        self._headers = headers
         self._topic = topic
         self._separator = None if key_separator is None else key_separator.encode()
         self._as_json = as_json
@@ -81,6 +112,9 @@ class Printer:
         line = record.value or b""
         if self._separator is not None:
             line = (record.key or b"") + self._separator + line
+        if self._headers:
+            pairs = [name.encode() + b"=" + (value or b"") for name, value in record.headers]
+            line = b",".join(pairs) + b"\t" + line
         sys.stdout.buffer.write(line + b"\n")
 
 
@@ -107,23 +141,18 @@ def text_or_base64(name: str, data: bytes | None) -> dict[str, str | None]:
         return {f"{name}_base64": base64.b64encode(data).decode()}
 
 
-async def follow(
-    bootstrap: str,
-    topic: str,
-    start: str,
-    partitions: list[int] | None,
-    until_end: bool,
-    max_messages: int | None,
-    printer: Printer,
-) -> None:
+async def follow(bootstrap: str, wanted: Wanted, printer: Printer) -> None:
     """Fetch each partition in turn and print, waiting only where the last round brought nothing."""
     from stratalog.client.calls import LATEST
 
+    topic = wanted.topic
     async with connected(bootstrap) as client:
-        chosen = await chosen_partitions(client, topic, partitions)
-        positions = await first_offsets(client, topic, chosen, start)
+        chosen = await chosen_partitions(client, topic, wanted.partitions)
+        positions = await first_offsets(client, topic, chosen, wanted.start)
+        if wanted.group is not None:
+            positions |= await committed_offsets(client, wanted.group, topic, chosen)
         ends: dict[int, int] = {}
-        if until_end:
+        if wanted.until_end:
             listed = await client.list_offsets({(topic, index): LATEST for index in chosen})
             ends = {index: offset.offset for (_, index), offset in listed.items()}
         wait_ms = 0
@@ -132,14 +161,43 @@ async def follow(
             for index in unread:
                 fetched = await client.fetch(topic, index, positions[index], max_wait_ms=wait_ms)
                 for offset, record in records_from(whole(fetched), positions[index]):
+                    if record is not None and record.offset >= ends.get(index, record.offset + 1):
+                        positions[index] = ends[index]  # what came since is the next reader's
+                        break
                     positions[index] = offset
-                    if record is not None and record.offset < ends.get(index, record.offset + 1):
+                    if record is not None:
                         printer.print(index, record)
-                    if printer.count == max_messages:
-                        sys.stdout.flush()
+                    if printer.count == wanted.max_messages:
+                        await keep(client, wanted, positions, before)
                         return
-            sys.stdout.flush()
+            await keep(client, wanted, positions, before)
             wait_ms = 0 if positions != before else max(1, FETCH_WAIT_MS // len(unread))
+
+
+async def committed_offsets(
+    client: "Client", group: str, topic: str, partitions: list[int]
+) -> dict[int, int]:
+    """Where a group goes on, for those partitions that it has an offset of."""
+    from stratalog.client.admin import fetch_offsets
+
+    found = await client.on_coordinator(group, fetch_offsets(group))
+    return {index: found[topic, index] for index in partitions if (topic, index) in found}
+
+
+async def keep(
+    client: "Client", wanted: Wanted, positions: dict[int, int], before: dict[int, int]
+) -> None:
+    """What was printed leaves this process; only then is it committed."""
+    from stratalog.client.admin import commit_offsets
+
+    sys.stdout.flush()
+    moved = {
+        (wanted.topic, index): offset
+        for index, offset in positions.items()
+        if offset != before[index]
+    }
+    if wanted.group is not None and moved:
+        await client.on_coordinator(wanted.group, commit_offsets(wanted.group, moved))
 
 
 def whole(fetched: "FetchedPartition") -> memoryview:

@@ -4,11 +4,13 @@ In: lines of standard input or a file. Out: record batches to a topic, and a cou
 retries a batch that a broker may have taken.
 """
 
+import base64
+import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
@@ -29,8 +31,10 @@ BATCH_BYTES = 256 * 1024
 READ_BYTES = 256 * 1024
 LITTLE_BYTES = 16 * 1024
 RECORD_OVERHEAD_BYTES = 30
+HEADER_OVERHEAD_BYTES = 10
 WINDOW = 5
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
+Headers = tuple[tuple[str, bytes | None], ...]
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -48,6 +52,10 @@ class Order:
     key_separator: bytes | None
     timestamp_separator: bytes | None
     timestamp: int | None
+    headers: Headers = ()
+    """For every record, before its own."""
+    json: bool = False
+    """Lines are objects as `strata consume --json` prints them."""
 
 
 def produce(
@@ -68,6 +76,14 @@ def produce(
     timestamp: Annotated[
         int | None, typer.Option(metavar="MS", help="The timestamp of every record.")
     ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header of every record."),
+    ] = None,
+    from_json: Annotated[
+        bool,
+        typer.Option("--from-json", help="Lines are objects as `strata consume --json` prints."),
+    ] = False,
     partition: Annotated[
         int | None, typer.Option(metavar="N", help="All to this partition.")
     ] = None,
@@ -96,6 +112,8 @@ def produce(
         encoded(key_separator),
         encoded(timestamp_separator),
         timestamp,
+        headers_of(header or ()),
+        from_json,
     )
     try:
         with sys.stdin.buffer if file is None else file.open("rb") as lines:
@@ -108,6 +126,19 @@ def produce(
         show_json({"topic": topic, "records": count})
     else:
         note(f"{count} record(s) to {topic}")
+
+
+def headers_of(items: Sequence[str]) -> Headers:
+    """`name=value` items as headers; raises UserError for one without `=`."""
+    from stratalog.errors import UserError
+
+    pairs: list[tuple[str, bytes | None]] = []
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise UserError(f"--header {item}: expected NAME=VALUE")
+        pairs.append((name, value.encode()))
+    return tuple(pairs)
 
 
 def encoded(separator: str | None) -> bytes | None:
@@ -135,9 +166,7 @@ async def send(bootstrap: str, order: Order, lines: BinaryIO) -> int:
                 for chunk in chunks(lines):
                     now_ms = clock.now_ms()
                     for line in chunk:
-                        key, value, timestamp = record_of(line, order, now_ms)
-                        limits.look(timestamp, now_ms)
-                        await batches.add(key, value, timestamp)
+                        await batches.take(line, now_ms, limits)
                     # Whoever writes little at a time wants to see it arrive.
                     if sum(map(len, chunk)) < LITTLE_BYTES:
                         await batches.flush()
@@ -179,6 +208,32 @@ def record_of(line: bytes, order: Order, now_ms: int) -> tuple[bytes | None, byt
     return key, line, timestamp
 
 
+def record_of_json(line: bytes, order: Order, now_ms: int) -> tuple[Any, ...]:
+    """(key, value, timestamp, headers) of an object. Raises UserError for a line that is none."""
+    from stratalog.errors import UserError
+
+    try:
+        found = json.loads(line)
+        headers = tuple((one["name"], text_of("value", one)) for one in found.get("headers", ()))
+        timestamp = now_ms if order.timestamp is None else order.timestamp
+        if order.timestamp is None and "timestamp" in found:
+            timestamp = int(found["timestamp"])
+        return text_of("key", found), text_of("value", found), timestamp, headers
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"a line that is no record ({type(error).__name__}): "
+            f"{line[:60].decode(errors='replace')!r}"
+        ) from None
+
+
+def text_of(name: str, found: dict[str, Any]) -> bytes | None:
+    """`name`, or `name_base64` for bytes that are no text; None where there is neither."""
+    if f"{name}_base64" in found:
+        return base64.b64decode(found[f"{name}_base64"], validate=True)
+    text = found.get(name)
+    return None if text is None else str(text).encode()
+
+
 class Batches:
     """One batch being filled per partition."""
 
@@ -193,7 +248,20 @@ class Batches:
         self._open: dict[int, BatchBuilder] = {}
         self._keyless = 0
 
-    async def add(self, key: bytes | None, value: bytes, timestamp: int) -> None:
+    async def take(self, line: bytes, now_ms: int, limits: "Limits") -> None:
+        """Add the record that a line is."""
+        headers: Headers = ()
+        value: bytes | None
+        if self._order.json:
+            key, value, timestamp, headers = record_of_json(line, self._order, now_ms)
+        else:
+            key, value, timestamp = record_of(line, self._order, now_ms)
+        limits.look(timestamp, now_ms)
+        await self.add(key, value, timestamp, self._order.headers + headers)
+
+    async def add(
+        self, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers = ()
+    ) -> None:
         """Add a record to its partition's batch; a batch without room for it goes first."""
         from stratalog.wire.murmur2 import partition_of_key
         from stratalog.wire.records import BatchBuilder
@@ -201,13 +269,15 @@ class Batches:
         number = self._keyless if key is None else partition_of_key(key, len(self._partitions))
         partition = self._partitions[number % len(self._partitions)]
         builder = self._open.get(partition)
-        size = len(key or b"") + len(value) + RECORD_OVERHEAD_BYTES
+        size = len(key or b"") + len(value or b"") + RECORD_OVERHEAD_BYTES
+        for name, content in headers:
+            size += len(name) * 3 + len(content or b"") + HEADER_OVERHEAD_BYTES
         if builder is not None and builder.size + size > self._batch_bytes:
             await self._send(partition)
             builder = None
         if builder is None:
             builder = self._open[partition] = BatchBuilder(self._order.compression)
-        builder.add(key, value, timestamp)
+        builder.add(key, value, timestamp, headers)
         self.count += 1
 
     async def flush(self) -> None:
