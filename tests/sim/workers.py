@@ -10,12 +10,14 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 _DELAY_S = (0.000_02, 0.001)
+_SLOW_S = (0.01, 0.5)
 
 
 class SimWorker:
-    """`ports.Worker` in virtual time. `stalled` holds every call back until `resume`."""
+    """`ports.Worker` in virtual time."""
 
-    def __init__(self, random: Random, threads: int) -> None:
+    def __init__(self, workers: "SimWorkers", random: Random, threads: int) -> None:
+        self._workers = workers
         self._random = random
         self._threads = threads
         self._free_at = 0.0
@@ -26,7 +28,8 @@ class SimWorker:
     def submit(self, call: Callable[[], T]) -> "asyncio.Future[T]":
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        at = loop.time() + self._random.uniform(*_DELAY_S)
+        slow = self._random.random() < self._workers.slowness
+        at = loop.time() + self._random.uniform(*(_SLOW_S if slow else _DELAY_S))
         if self._threads == 1:
             # Strictly later: timers of one moment have no order.
             at = self._free_at = max(at, self._free_at + 1e-6)
@@ -39,6 +42,8 @@ class SimWorker:
         await self._idle.wait()
 
     def _run(self, call: Callable[[], Any], future: "asyncio.Future[Any]") -> None:
+        if self._workers.dead:
+            return
         self._pending -= 1
         if not self._pending:
             self._idle.set()
@@ -53,11 +58,16 @@ class SimWorker:
 
 
 class SimWorkers:
-    """`ports.Workers` in virtual time."""
+    """`ports.Workers` of one process in virtual time.
 
-    def __init__(self, random: Random) -> None:
+    `slowness` is how likely a call takes long. Once `dead`, nothing that was submitted happens any more.
+    """
+
+    def __init__(self, random: Random, slowness: float = 0.0) -> None:
+        self.slowness = slowness
         self._random = random
+        self.dead = False
 
     def start(self, name: str, threads: int = 1) -> SimWorker:
         del name
-        return SimWorker(self._random, threads)
+        return SimWorker(self, self._random, threads)

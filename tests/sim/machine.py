@@ -1,0 +1,139 @@
+"""A machine of a simulation: one node's processes, one after another, on the same disks, and how they end.
+
+In: a world, settings. Out: a started node and its client; `stop`, `kill` (the process dies, the machine does not),
+`lose_power` (what was not synced may be gone). It never repairs anything: the next `start` must.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from random import Random
+
+from tests.sim.workers import SimWorkers
+from tests.sim.world import World
+
+from stratalog.broker.broker import Broker
+from stratalog.broker.partition import HostedPartition
+from stratalog.client.aio import Client
+from stratalog.config import BrokerConfig
+from stratalog.node import Node
+
+ADDRESS = "127.0.0.1:9092"
+QUICK = {
+    "node.id": "1",
+    "listeners": f"PLAINTEXT://{ADDRESS}",
+    "log.dirs": "/data",
+    "remote.log.manager.task.interval.ms": "1000",
+    "log.retention.check.interval.ms": "1000",
+    "log.flush.offset.checkpoint.interval.ms": "5000",
+    "remote.delete.grace.ms": "1000",
+    "group.initial.rebalance.delay.ms": "0",
+    "offsets.topic.num.partitions": "2",
+}
+
+
+class Machine:
+    """`start` it, then `node`, `broker` and `connect` are there."""
+
+    def __init__(self, world: World, settings: Mapping[str, str] | None = None) -> None:
+        self.world = world
+        self.settings = {**QUICK, **(settings or {})}
+        self.slowness = 0.0
+        """How likely a call of a drive or the bucket takes long, from the next start on."""
+        self.starts = 0
+        self._node: Node | None = None
+        self._workers: SimWorkers | None = None
+        self._clients: list[Client] = []
+        self._others: set[asyncio.Task[object]] = set()
+
+    @property
+    def node(self) -> Node:
+        assert self._node is not None, "started"
+        return self._node
+
+    @property
+    def broker(self) -> Broker:
+        assert self.node.broker is not None, "started"
+        return self.node.broker
+
+    def partition(self, topic: str, index: int = 0) -> HostedPartition:
+        return self.broker.hosting.get(topic, index)
+
+    async def start(self) -> Node:
+        """A new process. What it raises on the way is raised, with nothing of it left behind."""
+        world = self.world
+        self._workers = SimWorkers(Random(world.chance.random()), self.slowness)
+        self._others = asyncio.all_tasks()
+        config = BrokerConfig.load(self.settings)[0]
+        self._node = Node(config, replace(world.outside, workers=self._workers))
+        self.starts += 1
+        try:
+            await self._node.start()
+        except BaseException:
+            if not self._workers.dead:
+                await self._node.stop()
+            raise
+        return self._node
+
+    async def lose_power_starting(self, after_s: float) -> None:
+        """Start, and lose power on the way."""
+        starting = asyncio.create_task(self.start())
+        await asyncio.sleep(after_s)
+        assert self._workers is not None
+        self._workers.dead = True
+        starting.cancel()
+        await asyncio.wait((starting,))
+        await self.lose_power()
+
+    async def connect(self) -> Client:
+        client = await Client.connect(self.world.network, ADDRESS)
+        self._clients.append(client)
+        return client
+
+    async def restart(self) -> Client:
+        await self.start()
+        return await self.connect()
+
+    async def stop(self) -> None:
+        await self._close_clients()
+        await self.node.stop()
+
+    async def kill(self) -> None:
+        """kill -9: what was written stays, what was not sent to the disk is gone."""
+        await self._die()
+        for disk in self.world.disks.values():
+            disk.end_process()
+
+    async def lose_power(self) -> None:
+        await self._die()
+        for disk in self.world.disks.values():
+            disk.crash(self.world.chance)
+
+    async def _die(self) -> None:
+        assert self._workers is not None
+        self._workers.dead = True
+        node, self._node = self.node, None
+        for bound in node._bound:
+            await bound.close()
+        for connection in list(node._connections):
+            connection.abort()
+        if node.broker is not None:
+            node.broker.groups.close()
+        mine = asyncio.all_tasks() - self._others - {asyncio.current_task()}
+        tasks = [task for task in mine if task in node._tasks or _is_of_the_product(task)]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        await self._close_clients()
+
+    async def _close_clients(self) -> None:
+        for client in self._clients:
+            await client.close()
+        self._clients.clear()
+        await asyncio.sleep(0.1)
+
+
+def _is_of_the_product(task: "asyncio.Task[object]") -> bool:
+    code = getattr(task.get_coro(), "cr_code", None)
+    return code is not None and "stratalog/broker" in code.co_filename

@@ -1,0 +1,149 @@
+"""A broker that dies again and again while it is written to and its history moves into a bucket.
+
+Method: lives of one machine, each ended by a stop, by kill -9 or by a loss of power, drawn from the seed, with drives
+that are slow and a bucket that fails now and then. Between lives everything is read back. What the checkers say
+(DESIGN §2.1):
+
+- AckedRecordsSurvive: after a stop or kill -9 everything acknowledged is there; after a loss of power at least what
+  was synced, or in the bucket;
+- TierEqualsLog: the bucket holds exactly the records that the log gave those offsets;
+- an offset that was read once is never read as another record, unless a loss of power took it;
+- there is no gap.
+"""
+
+import asyncio
+from random import Random
+
+import pytest
+from tests.sim.loop import run
+from tests.sim.machine import Machine
+from tests.sim.records import batch, in_bucket, read_all
+from tests.sim.store import FaultyStore
+from tests.sim.world import World
+
+from stratalog.client.aio import Client
+from stratalog.client.calls import NewTopic
+from stratalog.errors import Rejected, Unavailable
+from stratalog.tier.verify import verify
+
+TIERED, SYNCED = "tiered", "synced"
+URL = "memory://bucket"
+LIVES = 8
+SETTINGS = {
+    TIERED: {
+        "remote.storage.enable": "true",
+        "segment.ms": "300",
+        "retention.ms": "-1",
+        "local.retention.ms": "0",
+        "file.delete.delay.ms": "100",
+    },
+    SYNCED: {"flush.messages": "1", "segment.ms": "500", "retention.ms": "-1"},
+}
+
+
+class Story:
+    """What was written to one topic, and what must be there."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.acknowledged: dict[int, bytes] = {}
+        self.sent: set[bytes] = set()
+        self.kept_below = 0
+        """Offsets below are durable whatever happens, as of the last look before the lights went out."""
+
+    async def write(self, client: Client, clock_ms: int, number: int, chance: Random) -> None:
+        values = [
+            b"%s-%d-%d" % (self.topic.encode(), number, n) for n in range(chance.randint(1, 5))
+        ]
+        self.sent.update(values)
+        produced = await client.produce(self.topic, 0, batch(values, clock_ms))
+        for place, value in enumerate(values):
+            self.acknowledged[produced.base_offset + place] = value
+
+    def note_durable(self, machine: Machine) -> None:
+        log = machine.partition(self.topic).log
+        self.kept_below = max(self.kept_below, log.tiered_end)
+        if self.topic == SYNCED:
+            self.kept_below = log.log_end_offset
+
+    def check(self, found: dict[int, bytes], *, lost_power: bool) -> None:
+        end = max(found, default=-1) + 1
+        assert list(found) == list(range(end)), "a gap"
+        if lost_power:
+            assert end >= self.kept_below, (
+                f"{self.topic} ends at {end}, durable to {self.kept_below}"
+            )
+            self.acknowledged = {at: v for at, v in self.acknowledged.items() if at < end}
+        for offset, value in self.acknowledged.items():
+            assert found.get(offset) == value, f"{self.topic} {offset}: {value!r}"
+        assert set(found.values()) <= self.sent
+        assert len(set(found.values())) == len(found), "a record is there twice"
+        self.acknowledged = found
+
+
+async def write_for_a_while(
+    machine: Machine, client: Client, story: Story, numbers: list[int]
+) -> None:
+    chance = machine.world.chance
+    try:
+        while True:
+            numbers[0] += 1
+            await story.write(client, machine.world.clock.now_ms(), numbers[0], chance)
+            if chance.random() < 0.3:
+                await asyncio.sleep(chance.uniform(0, 1))
+    except (Unavailable, Rejected):
+        pass  # the broker died, or its bucket's trouble reached us; what was not acknowledged may be there or not
+
+
+async def look(machine: Machine, client: Client, story: Story, *, lost_power: bool) -> None:
+    end = machine.partition(story.topic).high_watermark
+    story.check(await read_all(client, story.topic, 0, end), lost_power=lost_power)
+
+
+async def lives(seed: int) -> tuple[World, list[Story], int]:
+    world = World(seed)
+    store = world.stores[URL] = FaultyStore(world.store("memory://under"), world.chance)
+    machine = Machine(world, {"tier.url": URL})
+    machine.slowness = world.chance.choice((0.0, 0.02, 0.2))
+    client = await machine.restart()
+    topics = [NewTopic(name, partitions=1, configs=configs) for name, configs in SETTINGS.items()]
+    assert all(result.error == 0 for result in await client.create_topics(topics))
+    stories, numbers = [Story(TIERED), Story(SYNCED)], [0]
+    for _life in range(LIVES):
+        store.trouble = world.chance.choice((0.0, 0.1, 0.4))
+        writing = [
+            asyncio.create_task(write_for_a_while(machine, client, story, numbers))
+            for story in (stories[0], *stories)
+        ]
+        await asyncio.sleep(world.chance.choice((0.2, 1, 3, 5)) * world.chance.random())
+        for story in stories:
+            story.note_durable(machine)
+        ending = world.chance.choice(("power", "power", "power", "kill", "kill", "stop"))
+        lost_power = ending == "power"
+        await {"power": machine.lose_power, "kill": machine.kill, "stop": machine.stop}[ending]()
+        await asyncio.wait(writing)
+        while world.chance.random() < 0.3:
+            lost_power = True
+            await machine.lose_power_starting(world.chance.uniform(0, 0.03))
+        store.trouble = 0.0
+        client = await machine.restart()
+        for story in stories:
+            await look(machine, client, story, lost_power=lost_power)
+    await asyncio.sleep(30)  # everything closed by now goes into the bucket
+    for story in stories:
+        await look(machine, client, story, lost_power=False)
+    await machine.stop()
+    manifest, tiered = in_bucket(store, TIERED)
+    assert manifest is not None
+    assert list(tiered) == list(range(manifest.tiered_end))
+    assert tiered == {at: stories[0].acknowledged[at] for at in tiered}, "TierEqualsLog"
+    problems = verify(store, now_ms=world.clock.now_ms(), grace_ms=1 << 60)
+    assert not problems
+    return world, stories, manifest.tiered_end
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_was_acknowledged_and_kept_is_there_after_every_crash(seed: int) -> None:
+    _world, stories, tiered_end = run(lives(seed))
+    assert tiered_end > 0, "nothing was tiered: the run shows nothing"
+    assert all(len(story.acknowledged) > 10 for story in stories)
