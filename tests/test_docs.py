@@ -78,7 +78,9 @@ def test_commands_named_in_pages_exist() -> None:
     groups = {words[1] for words in known if len(words) > 2}
     unknown = []
     for page in PAGES:
-        for first, second in re.findall(r"\bstrata ([a-z]+)(?: ([a-z][a-z|-]*))?", page.read_text()):
+        for first, second in re.findall(
+            r"\bstrata ([a-z]+)(?: ([a-z][a-z|-]*))?", page.read_text()
+        ):
             seconds = second.split("|") if second and first in groups else []
             if first not in firsts or any(("strata", first, word) not in known for word in seconds):
                 unknown.append(f"{page.name}: strata {first} {second}".rstrip())

@@ -14,10 +14,9 @@ The contract (Kafka: `CoordinatorResult`, `CoordinatorShard.replay`):
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 Record = TypeVar("Record")
-RecordIn = TypeVar("RecordIn", contravariant=True)
 Answer = TypeVar("Answer")
 
 
@@ -27,10 +26,3 @@ class Decision(Generic[Record, Answer]):
 
     records: Sequence[Record]
     answer: Answer
-
-
-class StateMachine(Protocol[RecordIn]):
-    """State that is a function of its log."""
-
-    def replay(self, offset: int, record: RecordIn) -> None:
-        """Apply one committed record. The only mutator."""

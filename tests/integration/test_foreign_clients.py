@@ -49,7 +49,9 @@ def expected(count: int = RECORDS) -> set[tuple[bytes, bytes]]:
     return {(b"%d" % number, b"value %d" % number) for number in range(count)}
 
 
-def consume_group(broker: BrokerProcess, topic: str, group: str, count: int) -> list[tuple[bytes, bytes]]:
+def consume_group(
+    broker: BrokerProcess, topic: str, group: str, count: int
+) -> list[tuple[bytes, bytes]]:
     consumer = Consumer(
         {
             "bootstrap.servers": broker.address,
@@ -180,7 +182,9 @@ def test_javas_console_producer_and_consumer(broker: BrokerProcess) -> None:
     create(broker, "java", partitions=1)
     lines = [f"line {number}" for number in range(500)]
     bootstrap = ["--bootstrap-server", broker.address]
-    java_tool(broker, "ConsoleProducer", *bootstrap, "--topic", "java", stdin="\n".join(lines) + "\n")
+    java_tool(
+        broker, "ConsoleProducer", *bootstrap, "--topic", "java", stdin="\n".join(lines) + "\n"
+    )
     said = java_tool(
         broker,
         "consumer.ConsoleConsumer",

@@ -2,8 +2,8 @@
 
 In: nothing. Out: a C library that keeps freed buffers for the next ones. It changes nothing where there is no glibc.
 
-Requests and reads come and go as buffers of about 1 MiB. By default glibc gives each back to the system when it is freed,
-and the next one is faulted in page by page: reading 1 GB cost 500,000 page faults and four times the CPU.
+Requests and reads come and go as buffers of about 1 MiB. By default glibc gives each back to the system when it is
+freed, and the next one is faulted in page by page: reading 1 GB cost 500,000 page faults and four times the CPU.
 """
 
 import ctypes

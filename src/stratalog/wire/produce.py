@@ -1,6 +1,6 @@
 """Produce requests, read without copying the records, and their answers.
 
-In: a request's body as a view, or a `ProduceRequest`: the other comes out. A `ProduceResponse`: its bytes. Records
+In: a request's body as a view, or a `ProduceRequest`; an answer. Out: the other of the two; the answer's bytes. Records
 stay views into the request's own memory; it never looks into them.
 
 Versions 3 to 13. 3: transactional id, record batches v2. 7: zstd may be used. 9: flexible. 13: topic ids instead of
@@ -82,7 +82,7 @@ class ProduceRequest:
 class ProducedPartition(NamedTuple):
     """Where a partition's batches went; offsets -1 and maybe a message where `error_code` is not 0."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # the protocol's name; tuple's own method is not used
     error_code: int
     base_offset: int = -1
     log_append_time_ms: int = -1
