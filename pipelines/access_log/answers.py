@@ -12,8 +12,9 @@ from heapq import nlargest
 from pathlib import Path
 from typing import Any
 
-from pyarrow.dataset import dataset
+from pyarrow.parquet import ParquetFile
 
+from stratalog.cli.pipeline import table_files
 from stratalog.errors import Corrupt
 
 TOP = 12
@@ -112,9 +113,10 @@ def _traffic(row: dict[str, Any], name: str) -> Traffic:
 
 def _rows(state: Path, table: str, columns: list[str] | None = None) -> Iterator[dict[str, Any]]:
     """The rows of a table, a batch in memory at a time."""
-    files = dataset(state / "warehouse" / table, format="parquet")
-    for batch in files.to_batches(columns=columns, batch_size=8192, batch_readahead=1):
-        yield from batch.to_pylist()
+    for path in table_files(state / "warehouse" / table):
+        with ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=8192, columns=columns, use_threads=False):
+                yield from batch.to_pylist()
 
 
 def _top(state: Path, table: str, name: str) -> tuple[list[Traffic], int]:

@@ -22,6 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from shutil import rmtree, which
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import unquote, urlsplit
 
 import typer
 
@@ -30,7 +31,14 @@ from stratalog.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["PipelineRun", "pipeline_app", "spark_environment", "start_spark", "table_rows"]
+__all__ = [
+    "PipelineRun",
+    "pipeline_app",
+    "spark_environment",
+    "start_spark",
+    "table_files",
+    "table_rows",
+]
 
 JAVA_MIN = 17
 PATIENCE_S = 10.0
@@ -260,13 +268,36 @@ def _reason(said: Sequence[str]) -> str:
     return next((line for line in reversed(said) if line.strip()), "Spark ended without a word")
 
 
+def table_files(table: Path) -> list[Path]:
+    """The Parquet files that make up a table in a pipeline's warehouse.
+
+    A streaming table keeps a log of what was committed to it, since an update that failed may leave files behind; it is
+    numbered files of one JSON object per file, of which the last `.compact` one holds all before it (Spark:
+    FileStreamSinkLog). A view is replaced as a whole.
+    """
+    log = table / "_spark_metadata"
+    if not log.is_dir():
+        return sorted(path for path in table.rglob("*.parquet") if path.is_file())
+    batches = {int(path.name.split(".")[0]): path for path in sorted(log.glob("[0-9]*"))}
+    compact = [number for number, path in batches.items() if path.suffix == ".compact"]
+    files = []
+    for number in sorted(batches):
+        if number >= max(compact, default=0):
+            for line in batches[number].read_text(encoding="utf-8").splitlines()[1:]:
+                path = unquote(urlsplit(json.loads(line)["path"]).path)
+                files.append(table / path.rpartition(f"/{table.name}/")[2])
+    return files
+
+
 def table_rows(state: Path) -> dict[str, int]:
     """Rows of each table of a pipeline as they lie in its warehouse, by table."""
-    from pyarrow.dataset import dataset
+    from pyarrow.parquet import read_metadata
 
-    warehouse = state / "warehouse"
-    tables = sorted(path for path in warehouse.iterdir() if path.is_dir())
-    return {path.name: dataset(path, format="parquet").count_rows() for path in tables}
+    tables = sorted(path for path in (state / "warehouse").iterdir() if path.is_dir())
+    return {
+        table.name: sum(read_metadata(path).num_rows for path in table_files(table))
+        for table in tables
+    }
 
 
 @pipeline_app.callback()

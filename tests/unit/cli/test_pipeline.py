@@ -109,6 +109,30 @@ def test_a_run_that_dies_silently_is_told(monkeypatch, tmp_path):
         run_with_script(monkeypatch, tmp_path, "import os; os._exit(3)")
 
 
+def test_a_table_is_what_was_committed_to_it(tmp_path):
+    """Goal: files of a failed update do not count; nor do entries that a compacted log holds already."""
+    table = tmp_path / "a state" / "warehouse" / "raw"
+    log = table / "_spark_metadata"
+    log.mkdir(parents=True)
+    for name in ("one", "two", "three", "left over"):
+        (table / f"{name}.parquet").touch()
+
+    def batch(name, *files):
+        entries = [json.dumps({"path": (table / f"{file}.parquet").as_uri()}) for file in files]
+        (log / name).write_text("\n".join(["v1", *entries]))
+
+    batch("8", "one")
+    batch("9.compact", "one", "two")
+    batch("10", "three")
+    (log / ".10.crc").touch()
+    assert [path.stem for path in pipeline.table_files(table)] == ["one", "two", "three"]
+    view = tmp_path / "view"
+    view.mkdir()
+    for name in ("part-0.parquet", "_SUCCESS", ".part-0.parquet.crc"):
+        (view / name).touch()
+    assert [path.name for path in pipeline.table_files(view)] == ["part-0.parquet"]
+
+
 STUBBORN = """
 import os, signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
