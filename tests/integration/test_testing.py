@@ -120,13 +120,20 @@ def test_a_failure_is_lifted(one: TemporaryBroker) -> None:
     assert admin.list_topics(timeout=20).topics is not None
 
 
-def test_what_is_misspelt_is_said(one: TemporaryBroker) -> None:
+def test_what_is_misspelt_is_said(
+    one: TemporaryBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(UserError, match="no API 'Produces'; there are: Produce, "):
         one.fail("Produces", 1)
     with pytest.raises(UserError, match="no error 'TIMEOUT'"):
         one.fail("Produce", "TIMEOUT")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(UserError, match=r"num\.partitions"):
         TemporaryBroker({"num.partitions": "many"}).start()
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(UserError, match="cannot listen"):
+        TemporaryBroker({"listeners": f"PLAINTEXT://{one.address}"}).start()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_kill_leaves_no_clean_shutdown_and_restart_recovers(one: TemporaryBroker) -> None:

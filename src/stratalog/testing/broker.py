@@ -80,24 +80,36 @@ class TemporaryBroker:
         """Start it, with whatever its directory has. Raises UserError for settings that are wrong."""
         if self._node is not None:
             raise UserError("the broker runs already")
+        fresh = self._directory is None
         if self._directory is None:
             self._directory = Path(self._kept or tempfile.mkdtemp(prefix="strata-"))
+        try:
+            self._start(self._directory)
+        except BaseException:
+            self.kill()
+            if fresh:  # nobody will call `__exit__`
+                self._remove()
+            raise
+        self._arm()
+        return self
+
+    def _start(self, directory: Path) -> None:
         settings = QUICK | {
             "listeners": f"PLAINTEXT://127.0.0.1:{self._port}",
-            "log.dirs": str(self._directory),
+            "log.dirs": str(directory),
             **self._settings,
         }
         config, _warnings = BrokerConfig.load(settings, (), {})
         self._outside = CutOutside(self._clock)
         self._thread = LoopThread("strata-broker", new_event_loop)
         self._node = Node(config, self._outside.ports)
-        try:
-            self._port = self._run(self._node.start()).port
-        except BaseException:
-            self.kill()
-            raise
-        self._arm()
-        return self
+        self._port = self._run(self._node.start()).port
+
+    def _remove(self) -> None:
+        """Remove a directory that is not somebody's."""
+        if self._kept is None and self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None
 
     def stop(self) -> None:
         """End it as SIGTERM does: requests in hand are answered, logs closed cleanly."""
@@ -151,8 +163,7 @@ class TemporaryBroker:
         trace: TracebackType | None,
     ) -> None:
         self.kill()
-        if self._kept is None and self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
+        self._remove()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         assert self._thread is not None
