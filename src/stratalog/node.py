@@ -62,6 +62,8 @@ class Node:
         self.node_id = config.int("node.id")
         self.directories: list[LogDirectory] = []
         self.broker: Broker | None = None
+        self.on_broken: Callable[[BaseException], None] = lambda _error: None
+        """Told of every failure of background work, which is always a bug."""
         self._disks: list[tuple[str, Disk]] = []
         self._stopping: list[Callable[[], Awaitable[None]]] = []
         self._connections: set[Connection] = set()
@@ -158,6 +160,7 @@ class Node:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._log.error("background work failed", exc_info=error)
+            self.on_broken(error)
 
     async def _cancel_tasks(self) -> None:
         tasks = list(self._tasks)

@@ -10,6 +10,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+_LEFT_S = 3600.0
 
 
 class _NoWaiting(selectors.SelectSelector):
@@ -45,5 +46,9 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         asyncio.set_event_loop(loop)
         return loop.run_until_complete(main)
     finally:
+        for task in (left := asyncio.all_tasks(loop)):
+            task.cancel()
+        if left:  # a story that failed
+            loop.run_until_complete(asyncio.wait(left, timeout=_LEFT_S))
         asyncio.set_event_loop(None)
         loop.close()

@@ -41,6 +41,8 @@ class Machine:
         self.slowness = 0.0
         """How likely a call of a drive or the bucket takes long, from the next start on."""
         self.starts = 0
+        self.broken_tasks: list[BaseException] = []
+        """What background work of the node failed with that nobody expected."""
         self._node: Node | None = None
         self._workers: SimWorkers | None = None
         self._clients: list[Client] = []
@@ -67,6 +69,7 @@ class Machine:
         config = BrokerConfig.load(self.settings)[0]
         self._node = Node(config, replace(world.outside, workers=self._workers))
         self.starts += 1
+        self._node.on_broken = self.broken_tasks.append
         try:
             await self._node.start()
         except BaseException:

@@ -270,10 +270,9 @@ class Tiering:
         async with self._forgetting:
             if not (self._claimed and (self._removed or self._marks_left)):
                 return
+            # What they were about to put must be there by now, or it would outlive the topic.
             for partition in list(self._ending):
-                await (
-                    partition.ended()
-                )  # what it was about to put must be there, or it would outlive the topic
+                await partition.ended()
                 self._ending.discard(partition)
             removed = list(self._removed)
             now_ms = self._outside.clock.now_ms()

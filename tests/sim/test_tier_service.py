@@ -1,0 +1,317 @@
+"""A bucket that comes late, goes away and comes back; what readers are told meanwhile; what deletion leaves.
+
+Method: the real node over a bucket that a test switches off and on, in virtual time.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from stratalog.client.aio import Client
+from stratalog.client.calls import NewTopic
+from stratalog.errors import ErrorCode, UserError
+from stratalog.tier.identity import claim_bucket
+from stratalog.tier.verify import verify
+from tests.sim.disk import paths
+from tests.sim.loop import run
+from tests.sim.machine import Machine
+from tests.sim.raw import Raw, fetch_body, list_offsets_body
+from tests.sim.records import batch, in_bucket, read_all
+from tests.sim.store import FaultyStore
+from tests.sim.world import START_MS, World
+
+URL = "memory://bucket"
+TIERED = {
+    "remote.storage.enable": "true",
+    "segment.ms": "1000",
+    "retention.ms": "-1",
+    "local.retention.ms": "0",
+    "file.delete.delay.ms": "100",
+}
+BATCHES = 12
+
+Story = Callable[["Tale"], Coroutine[Any, Any, None]]
+
+
+class Tale:
+    """A machine with a bucket, and a topic to write to."""
+
+    def __init__(self, seed: int) -> None:
+        self.world = World(seed)
+        self.store = FaultyStore(self.world.store("memory://under"), self.world.chance)
+        self.world.stores[URL] = self.store
+        self.machine = Machine(self.world, {"tier.url": URL})
+        self.client: Client
+        self.written = 0
+
+    async def start(self) -> None:
+        self.client = await self.machine.restart()
+
+    async def create(self, name: str = "t", **settings: str) -> None:
+        configs = {**TIERED, **{key.replace("_", "."): value for key, value in settings.items()}}
+        (result,) = await self.client.create_topics([NewTopic(name, 1, configs=configs)])
+        assert result.error == ErrorCode.none, result
+        await self.client.metadata([name])  # its id is a new one
+        self.written = 0
+
+    async def write(self, name: str = "t", count: int = BATCHES) -> dict[int, bytes]:
+        """`count` batches of two records, a second apart in the records' time: nearly each closes a segment."""
+        written = {}
+        for number in range(self.written, self.written + count):
+            self.written += 1
+            values = [b"%d-%d" % (number, n) for n in range(2)]
+            data = batch(values, START_MS + number * 1100)
+            produced = await self.client.produce(name, 0, data)
+            written |= {produced.base_offset + n: value for n, value in enumerate(values)}
+        return written
+
+    async def raw(self) -> Raw:
+        return await Raw.connect(self.world.network)
+
+
+def tell(story: Story, seed: int = 1) -> None:
+    async def main() -> None:
+        tale = Tale(seed)
+        await story(tale)
+
+    run(main())
+
+
+def test_a_bucket_that_cannot_be_reached_keeps_nobody_from_producing() -> None:
+    async def story(tale: Tale) -> None:
+        tale.store.down = True
+        await tale.start()
+        await tale.create()
+        written = await tale.write()
+        await asyncio.sleep(60)
+        log = tale.machine.partition("t").log
+        assert (log.tiered_end, log.local_start_offset) == (0, 0)
+        assert await read_all(tale.client, "t", 0, len(written)) == written
+        tale.store.down = False
+        await asyncio.sleep(10)
+        assert 0 < log.local_start_offset == log.tiered_end
+        assert await read_all(tale.client, "t", 0, len(written)) == written
+        tale.store.down = True
+        more = await tale.write()
+        assert min(more) == len(written)
+        await asyncio.sleep(60)
+        tale.store.down = False
+        await asyncio.sleep(10)
+        assert log.tiered_end > len(written), "it catches up"
+        _manifest, tiered = in_bucket(tale.store, "t")
+        assert tiered == {at: (written | more)[at] for at in range(log.tiered_end)}
+        await tale.machine.stop()
+
+    tell(story)
+
+
+def test_what_a_lost_bucket_holds_is_asked_for_again_and_never_out_of_range() -> None:
+    async def story(tale: Tale) -> None:
+        await tale.start()
+        await tale.create()
+        written = await tale.write()
+        await asyncio.sleep(10)
+        await tale.machine.kill()
+        tale.store.down = True
+        await tale.start()
+        raw = await tale.raw()
+        answer = await raw.ask(1, 12, fetch_body(12, [("t", 0, 0)]))
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.replica_not_available
+        answer = await raw.ask(2, 8, list_offsets_body(8, "t", START_MS + 1000))
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.replica_not_available
+        tale.store.down = False
+        await asyncio.sleep(3)
+        assert await read_all(tale.client, "t", 0, len(written)) == written
+        tale.store.down = True
+        cold = await raw.ask(1, 12, fetch_body(12, [("t", 0, 0)]))
+        code = cold.topics[0].partitions[0].error_code
+        assert code in {ErrorCode.none, ErrorCode.kafka_storage_error}, "cached, or come again"
+        await tale.machine.stop()
+
+    tell(story)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_right_after_a_restart_readers_wait_for_the_manifest(seed: int) -> None:
+    async def story(tale: Tale) -> None:
+        tale.machine.slowness = 0.5
+        await tale.start()
+        await tale.create()
+        written = await tale.write()
+        await asyncio.sleep(20)
+        start = tale.machine.partition("t").log.local_start_offset
+        assert start > 0
+        await (tale.machine.kill if seed % 2 else tale.machine.stop)()
+        await tale.start()
+        raw = await tale.raw()
+        answer = await raw.ask(1, 12, fetch_body(12, [("t", 0, 0)]))
+        first = answer.topics[0].partitions[0]
+        assert first.error_code == ErrorCode.none
+        assert len(first.records)
+        answer = await raw.ask(2, 8, list_offsets_body(8, "t", START_MS + 1000))
+        assert answer.topics[0].partitions[0].offset == 2, "the second batch is in the bucket"
+        assert await read_all(tale.client, "t", 0, len(written)) == written
+        await tale.machine.stop()
+
+    tell(story, seed)
+
+
+def test_offsets_by_time_with_most_of_the_log_in_the_bucket() -> None:
+    async def story(tale: Tale) -> None:
+        await tale.start()
+        await tale.create()
+        written = await tale.write()
+        await asyncio.sleep(10)
+        log = tale.machine.partition("t").log
+        tiered, end = log.tiered_end, len(written)
+        raw = await tale.raw()
+
+        async def ask(timestamp: int, version: int = 10) -> tuple[int, int]:
+            answer = await raw.ask(2, version, list_offsets_body(version, "t", timestamp))
+            found = answer.topics[0].partitions[0]
+            assert found.error_code == ErrorCode.none, found
+            return found.offset, found.timestamp
+
+        latest = START_MS + (BATCHES - 1) * 1100
+        assert await ask(-1) == (end, -1)
+        assert await ask(-2) == (0, -1)
+        assert await ask(-3) == (end - 2, latest)
+        assert await ask(-4) == (log.local_start_offset, -1)
+        assert await ask(-5) == (tiered - 1, -1)
+        for number in range(BATCHES):
+            assert await ask(START_MS + number * 1100) == (2 * number, START_MS + number * 1100)
+            just_after = START_MS + number * 1100 + 1
+            expected = (2 * number + 2, just_after + 1099) if number < BATCHES - 1 else (-1, -1)
+            assert await ask(just_after) == expected
+        assert await ask(0) == (0, START_MS)
+        for special, first in ((-3, 7), (-4, 8), (-5, 9)):
+            answer = await raw.ask(2, first - 1, list_offsets_body(first - 1, "t", special))
+            code = answer.topics[0].partitions[0].error_code
+            assert code == ErrorCode.unsupported_version, special
+        await tale.machine.stop()
+
+    tell(story)
+
+
+def test_retention_in_the_bucket_moves_the_start_and_a_crash_does_not_bring_it_back() -> None:
+    async def story(tale: Tale) -> None:
+        await tale.start()
+        await tale.create(retention_bytes="400")
+        written = await tale.write(count=20)
+        await asyncio.sleep(10)
+        log = tale.machine.partition("t").log
+        start = log.log_start_offset
+        assert 0 < start < len(written)
+        await tale.machine.kill()
+        tale.store.down = True  # nothing but this machine's own files can tell
+        await tale.start()
+        raw = await tale.raw()
+        answer = await raw.ask(2, 8, list_offsets_body(8, "t", -2))
+        assert answer.topics[0].partitions[0].offset == start
+        answer = await raw.ask(1, 12, fetch_body(12, [("t", 0, start - 1)]))
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.offset_out_of_range
+        tale.store.down = False
+        kept = await read_all(tale.client, "t", start, len(written))
+        assert kept == {at: value for at, value in written.items() if at >= start}
+        await tale.machine.stop()
+
+    tell(story)
+
+
+def test_another_clusters_bucket_is_refused_at_the_start_and_later() -> None:
+    async def story(tale: Tale) -> None:
+        claim_bucket(tale.store, "AnotherClusterAltogeth", START_MS)
+        with pytest.raises(UserError, match="belongs to cluster AnotherClusterAltogeth"):
+            await tale.machine.start()
+        tale.store.down = True
+        await tale.start()
+        await tale.create()
+        await tale.write()
+        tale.store.down = False
+        before = sorted(info.path for info in tale.store.list(""))
+        await asyncio.sleep(30)
+        assert sorted(info.path for info in tale.store.list("")) == before, "not a byte was put"
+        assert await tale.write(count=1), "and producers never notice"
+        await tale.machine.stop()
+
+    tell(story)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_created_and_deleted_in_a_loop_leaves_nothing_anywhere(seed: int) -> None:
+    async def story(tale: Tale) -> None:
+        chance = tale.world.chance
+        tale.machine.slowness = chance.choice((0.0, 0.2))
+        tale.store.trouble = chance.choice((0.0, 0.1))
+        tale.machine.settings["remote.delete.grace.ms"] = "0"
+        await tale.start()
+        for number in range(10):
+            await tale.create()
+            written = await tale.write(count=chance.randint(1, 8))
+            assert min(written) == 0, "a new topic of the name begins at 0"
+            await asyncio.sleep(chance.choice((0, 0.1, 3)))
+            assert await read_all(tale.client, "t", 0, len(written)) == written
+            if chance.random() < 0.3:
+                await (tale.machine.lose_power if number % 2 else tale.machine.kill)()
+                await tale.start()
+            (deleted,) = await tale.client.delete_topics(["t"])
+            assert deleted.error == ErrorCode.none
+            if chance.random() < 0.3:
+                await (tale.machine.lose_power if number % 2 else tale.machine.kill)()
+                await tale.start()
+        tale.store.trouble = 0.0
+        await asyncio.sleep(30)
+        await tale.machine.stop()
+        left = [path for path in paths(tale.world.disks["/data"]) if path.startswith("t-")]
+        assert not left
+        assert not verify(tale.store, now_ms=tale.world.clock.now_ms(), grace_ms=0), "no orphans"
+        named = [info.path for info in tale.store.list("") if ".seg" in info.path]
+        assert not named
+        assert not tale.machine.broken_tasks, tale.machine.broken_tasks
+
+    tell(story, seed)
+
+
+def test_a_topic_deleted_while_the_bucket_is_away_is_deleted_there_once_it_is_back() -> None:
+    async def story(tale: Tale) -> None:
+        tale.machine.settings["metadata.log.max.record.bytes.between.snapshots"] = "2000"
+        await tale.start()
+        await tale.create()
+        await tale.write()
+        await asyncio.sleep(10)
+        tale.store.down = True
+        await tale.client.delete_topics(["t"])
+        for number in range(10):  # more than a snapshot's worth
+            await tale.create(f"other-{number}")
+        await tale.machine.lose_power()
+        await tale.start()
+        await asyncio.sleep(10)
+        tale.store.down = False
+        await asyncio.sleep(10)
+        await tale.machine.stop()
+        assert not [info.path for info in tale.store.list("") if ".seg" in info.path]
+        assert not verify(tale.store, now_ms=tale.world.clock.now_ms(), grace_ms=0)
+
+    tell(story)
+
+
+def test_a_new_topic_inherits_nothing_from_the_one_before_it() -> None:
+    """Checkpoints are by name: a log start of 30 must not be taken for the new topic's after a crash."""
+
+    async def story(tale: Tale) -> None:
+        await tale.start()
+        await tale.create(retention_bytes="300")
+        await tale.write(count=20)
+        await asyncio.sleep(20)
+        assert tale.machine.partition("t").log.log_start_offset > 6
+        await tale.client.delete_topics(["t"])
+        await tale.create()
+        written = await tale.write(count=3)
+        await tale.machine.kill()
+        await tale.start()
+        assert await read_all(tale.client, "t", 0, len(written)) == written
+        await tale.machine.stop()
+
+    tell(story)
