@@ -58,7 +58,7 @@ class Tale:
 
     async def write(self, name: str = "t", count: int = BATCHES) -> dict[int, bytes]:
         """`count` batches of two records, a second apart in the records' time: nearly each closes a segment."""
-        written = {}
+        written: dict[int, bytes] = {}
         for number in range(self.written, self.written + count):
             self.written += 1
             values = [b"%d-%d" % (number, n) for n in range(2)]
