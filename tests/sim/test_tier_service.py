@@ -8,12 +8,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-
-from stratalog.client.aio import Client
-from stratalog.client.calls import NewTopic
-from stratalog.errors import ErrorCode, UserError
-from stratalog.tier.identity import claim_bucket
-from stratalog.tier.verify import verify
 from tests.sim.disk import paths
 from tests.sim.loop import run
 from tests.sim.machine import Machine
@@ -21,6 +15,12 @@ from tests.sim.raw import Raw, fetch_body, list_offsets_body
 from tests.sim.records import batch, in_bucket, read_all
 from tests.sim.store import FaultyStore
 from tests.sim.world import START_MS, World
+
+from stratalog.client.aio import Client
+from stratalog.client.calls import NewTopic
+from stratalog.errors import ErrorCode, UserError
+from stratalog.tier.identity import claim_bucket
+from stratalog.tier.verify import verify
 
 URL = "memory://bucket"
 TIERED = {

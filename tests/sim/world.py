@@ -11,11 +11,12 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
-from stratalog.adapters.object_store import MemoryStore
-from stratalog.ports import Buffer, ObjectInfo, ObjectStore, Outside
 from tests.sim.disk import SimDisk
 from tests.sim.network import SimNetwork
 from tests.sim.workers import SimWorkers
+
+from stratalog.adapters.object_store import MemoryStore
+from stratalog.ports import Buffer, ObjectInfo, ObjectStore, Outside
 
 START_MS = 1_700_000_000_000
 
