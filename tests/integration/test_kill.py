@@ -121,7 +121,7 @@ def read_by_spark(broker: BrokerProcess) -> list[tuple[int, bytes]]:
         [sys.executable, "-c", READ_BY_SPARK, broker.address, TOPIC],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
         check=False,
         env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
     )
