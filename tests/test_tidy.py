@@ -321,7 +321,7 @@ def test_no_file_knows_a_machine_or_a_registry() -> None:
 def test_a_machine_and_a_registry_are_seen() -> None:
     assert list(complaints_about_text("x", "cd /" + "work/main"))
     assert list(complaints_about_text("x", "https://" + "pypi" + ".org/simple"))
-    assert not list(complaints_about_text("x", "the network/work/others"))
+    assert not list(complaints_about_text("x", "the network/" + "work/others"))
 
 
 def modules_named_in(tree: ast.Module) -> Iterator[str]:
