@@ -96,6 +96,7 @@ class Node:
             on_change=partial(self._changed, hosting),
         )
         self._stopping += (metadata.close, hosting.close)
+        metadata.holds.append(hosting.is_deleting)
         await metadata.open()
         tiering = None
         if self.config.tier_url:

@@ -113,8 +113,8 @@ class ClusterMetadata:
         self._loaded_epoch = -1
         self._snapshotting = False
         self._log = structlog.get_logger()
-        self.keep_log: Callable[[], bool] = lambda: False
-        """Whether somebody still needs records that a snapshot does not have (deletions)."""
+        self.holds: list[Callable[[], bool]] = []
+        """Each says whether somebody still needs records that a snapshot does not have: deletions to carry out."""
         self.registered = False
         """Whether the image says where this broker can be reached now, and not before it was restarted."""
         self.removed_topics: set[UUID] = set()
@@ -331,7 +331,7 @@ class ClusterMetadata:
         limit = self._config.int("metadata.log.max.record.bytes.between.snapshots")
         if self._snapshotting or log.size < limit or self._directory.failure is not None:
             return
-        if self.keep_log():
+        if any(hold() for hold in self.holds):
             return
         now_ms = self._outside.clock.now_ms()
         identity = snapshot_id(self.image)

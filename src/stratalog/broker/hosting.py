@@ -75,6 +75,7 @@ class Hosting:
         self._entropy = entropy
         self._image = EMPTY
         self._may_lead = False
+        self._renaming = 0
         self._loaded: dict[LogDirectory, set[NameAndIndex]] = {}
         """Directories of which everything is known, with the names that their checkpoint files have."""
         self._log = structlog.get_logger()
@@ -265,12 +266,18 @@ class Hosting:
         effects.append(SyncDirectory(""))
 
         def renamed(error: Failure) -> None:
+            self._renaming -= 1
             if error is None:
                 self._remove(directory, asides)
             else:
                 self._log.error("partitions not removed", path=directory.path, reason=str(error))
 
         directory.perform(effects, renamed)
+        self._renaming += 1
+
+    def is_deleting(self) -> bool:
+        """Whether a crash now could leave a directory that only the metadata log knows to be deleted."""
+        return self._renaming > 0
 
     def _remove(self, directory: LogDirectory, asides: Sequence[str]) -> None:
         """Remove directories that nobody knows any more; appends need not wait for it."""

@@ -130,8 +130,12 @@ class Runtime(Generic[R]):
         elif done is None:
             self._tell(then, decision.answer, None)
         else:
-            done.add_done_callback(lambda done: then(decision.answer, done.exception()))
+            done.add_done_callback(lambda done: self._tell_after(done, then, decision.answer))
         self._next()
+
+    def _tell_after(self, done: "asyncio.Future[None]", then: Then, answer: Any) -> None:
+        if not done.cancelled():  # else the node ends, and nobody waits
+            self._tell(then, answer, done.exception())
 
     def _tell(self, then: Then, answer: Any, error: Failure) -> None:
         try:

@@ -66,7 +66,7 @@ class Tiering:
         self._closed = False
         # A crash may have come between a deletion and its mark in the bucket.
         self._removed = set(metadata.removed_topics)
-        metadata.keep_log = lambda: bool(self._removed)
+        metadata.holds.append(lambda: bool(self._removed))
         self._ending: set[TieredPartition] = set()
         self._marks_left = True
         self._forgetting = asyncio.Lock()
@@ -265,7 +265,7 @@ class Tiering:
         """Mark deleted topics as such in the bucket; remove those marked long enough ago.
 
         Only a deletion that the metadata log names counts, never a topic's absence: a node that was formatted afresh
-        must not take the history for garbage. Until the marks are there that log is kept (`keep_log`).
+        must not take the history for garbage. Until the marks are there that log is kept.
         """
         async with self._forgetting:
             if not (self._claimed and (self._removed or self._marks_left)):

@@ -1,0 +1,182 @@
+"""The metadata log through snapshots and crashes: what was answered is what the cluster is, again and again.
+
+Method: a node whose metadata log asks for a snapshot every few records, topics created and deleted by chance, and a
+power cut at any moment, also while the node starts.
+"""
+
+import asyncio
+
+import pytest
+from tests.sim.loop import run
+from tests.sim.machine import Machine
+from tests.sim.records import batch, read_all
+from tests.sim.world import World
+
+from stratalog.client.calls import NewTopic
+from stratalog.errors import ErrorCode, Rejected, Unavailable, UserError
+from stratalog.metadata.snapshot import parse_file_name
+
+SNAPSHOT_BYTES = 1500
+METADATA = "__cluster_metadata-0"
+
+
+class Cluster:
+    """What was answered: topics by name with the epoch their leader had, and those whose fate is not known."""
+
+    def __init__(self, seed: int) -> None:
+        self.world = World(seed)
+        self.machine = Machine(
+            self.world,
+            {
+                "metadata.log.max.record.bytes.between.snapshots": str(SNAPSHOT_BYTES),
+                "log.dirs": "/data,/more",
+            },
+        )
+        self.topics: set[str] = set()
+        self.unknown: set[str] = set()
+        self.number = 0
+
+    async def change(self) -> None:
+        """One creation or deletion."""
+        chance = self.world.chance
+        client = await self.machine.connect()
+        if self.topics and chance.random() < 0.4:
+            name = chance.choice(sorted(self.topics))
+            self.topics.discard(name)
+            self.unknown.add(name)
+            (result,) = await client.delete_topics([name])
+            assert result.error in {ErrorCode.none, ErrorCode.unknown_topic_or_partition}, result
+        else:
+            self.number += 1
+            name = f"topic-{self.number}"
+            self.unknown.add(name)
+            wanted = NewTopic(name, chance.randint(1, 3), configs={"retention.ms": "-1"})
+            (result,) = await client.create_topics([wanted])
+            # The client asks again where the broker died on it.
+            assert result.error in {ErrorCode.none, ErrorCode.topic_already_exists}, result
+            self.topics.add(name)
+        self.unknown.discard(name)
+
+    async def change_until_dark(self) -> None:
+        try:
+            while True:
+                await self.change()
+        except (Unavailable, Rejected):
+            pass
+
+    async def check(self) -> None:
+        """What is there is what was answered, is hosted, led, and has a directory of its own."""
+        client = await self.machine.connect()
+        info = await client.metadata()
+        there = {name for name in info.topics if not name.startswith("__")}
+        assert self.topics <= there <= self.topics | self.unknown
+        self.topics, self.unknown = there, set()
+        hosted = {str(one.identity) for one in self.machine.broker.hosting.all()}
+        assert hosted == {f"{name}-{i}" for name in there for i in info.topics[name].partitions}
+        for name in there:
+            for partition in info.topics[name].partitions.values():
+                assert partition.leader == 1
+                assert (
+                    partition.leader_epoch >= self.machine.partition(name, 0).replica.leader_epoch
+                )
+        await asyncio.sleep(2)
+        on_disk = {
+            info.name
+            for disk in self.world.disks.values()
+            for info in disk.list("")
+            if info.is_directory and info.name != METADATA
+        }
+        assert on_disk == hosted, "nothing is left of what was deleted or never made"
+
+
+async def lives(seed: int) -> Cluster:
+    cluster = Cluster(seed)
+    machine, chance = cluster.machine, cluster.world.chance
+    machine.slowness = chance.choice((0.0, 0.1))
+    await machine.start()
+    for _ in range(8):
+        changing = asyncio.create_task(cluster.change_until_dark())
+        await asyncio.sleep(chance.uniform(0, 0.4))
+        end = chance.choice((machine.lose_power, machine.lose_power, machine.kill, machine.stop))
+        await end()
+        await asyncio.wait((changing,))
+        while chance.random() < 0.3:
+            await machine.lose_power_starting(chance.uniform(0, 0.02))
+        await machine.start()
+        await cluster.check()
+    await machine.stop()
+    return cluster
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_was_answered_is_there_after_every_crash(seed: int) -> None:
+    cluster = run(lives(seed))
+    disk = cluster.world.disks["/data"]
+    snapshots = [info.name for info in disk.list(METADATA) if parse_file_name(info.name)]
+    assert len(snapshots) == 1, "the newest stands for all that went before"
+    assert cluster.number > 10
+    logs = [info for info in disk.list(METADATA) if info.name.endswith(".log")]
+    assert sum(info.size for info in logs) < 3 * SNAPSHOT_BYTES
+    assert not cluster.machine.broken_tasks
+
+
+def test_every_start_leads_in_a_new_epoch_that_is_committed_before_an_append() -> None:
+    async def story() -> None:
+        machine = Machine(World(1))
+        client = await machine.restart()
+        await client.create_topics([NewTopic("t", 1)])
+        epochs = []
+        written: dict[int, bytes] = {}
+        for number in range(4):
+            value = b"%d" % number
+            produced = await client.produce("t", 0, batch([value], 1_700_000_000_000))
+            written[produced.base_offset] = value
+            partition = machine.partition("t")
+            epochs.append(partition.replica.leader_epoch)
+            committed = machine.broker.metadata.image.topic("t")
+            assert committed is not None
+            assert committed.partitions[0].leader_epoch == epochs[-1]
+            assert partition.log.epochs.epoch_of(produced.base_offset) == epochs[-1]
+            await (machine.kill if number % 2 else machine.stop)()
+            client = await machine.restart()
+        assert epochs == sorted(set(epochs))
+        assert await read_all(client, "t", 0, 4) == written
+        await machine.stop()
+
+    run(story())
+
+
+def test_a_damaged_snapshot_is_one_line_for_a_person() -> None:
+    async def story() -> None:
+        world = World(1)
+        settings = {"metadata.log.max.record.bytes.between.snapshots": "500"}
+        machine = Machine(world, settings)
+        client = await machine.restart()
+        for number in range(5):
+            await client.create_topics([NewTopic(f"t-{number}", 1)])
+        await machine.stop()
+        disk = world.disks["/data"]
+        (name,) = (info.name for info in disk.list(METADATA) if parse_file_name(info.name))
+        disk.flip(f"{METADATA}/{name}", 100)
+        with pytest.raises(UserError, match=f"/data/{METADATA} cannot be read"):
+            await machine.start()
+        disk.flip(f"{METADATA}/{name}", 100)
+        await machine.start()
+        assert len(machine.broker.metadata.image.topics_by_id) == 5
+        await machine.stop()
+
+    run(story())
+
+
+def test_the_offsets_topic_is_created_once_however_many_ask() -> None:
+    async def story() -> None:
+        machine = Machine(World(1))
+        await machine.start()
+        groups = machine.broker.groups
+        await asyncio.gather(*(groups.ensure_topic() for _ in range(10)))
+        topic = machine.broker.metadata.topic("__consumer_offsets")
+        assert topic is not None
+        assert len(topic.partitions) == 2
+        await machine.stop()
+
+    run(story())
