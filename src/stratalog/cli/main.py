@@ -19,6 +19,7 @@ from stratalog.cli import (
     group,
     log,
     pipeline,
+    plan,
     produce,
     server,
     storage,
@@ -41,6 +42,7 @@ app.add_typer(group.group_app, name="group")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.add_typer(tier.tier_app, name="tier")
+app.command("plan")(plan.plan)
 app.add_typer(pipeline.pipeline_app, name="pipeline")
 app.add_typer(log.log_app, name="log")
 app.command("demo")(demo.demo)

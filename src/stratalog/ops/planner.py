@@ -1,0 +1,361 @@
+"""How large a cluster must be: network, disks, bucket, rebalancing and cost, each with its reasoning.
+
+In: topics, brokers, prices. Out: figures. It never measures anything and asks nobody; pure arithmetic.
+
+The formulas are those of two references, in their own terms: tiered storage on an object store (network multiplier,
+one copy in the bucket, open segments on local disks, the bound of a rebalance), and replication on volumes that protect
+themselves (two replicas instead of three). Bytes are what lies on disk, after compression; units are decimal
+(1 MB = 10^6 bytes), as in the references. What the references call a cluster's partitions is what its brokers hold,
+so every replica counts once.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Final
+
+__all__ = [
+    "Cluster",
+    "Figure",
+    "Topic",
+    "classic_bytes",
+    "classic_rebalance_s",
+    "cluster_multiplier",
+    "compare_replication",
+    "local_bytes",
+    "network_multiplier",
+    "open_segments_bytes",
+    "plan",
+    "rebalance_bound_s",
+    "remote_bytes",
+    "tier_share",
+]
+
+MB: Final = 10**6
+GB: Final = 10**9
+TB: Final = 10**12
+HOUR_S: Final = 3600
+
+CLASSIC_REBALANCE_RATE: Final = 150 * TB / (57 * HOUR_S)
+"""Bytes a second that a cluster without a tier rebalances unthrottled: the reference's 57 hours for 150 TB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """What is known of one topic. `ingress` is bytes a second from producers; `hotset_s` what stays on local disks
+    after it has been tiered (`local.retention.ms`); all positive, groups and hotset may be 0.
+    """
+
+    name: str = "topic"
+    ingress: float
+    retention_s: float
+    partitions: int = 1
+    replication_factor: int = 3
+    consumer_groups: int = 1
+    segment_bytes: int = 100 * MB
+    hotset_s: float = 0
+    tiered: bool = True
+
+    @property
+    def replicas(self) -> int:
+        """Copies of partitions that brokers hold."""
+        return self.partitions * self.replication_factor
+
+    @property
+    def kept_bytes(self) -> float:
+        """One copy of everything in retention."""
+        return self.ingress * self.retention_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """What the topics run on. `throttle` is bytes a second of a rebalance; prices are for a GB and month;
+    `volume_overhead` is raw bytes per byte on volumes that protect themselves; `downtime_s` is how long a broker that
+    comes back with its volume was gone.
+    """
+
+    brokers: int = 3
+    throttle: float = 10 * MB
+    local_price: float = 0.08
+    remote_price: float = 0.023
+    volume_overhead: float = 1.25
+    downtime_s: float = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One result: `unit` is one of x, %, bytes, bytes/s, s, per month, objects/s; `why` shows the arithmetic, with
+    `{0}` for `terms[0]` (a value and its unit), which whoever prints it writes out.
+    """
+
+    name: str
+    value: float
+    unit: str
+    why: str
+    terms: tuple[tuple[float, str], ...] = ()
+
+
+def network_multiplier(topic: Topic) -> int:
+    """Times that a byte from a producer crosses the network: in and to the other replicas, once to the tier, once to
+    each consumer group.
+    """
+    return topic.replication_factor + int(topic.tiered) + topic.consumer_groups
+
+
+def cluster_multiplier(topics: Sequence[Topic]) -> float:
+    """The topics' multipliers, weighted by what comes in."""
+    return sum(t.ingress * network_multiplier(t) for t in topics) / _ingress(topics)
+
+
+def tier_share(topics: Sequence[Topic]) -> float:
+    """How much tiering adds to the network's load, as a share of what it was without."""
+    tiered = sum(t.ingress for t in topics if t.tiered)
+    return tiered / (_ingress(topics) * cluster_multiplier(topics) - tiered)
+
+
+def remote_bytes(topic: Topic) -> float:
+    """Usable capacity in the bucket: one copy, for the store protects it."""
+    return topic.kept_bytes if topic.tiered else 0
+
+
+def classic_bytes(topic: Topic) -> float:
+    """Raw local capacity without a tier: every replica of everything."""
+    return topic.kept_bytes * topic.replication_factor
+
+
+def open_segments_bytes(segment_bytes: int, replicas: int) -> int:
+    """The most that is not tiered yet: a segment that is still open in every replica."""
+    return segment_bytes * replicas
+
+
+def local_bytes(topic: Topic) -> float:
+    """Local capacity over all brokers: open segments and the hotset; everything where the topic is not tiered."""
+    if not topic.tiered:
+        return classic_bytes(topic)
+    hotset = topic.ingress * min(topic.hotset_s, topic.retention_s) * topic.replication_factor
+    return open_segments_bytes(topic.segment_bytes, topic.replicas) + hotset
+
+
+def rebalance_bound_s(segment_bytes: int, replicas: int, throttle: float) -> float:
+    """The longest that moving `replicas` takes: only what is not tiered yet moves, however much is kept."""
+    return open_segments_bytes(segment_bytes, replicas) / throttle
+
+
+def classic_rebalance_s(kept_bytes: float, rate: float = CLASSIC_REBALANCE_RATE) -> float:
+    """How long a rebalance takes without a tier, extrapolated from the reference: it grows with what is kept."""
+    return kept_bytes / rate
+
+
+def plan(topics: Sequence[Topic], cluster: Cluster) -> list[Figure]:
+    """Every figure for topics (at least one) on a cluster."""
+    assert topics, "a plan of nothing"
+    return [
+        *_network(topics),
+        *_capacity(topics),
+        *_rebalance(topics, cluster),
+        *_cost(topics, cluster),
+    ]
+
+
+def _ingress(topics: Sequence[Topic]) -> float:
+    return sum(topic.ingress for topic in topics)
+
+
+def _total(topics: Sequence[Topic], measure: Callable[[Topic], float]) -> float:
+    return sum(measure(topic) for topic in topics)
+
+
+def _network(topics: Sequence[Topic]) -> list[Figure]:
+    ingress, multiplier = _ingress(topics), cluster_multiplier(topics)
+    parts = "; ".join(
+        f"{t.name}: {t.replication_factor} replicas + {int(t.tiered)} to the tier"
+        f" + {t.consumer_groups} groups = {network_multiplier(t)}"
+        for t in topics
+    )
+    if len(topics) > 1:
+        parts += "; averaged by what comes in"
+    tiered = sum(t.ingress for t in topics if t.tiered)
+    without = ingress * multiplier - tiered
+    writes = sum(t.ingress * t.replication_factor for t in topics)
+    objects = sum(t.ingress / t.segment_bytes for t in topics if t.tiered)
+    rate = "bytes/s"
+    return [
+        Figure("network multiplier", multiplier, "x", parts),
+        Figure(
+            "network",
+            ingress * multiplier,
+            rate,
+            "{0} in, {1} times",
+            ((ingress, rate), (multiplier, "")),
+        ),
+        Figure(
+            "network for the tier",
+            tier_share(topics) * 100,
+            "%",
+            "{0} to the tier on top of {1}",
+            ((tiered, rate), (without, rate)),
+        ),
+        Figure("local writes", writes, rate, "{0} in, on every replica", ((ingress, rate),)),
+        Figure(
+            "tier writes",
+            tiered,
+            rate,
+            "one replica is copied; in bursts of up to {0}, where segments fill together",
+            ((writes, rate),),
+        ),
+        Figure("tier objects", objects, "objects/s", "one object for each closed segment"),
+    ]
+
+
+def _capacity(topics: Sequence[Topic]) -> list[Figure]:
+    kept = _total(topics, lambda t: t.kept_bytes)
+    classic = _total(topics, classic_bytes)
+    open_bytes = sum(open_segments_bytes(t.segment_bytes, t.replicas) for t in topics if t.tiered)
+    local = _total(topics, local_bytes)
+    replicas = sum(t.replicas for t in topics if t.tiered)
+    return [
+        Figure(
+            "bucket capacity",
+            _total(topics, remote_bytes),
+            "bytes",
+            "{0} kept; one copy, the store protects it",
+            ((kept, "bytes"),),
+        ),
+        Figure(
+            "local capacity without a tier",
+            classic,
+            "bytes",
+            "{0} kept, on every replica",
+            ((kept, "bytes"),),
+        ),
+        Figure(
+            "local capacity",
+            local,
+            "bytes",
+            "at most {0} in the open segments of {1} replicas, {2} in hotsets and topics without a tier",
+            ((open_bytes, "bytes"), (replicas, ""), (local - open_bytes, "bytes")),
+        ),
+    ]
+
+
+def _rebalance(topics: Sequence[Topic], cluster: Cluster) -> list[Figure]:
+    replicas = sum(topic.replicas for topic in topics)
+    all_tiered = all(topic.tiered for topic in topics)
+    held = ceil(replicas / cluster.brokers)
+    moved = sum(
+        open_segments_bytes(t.segment_bytes, t.replicas) if t.tiered else classic_bytes(t)
+        for t in topics
+    )
+    classic = _total(topics, classic_bytes)
+    return [
+        Figure(
+            "moved for a broker",
+            moved / cluster.brokers,
+            "bytes",
+            "what is not tiered of {0} replicas on each of {1} brokers",
+            ((held, ""), (cluster.brokers, "")),
+        ),
+        Figure(
+            "rebalance bound for a broker",
+            moved / cluster.brokers / cluster.throttle,
+            "s",
+            "{0} at {1}" + ("; does not grow with what is kept" if all_tiered else ""),
+            ((moved / cluster.brokers, "bytes"), (cluster.throttle, "bytes/s")),
+        ),
+        Figure(
+            "the same without a tier",
+            classic / cluster.brokers / cluster.throttle,
+            "s",
+            "{0} at {1}",
+            ((classic / cluster.brokers, "bytes"), (cluster.throttle, "bytes/s")),
+        ),
+        Figure(
+            "whole cluster without a tier or throttle",
+            classic_rebalance_s(_total(topics, lambda t: t.kept_bytes)),
+            "s",
+            "{0} kept at {1}, the reference's 57 hours for 150 TB",
+            (
+                (_total(topics, lambda t: t.kept_bytes), "bytes"),
+                (CLASSIC_REBALANCE_RATE, "bytes/s"),
+            ),
+        ),
+    ]
+
+
+def _cost(topics: Sequence[Topic], cluster: Cluster) -> list[Figure]:
+    local, remote = _total(topics, local_bytes), _total(topics, remote_bytes)
+    classic = _total(topics, classic_bytes)
+    month = "per month"
+    with_tier = (local * cluster.local_price + remote * cluster.remote_price) / GB
+    return [
+        Figure(
+            "storage cost",
+            with_tier,
+            month,
+            "{0} local at {1} + {2} in the bucket at {3} for a GB",
+            (
+                (local, "bytes"),
+                (cluster.local_price, ""),
+                (remote, "bytes"),
+                (cluster.remote_price, ""),
+            ),
+        ),
+        Figure(
+            "storage cost without a tier",
+            classic * cluster.local_price / GB,
+            month,
+            "{0} local at {1} for a GB",
+            ((classic, "bytes"), (cluster.local_price, "")),
+        ),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One line of a comparison: a figure each way, in the same unit."""
+
+    name: str
+    drives: float
+    volumes: float
+    unit: str
+
+
+def compare_replication(
+    topics: Sequence[Topic], cluster: Cluster, *, drives: int = 3, volumes: int = 2
+) -> list[Comparison]:
+    """`drives` replicas on brokers' own drives against `volumes` replicas on volumes that protect themselves.
+
+    On volumes a drive's failure is rebuilt by the volume, and a broker that is replaced under its old id with its old
+    volume fetches only what it missed; on drives it fetches all it held.
+    """
+    on_drives = [replace(topic, replication_factor=drives) for topic in topics]
+    on_volumes = [replace(topic, replication_factor=volumes) for topic in topics]
+    rate = "bytes/s"
+
+    def both(name: str, measure: Callable[[Sequence[Topic]], float], unit: str) -> Comparison:
+        return Comparison(name, measure(on_drives), measure(on_volumes), unit)
+
+    local = both("local capacity", lambda ts: _total(ts, local_bytes), "bytes")
+    writes = both(
+        "local writes", lambda ts: sum(t.ingress * t.replication_factor for t in ts), rate
+    )
+    missed = writes.volumes * cluster.downtime_s / cluster.brokers
+    lost = local.drives / cluster.brokers
+    return [
+        both("network multiplier", cluster_multiplier, "x"),
+        both("network", lambda ts: _ingress(ts) * cluster_multiplier(ts), rate),
+        writes,
+        both("replicas that acks=all waits for", lambda ts: ts[0].replication_factor - 1, ""),
+        local,
+        Comparison(
+            "raw local capacity", local.drives, local.volumes * cluster.volume_overhead, "bytes"
+        ),
+        Comparison("fetched by a replaced broker", lost, min(missed, lost), "bytes"),
+        Comparison(
+            "the same at the throttle",
+            lost / cluster.throttle,
+            min(missed, lost) / cluster.throttle,
+            "s",
+        ),
+        Comparison("fetched after a drive failed", lost, 0, "bytes"),
+    ]
