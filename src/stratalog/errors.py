@@ -20,6 +20,10 @@ class Rejected(Exception):
         self.code = code
         self.message = message
 
+    def __reduce__(self) -> tuple[type["Rejected"], tuple[ErrorCode, str]]:
+        """A refusal may come from another process."""
+        return Rejected, (self.code, self.message)
+
 
 class Unavailable(Exception):
     """Something outside did not answer or refused for now (disk, object store, broker): retry later."""

@@ -104,6 +104,7 @@ class Node:
             self._stopping.append(tiering.close)
             await tiering.open()
         self.broker = Broker(self.config, self.outside, metadata, hosting, tiering)
+        self._stopping.append(self.broker.recompression.close)
         hosting.on_led.append(self._led)
         hosting.on_deleted.append(self._deleted)
         await hosting.start(metadata.image, metadata.removed_topics)

@@ -135,9 +135,15 @@ class Worker(Protocol):
 
 
 class Workers(Protocol):
-    """The one place threads come from."""
+    """The one place threads and processes come from."""
 
     def start(self, name: str, threads: int = 1) -> Worker: ...
+
+    def start_processes(self, name: str) -> Worker:
+        """A worker whose calls run in processes beside this one, in any order; each call can be pickled.
+
+        A call whose process dies fails with errors.Unavailable.
+        """
 
 
 class Clock(Protocol):

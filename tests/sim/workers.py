@@ -71,3 +71,6 @@ class SimWorkers:
     def start(self, name: str, threads: int = 1) -> SimWorker:
         del name
         return SimWorker(self, self._random, threads)
+
+    def start_processes(self, name: str) -> SimWorker:
+        return self.start(name, 2)

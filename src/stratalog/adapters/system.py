@@ -1,17 +1,22 @@
-"""The real world in one value: clock, chance, threads, network, disks, object stores.
+"""The real world in one value: clock, chance, threads, processes, network, disks, object stores.
 
 In: nothing. Out: `ports.Outside`. It never caches what the system says.
 """
 
+import os
 import random
 import time
 import uuid
+from typing import Final
 
 from stratalog.adapters.local_disk import LocalDisk
 from stratalog.adapters.network import TcpNetwork
 from stratalog.adapters.object_store import open_store
-from stratalog.adapters.threads import Threads
+from stratalog.adapters.processes import ProcessWorker
+from stratalog.adapters.threads import ThreadWorker
 from stratalog.ports import Outside
+
+_PROCESSES_MAX: Final = 8
 
 
 class SystemClock:
@@ -31,12 +36,22 @@ class SystemEntropy:
         return random.uniform(low, high)
 
 
+class SystemWorkers:
+    """`ports.Workers` for real. Processes take up to half of the machine's cores: the broker needs one for itself."""
+
+    def start(self, name: str, threads: int = 1) -> ThreadWorker:
+        return ThreadWorker(name, threads)
+
+    def start_processes(self, name: str) -> ProcessWorker:
+        return ProcessWorker(name, max(1, min(_PROCESSES_MAX, (os.cpu_count() or 1) // 2)))
+
+
 def outside() -> Outside:
     """Everything outside a real process."""
     return Outside(
         clock=SystemClock(),
         entropy=SystemEntropy(),
-        workers=Threads(),
+        workers=SystemWorkers(),
         network=TcpNetwork(),
         disk=LocalDisk,
         object_store=open_store,

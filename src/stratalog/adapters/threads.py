@@ -89,10 +89,3 @@ class ThreadWorker:
                 future.set_result(result)
             else:
                 future.set_exception(failure)
-
-
-class Threads:
-    """`ports.Workers` for real."""
-
-    def start(self, name: str, threads: int = 1) -> ThreadWorker:
-        return ThreadWorker(name, threads)

@@ -16,6 +16,7 @@ from stratalog.broker.cluster_metadata import ClusterMetadata
 from stratalog.broker.groups import OFFSETS_TOPIC, Groups
 from stratalog.broker.hosting import Hosting
 from stratalog.broker.partition import HostedPartition
+from stratalog.broker.recompression import Recompression
 from stratalog.broker.tiering import Tiering
 from stratalog.config import (
     BrokerConfig,
@@ -67,6 +68,7 @@ class Broker:
         self.metadata = metadata
         self.hosting = hosting
         self.tiering = tiering
+        self.recompression = Recompression(outside.workers)
         self.groups = Groups(
             _group_settings(config),
             outside.clock,

@@ -20,9 +20,6 @@ KAFKA_ONLY = frozenset(
     broker.id
     broker.session.timeout.ms
     client.quota.callback.class
-    compression.gzip.level
-    compression.lz4.level
-    compression.zstd.level
     config.providers
     connection.failed.authentication.delay.ms
     connections.max.reauth.ms

@@ -40,6 +40,9 @@ class LogConfig:
     message_timestamp_before_max_ms: int = LONG_MAX
     message_timestamp_after_max_ms: int = 3_600_000
     compression_type: str = "producer"
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_zstd_level: int = 3
     cleanup_policy: tuple[str, ...] = ("delete",)
     min_insync_replicas: int = 1
     file_delete_delay_ms: int = 60_000

@@ -30,6 +30,27 @@ LOG_SETTINGS = (
         OneOf(COMPRESSIONS),
     ),
     Setting(
+        "compression.gzip.level",
+        Kind.INT,
+        -1,
+        "Default of the topics' `compression.gzip.level`.",
+        Between(1, 9, also=(-1,)),
+    ),
+    Setting(
+        "compression.lz4.level",
+        Kind.INT,
+        9,
+        "Default of the topics' `compression.lz4.level`.",
+        Between(1, 17),
+    ),
+    Setting(
+        "compression.zstd.level",
+        Kind.INT,
+        3,
+        "Default of the topics' `compression.zstd.level`.",
+        Between(-131072, 22),
+    ),
+    Setting(
         "log.flush.interval.messages",
         Kind.LONG,
         LONG_MAX,

@@ -13,7 +13,8 @@ from typing import Any
 
 from stratalog.adapters.local_disk import LocalDisk
 from stratalog.adapters.network import TcpListener, TcpNetwork
-from stratalog.adapters.system import SystemClock, outside
+from stratalog.adapters.processes import ProcessWorker
+from stratalog.adapters.system import SystemClock, SystemWorkers, outside
 from stratalog.ports import Buffer, Outside
 
 
@@ -116,6 +117,23 @@ class CutNetwork(TcpNetwork):
             abort()
 
 
+class CutWorkers(SystemWorkers):
+    """The system's threads and processes; the processes die with their broker."""
+
+    def __init__(self) -> None:
+        self._processes: list[ProcessWorker] = []
+
+    def start_processes(self, name: str) -> ProcessWorker:
+        worker = super().start_processes(name)
+        self._processes.append(worker)
+        return worker
+
+    def cut(self) -> None:
+        """Kill every process."""
+        for worker in self._processes:
+            worker.kill()
+
+
 class CutOutside:
     """One broker's outside, from start to end."""
 
@@ -123,11 +141,12 @@ class CutOutside:
         self._switch = Switch()
         self._network = CutNetwork()
         self._disks: list[CutDisk] = []
+        self._workers = CutWorkers()
         system = outside()
         self.ports = Outside(
             clock=clock,
             entropy=system.entropy,
-            workers=system.workers,
+            workers=self._workers,
             network=self._network,
             disk=self._disk,
             object_store=system.object_store,
@@ -142,6 +161,7 @@ class CutOutside:
         """As `kill -9` to whoever is outside: connections are gone, what was not written never will be."""
         self._switch.cut = True
         await self._network.cut()
+        self._workers.cut()
 
     def release(self) -> None:
         """Give the directories back, for whoever starts next."""

@@ -144,8 +144,8 @@ def check_produced(view: memoryview, *, max_batch_bytes: int) -> list[BatchHeade
     """The headers of a produced records field, which must be one or more whole, sound batches.
 
     Raises Rejected with the code that Kafka answers: CORRUPT_MESSAGE (cut short, nonsense, CRC), MESSAGE_TOO_LARGE,
-    UNSUPPORTED_FOR_MESSAGE_FORMAT (magic 0 or 1), UNSUPPORTED_COMPRESSION_TYPE, INVALID_RECORD (no batch, record count,
-    control batch, sequence), INVALID_TIMESTAMP. The base offset is ignored: the log assigns it. Records are not opened.
+    UNSUPPORTED_COMPRESSION_TYPE, INVALID_RECORD (no batch, magic 0 or 1, record count, control batch, sequence),
+    INVALID_TIMESTAMP. The base offset is ignored: the log assigns it. Records are not opened.
     """
     headers = []
     position = 0
@@ -167,9 +167,7 @@ def _produced_header(
 ) -> BatchHeader:
     left = end - position
     if left > _MAGIC_AT and view[position + _MAGIC_AT] in (0, 1):
-        raise Rejected(
-            ErrorCode.unsupported_for_message_format, "message formats 0 and 1 are not served"
-        )
+        raise Rejected(ErrorCode.invalid_record, "message formats 0 and 1 are not served")
     try:
         header = parse_header(view, position)
     except Corrupt as error:

@@ -40,6 +40,10 @@ CODECS: Final = {name: number for number, name in enumerate(CODEC_NAMES)}
 """Number by name."""
 
 MAX_BYTES: Final = 256 << 20
+_GZIP_LEVEL: Final = 6
+_LZ4_LEVEL: Final = 9
+_LZ4_FAST: Final = 1
+_ZSTD_LEVEL: Final = 3
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + (1).to_bytes(4, "big") * 2
 _XERIAL_BLOCK: Final = 32 << 10
@@ -48,20 +52,25 @@ _FIRST_GUESS: Final = 64 << 10
 _BUFFER_IS_FULL: Final = "whole buffer"
 
 
-def compress(codec: int, data: Buffer) -> bytes:
-    """`data` in the codec's Kafka format. An unknown codec is a bug of the caller."""
+def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
+    """`data` in the codec's Kafka format. An unknown codec is a bug of the caller.
+
+    `level` means what Kafka's `compression.*.level` does, None its default: gzip -1 is zlib's own choice, lz4 9 the
+    fast compressor and every other level the thorough one (KIP-390).
+    """
     if codec == NONE:
         return bytes(data)
     if codec == GZIP:
-        return bytes(gzip.compress(data))
+        return bytes(gzip.compress(data, level=_GZIP_LEVEL if level in (None, -1) else level))
     if codec == SNAPPY:
         return _compress_xerial(memoryview(data))
     if codec == LZ4:
-        compressor = lz4.Compressor(content_checksum=False, block_linked=False)
+        chosen = _LZ4_FAST if level in (None, _LZ4_LEVEL) else level
+        compressor = lz4.Compressor(level=chosen, content_checksum=False, block_linked=False)
         compressor.compress(data)
         return bytes(compressor.finish())
     assert codec == ZSTD, f"no codec {codec}"
-    return bytes(zstd.compress(data))
+    return bytes(zstd.compress(data, level=_ZSTD_LEVEL if level is None else level))
 
 
 def decompress(codec: int, data: Buffer, *, max_bytes: int = MAX_BYTES) -> bytes:

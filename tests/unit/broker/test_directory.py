@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.sim.disk import SimDisk
 
-from stratalog.adapters.threads import Threads
+from stratalog.adapters.system import SystemWorkers
 from stratalog.broker.directory import LogDirectory
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.log.effects import Append, Read
@@ -64,8 +64,8 @@ def append(position: int, data: bytes) -> list[Append]:
 def test_a_stalled_drive_holds_up_its_own_writes_and_reads_only() -> None:
     async def main() -> None:
         slow_disk = StallingDisk()
-        slow = LogDirectory("slow", slow_disk, Threads())
-        quick = LogDirectory("quick", StallingDisk(), Threads())
+        slow = LogDirectory("slow", slow_disk, SystemWorkers())
+        quick = LogDirectory("quick", StallingDisk(), SystemWorkers())
         for directory in (slow, quick):
             await directory.write(append(0, b"before"))
         with stalled(slow_disk):
@@ -89,7 +89,7 @@ def test_a_stalled_drive_holds_up_its_own_writes_and_reads_only() -> None:
 def test_bytes_in_flight_are_bounded_and_room_comes_back() -> None:
     async def main() -> None:
         disk = StallingDisk()
-        directory = LogDirectory("d", disk, Threads(), in_flight_bytes_max=100)
+        directory = LogDirectory("d", disk, SystemWorkers(), in_flight_bytes_max=100)
         with stalled(disk):
             writes = [directory.write(append(60 * number, b"x" * 60)) for number in range(2)]
             assert not directory.has_room
@@ -111,7 +111,7 @@ def test_a_failed_write_takes_the_directory_offline_and_tells_once() -> None:
         directory = LogDirectory(
             "d",
             disk,
-            Threads(),
+            SystemWorkers(),
             on_failed=lambda failed, error: told.append((failed.path, error.errno)),
         )
         await directory.write(append(0, b"fine"))
@@ -137,7 +137,7 @@ def test_a_failed_write_takes_the_directory_offline_and_tells_once() -> None:
 
 def test_writes_are_performed_in_the_order_they_were_given() -> None:
     async def main() -> None:
-        directory = LogDirectory("d", SimDisk(), Threads())
+        directory = LogDirectory("d", SimDisk(), SystemWorkers())
         done: list[int] = []
         for number in range(200):
             write = directory.write(append(number, b"%d" % (number % 10)))

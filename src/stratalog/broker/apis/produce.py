@@ -1,33 +1,42 @@
-"""Produce (key 0), versions 3-11; 0-2 are advertised but not served.
+"""Produce (key 0), versions 3-13; 0-2 are advertised but not served.
 
 Advertising 0 keeps older librdkafka from silently dropping compression (KAFKA-18659); Kafka 4 does the same.
 v3 message format 2. v4 storage errors. v5 log start offset in the answer. v7 zstd. v8 record errors and message.
-v9 flexible. v10 current leader (KIP-951; left out, no leader moves here). v11 nothing on the wire.
+v9 flexible. v10 current leader (KIP-951; left out, no leader moves here). v11 and v12 nothing on the wire. v13 topic
+ids instead of names (KIP-516).
+
+Rules for what is in a request are Kafka's (`ProduceRequest.validateRecords`, `KafkaApis.handleProduceRequest`).
 """
 
 import asyncio
+from functools import partial
 from typing import Any, Final
 
 from stratalog.broker.api import Api, Call
 from stratalog.broker.directory import Failure
+from stratalog.broker.partition import HostedPartition
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.log.partition_log import Appended
 from stratalog.wire.batch import BatchHeader, check_produced
+from stratalog.wire.compression import ZSTD
 from stratalog.wire.produce import (
     ProducedPartition,
     ProducedTopic,
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
+    ProduceTopic,
 )
 
 _ACKS: Final = (-1, 0, 1)
-_TRANSACTIONAL: Final = 0x10
+_ZSTD_FROM: Final = 7
 
 
 def handle(call: Call) -> Any:
-    """Append each partition's batches; answer once all are committed, or not at all for acks=0."""
+    """Append each partition's batch; answer once all are committed, or not at all for acks=0."""
     request: ProduceRequest = call.body
+    if not call.broker.recompression.has_room:
+        return _append_with_room(call, request)
     for directory in call.broker.hosting.directories:
         if not directory.has_room:
             return _append_with_room(call, request)
@@ -35,13 +44,17 @@ def handle(call: Call) -> Any:
 
 
 async def _append_with_room(call: Call, request: ProduceRequest) -> Any:
-    """Wait for those directories that the request writes to, and no others."""
-    hosting = call.broker.hosting
+    """Wait for those directories that the request writes to, and no others, and where it matters for a codec."""
+    broker = call.broker
     for topic in request.topics:
-        for partition in topic.partitions:
-            hosted = hosting.find(topic.name, partition.index)
-            if hosted is not None:
-                await hosted.directory.room()
+        for asked in topic.partitions:
+            try:
+                hosted = _hosted(call, topic, asked.index)
+            except Rejected:
+                continue  # answered in its turn
+            await hosted.directory.room()
+            if broker.recompression.may_want(hosted):
+                await broker.recompression.room()
     return await _append_all(call, request)
 
 
@@ -84,7 +97,7 @@ class _Produce:
     def __init__(self, acks: int) -> None:
         self._acks = acks
         self._unsettled = 1  # itself, until everything is decided
-        self.topics: list[tuple[str, list[_Part]]] = []
+        self.topics: list[tuple[ProduceTopic, list[_Part]]] = []
         self.answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def add(self, parts: list[_Part], index: int) -> _Part:
@@ -98,7 +111,7 @@ class _Produce:
         if self._unsettled or self.answered.done():
             return
         topics, self.topics = self.topics, []  # parts refer to us: no cycle may keep their batches
-        failures = (part.error for _name, parts in topics for part in parts if part.error)
+        failures = (part.error for _topic, parts in topics for part in parts if part.error)
         if self._acks == 0:
             # Nobody listens for an answer: closing the connection is how a failure is told, as in Kafka.
             failure = next(failures, None)
@@ -110,8 +123,8 @@ class _Produce:
             self.answered.set_result(None)
         else:
             answer = [
-                ProducedTopic(name, None, [part.answer() for part in parts])
-                for name, parts in topics
+                ProducedTopic(topic.name, topic.topic_id, [part.answer() for part in parts])
+                for topic, parts in topics
             ]
             self.answered.set_result(ProduceResponse(answer))
 
@@ -122,41 +135,69 @@ def _append_all(call: Call, request: ProduceRequest) -> "asyncio.Future[Any]":
     whole = _Produce(request.acks)
     for topic in request.topics:
         parts: list[_Part] = []
-        whole.topics.append((topic.name, parts))
+        whole.topics.append((topic, parts))
         for partition in topic.partitions:
             part = whole.add(parts, partition.index)
             try:
-                part.appended = _append(call, topic.name, partition, part, now_ms)
+                _append(call, topic, partition, part, now_ms)
             except Rejected as error:
                 part(error)
     whole.settled()
     return whole.answered
 
 
+def _hosted(call: Call, topic: ProduceTopic, index: int) -> HostedPartition:
+    hosting = call.broker.hosting
+    if topic.topic_id is None:
+        return hosting.get(topic.name, index)
+    return hosting.get_by_id(topic.topic_id, index)
+
+
 def _append(
-    call: Call, topic: str, partition: ProducePartition, part: _Part, now_ms: int
-) -> Appended:
+    call: Call, topic: ProduceTopic, partition: ProducePartition, part: _Part, now_ms: int
+) -> None:
     broker, acks = call.broker, call.body.acks
     if acks not in _ACKS:
         raise Rejected(ErrorCode.invalid_required_acks, f"acks is {acks}")
-    hosted = broker.hosting.get(topic, partition.index)
-    if topic in broker.internal_topics:
-        raise Rejected(ErrorCode.invalid_topic_exception, f"{topic} is internal")
+    hosted = _hosted(call, topic, partition.index)
+    if hosted.identity.topic in broker.internal_topics:
+        raise Rejected(ErrorCode.invalid_topic_exception, f"{hosted.identity.topic} is internal")
     records = partition.records
     if records is None:
-        raise Rejected(ErrorCode.corrupt_message, "no records")
+        raise Rejected(ErrorCode.invalid_record, "a produce request without a record batch")
     headers = check_produced(records, max_batch_bytes=hosted.log.config.max_message_bytes)
-    _refuse_transactions(headers)
+    _check_batch(headers, call.version)
     if acks == -1:
         broker.check_in_sync_replicas(hosted)
-    return hosted.append(records, headers, now_ms, part)
+    recompression = broker.recompression
+    if not recompression.is_wanted(hosted, headers[0]):
+        part.appended = hosted.append(records, headers, now_ms, part)
+        return
+    # Where it will lie is decided in its turn, so is what a producer may write.
+    recompression.submit(
+        hosted, records, headers[0], partial(_append_recompressed, call, hosted, part), part
+    )
 
 
-def _refuse_transactions(headers: list[BatchHeader]) -> None:
-    """Nobody could end them, and what is behind an open one is never committed, tiered or read."""
-    for header in headers:
-        if header[5] & _TRANSACTIONAL:
-            raise Rejected(ErrorCode.invalid_txn_state, "there are no transactions here yet")
+def _append_recompressed(
+    call: Call, hosted: HostedPartition, part: _Part, view: memoryview, header: BatchHeader
+) -> None:
+    part.appended = hosted.append(view, [header], call.broker.clock.now_ms(), part)
 
 
-API = Api("Produce", 0, (0, 11), handle, served_from=3)
+def _check_batch(headers: list[BatchHeader], version: int) -> None:
+    header = headers[0]
+    if len(headers) != 1:
+        raise Rejected(
+            ErrorCode.invalid_record, f"{len(headers)} record batches where exactly one is allowed"
+        )
+    if header.is_transactional:
+        # Nobody could end it, and what is behind an open one is never committed, tiered or read.
+        raise Rejected(ErrorCode.invalid_txn_state, "there are no transactions here yet")
+    if version < _ZSTD_FROM and header.codec == ZSTD:
+        raise Rejected(
+            ErrorCode.unsupported_compression_type, f"zstd needs Produce version {_ZSTD_FROM}"
+        )
+
+
+API = Api("Produce", 0, (0, 13), handle, served_from=3)

@@ -1,0 +1,137 @@
+"""Processes beside the broker, for work that would hold its event loop up.
+
+In: calls that can be pickled. Out: futures that resolve on the loop with what the call returned or raised. It never
+runs a call twice: one whose process dies fails with Unavailable, and the next call starts another process.
+
+Each thread of a small pool talks to one process of its own through its standard input and output, a call at a time. A
+process ends when its input does, so none outlives a broker that was killed. It is started by the first call that needs
+it.
+
+    python -m stratalog.adapters.processes      what such a process runs
+"""
+
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from struct import Struct
+from typing import IO, Any, Final, TypeVar
+
+from stratalog.adapters.threads import ThreadWorker
+from stratalog.errors import Unavailable
+
+T = TypeVar("T")
+_LENGTH: Final = Struct(">Q")
+_END_S: Final = 5.0
+
+
+class ProcessWorker:
+    """`ports.Worker` over `processes` processes; calls may overtake one another. Must be made on the event loop."""
+
+    def __init__(self, name: str, processes: int) -> None:
+        self._name = name
+        self._threads = ThreadWorker(name, processes)
+        self._idle: list[subprocess.Popen[bytes]] = []
+        self._all: set[subprocess.Popen[bytes]] = set()
+
+    def submit(self, call: "Callable[[], T]") -> Any:
+        return self._threads.submit(partial(self._exchange, call))
+
+    async def close(self) -> None:
+        """End the processes once what is queued has run."""
+        await self._threads.close()
+        for process in self._idle:
+            self._end(process)
+        self._idle.clear()
+
+    def kill(self) -> None:
+        """End the processes at once, whatever they do."""
+        for process in list(self._all):
+            process.kill()
+        while self._idle:
+            self._end(self._idle.pop())
+
+    def _exchange(self, call: "Callable[[], T]") -> T:
+        process = self._idle.pop() if self._idle else self._start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            _write(process.stdin, call)
+            failed, result = _read(process.stdout)
+        except (OSError, EOFError) as error:
+            self._end(process)
+            raise Unavailable(f"a process of {self._name} died") from error
+        self._idle.append(process)
+        if failed:
+            raise result
+        answer: T = result
+        return answer
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        # A session of its own: who stops the broker with Ctrl-C has it finish what was asked.
+        process = subprocess.Popen(  # noqa: S603 - ourselves
+            [sys.executable, "-m", __name__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self._all.add(process)
+        return process
+
+    def _end(self, process: "subprocess.Popen[bytes]") -> None:
+        """Have it end, by itself or not."""
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._all.discard(process)
+        with suppress(OSError):  # it is gone already, with something unread
+            process.stdin.close()
+        try:
+            process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()
+
+
+def _write(stream: IO[bytes], value: Any) -> None:
+    data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    stream.write(_LENGTH.pack(len(data)))
+    stream.write(data)
+    stream.flush()
+
+
+def _read(stream: IO[bytes]) -> Any:
+    """The next value; raises EOFError where the other side is gone."""
+    head = stream.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        raise EOFError
+    (size,) = _LENGTH.unpack(head)
+    data = stream.read(size)
+    if len(data) < size:
+        raise EOFError
+    return pickle.loads(data)  # noqa: S301 - from the process that started us, or that we started
+
+
+def serve(calls: IO[bytes], answers: IO[bytes]) -> None:
+    """Run call after call until there are no more."""
+    while True:
+        try:
+            call = _read(calls)
+        except EOFError:
+            return
+        try:
+            answer = (False, call())
+        except BaseException as error:  # noqa: BLE001 - carried to the caller in the other process
+            answer = (True, error)
+        try:
+            _write(answers, answer)
+        except BrokenPipeError:
+            return
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    serve(sys.stdin.buffer, sys.stdout.buffer)

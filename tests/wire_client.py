@@ -1,0 +1,108 @@
+"""Requests as bytes over one connection, for tests of what no client library would send.
+
+In: an address, requests. Out: decoded answers. It retries nothing and waits 30 s at most.
+"""
+
+import socket
+from types import TracebackType
+from typing import Any, Self
+from uuid import UUID
+
+from stratalog.wire.messages import decode_response, encode_request, request
+from stratalog.wire.produce import (
+    ProducePartition,
+    ProduceRequest,
+    ProduceTopic,
+)
+
+TIMEOUT_S = 30
+
+
+class Wire:
+    """`with Wire(address) as wire: wire.ask(key, version, body)`."""
+
+    def __init__(self, address: str) -> None:
+        host, _colon, port = address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), TIMEOUT_S)
+        self._stream = self._socket.makefile("rb")
+        self._correlation = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stream.close()
+        self._socket.close()
+
+    def send(self, key: int, version: int, body: Any) -> None:
+        """Ask, and leave the answer for `receive`."""
+        self._correlation += 1
+        pieces = encode_request(key, version, self._correlation, "wire", body)
+        self._socket.sendall(b"".join(bytes(piece) for piece in pieces))
+
+    def receive(self, key: int, version: int) -> Any:
+        """The next answer; raises ConnectionError where the broker closed the connection instead."""
+        head = self._stream.read(4)
+        if len(head) < 4:
+            raise ConnectionError("closed")
+        frame = self._stream.read(int.from_bytes(head, "big"))
+        return decode_response(key, version, memoryview(frame))[1]
+
+    def ask(self, key: int, version: int, body: Any) -> Any:
+        """Ask and wait for the answer."""
+        self.send(key, version, body)
+        return self.receive(key, version)
+
+    def produce(
+        self,
+        topic: str | UUID,
+        records: bytes | bytearray | None,
+        *,
+        version: int = 9,
+        acks: int = -1,
+        index: int = 0,
+    ) -> Any:
+        """Produce one records field to one partition."""
+        self.send_produce(topic, records, version=version, acks=acks, index=index)
+        return self.receive_produced(version)
+
+    def send_produce(
+        self,
+        topic: str | UUID,
+        records: bytes | bytearray | None,
+        *,
+        version: int = 9,
+        acks: int = -1,
+        index: int = 0,
+    ) -> None:
+        """As `produce`, but leave the answer for `receive_produced`."""
+        view = None if records is None else memoryview(bytearray(records))
+        named = ("", topic) if isinstance(topic, UUID) else (topic, None)
+        partitions = [ProducePartition(index, view)]
+        body = ProduceRequest(None, acks, 10_000, [ProduceTopic(*named, partitions)])
+        self.send(0, version, body)
+
+    def receive_produced(self, version: int = 9) -> Any:
+        """The answer for the one partition."""
+        answer = self.receive(0, version)
+        return answer.responses[0].partition_responses[0]
+
+    def topic_id(self, topic: str) -> UUID:
+        """The id that Metadata tells, creating the topic where the broker does that."""
+        r = request(3, 12)
+        body = r.MetadataRequest(
+            topics=[r.MetadataRequestTopic(topic_id=None, name=topic)],
+            allow_auto_topic_creation=True,
+            include_topic_authorized_operations=False,
+        )
+        for _ in range(50):
+            (told,) = self.ask(3, 12, body).topics
+            if told.error_code == 0 and told.partitions:
+                found: UUID = told.topic_id
+                return found
+        raise AssertionError(f"no topic {topic}: {told}")
