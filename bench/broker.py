@@ -1,104 +1,259 @@
-"""Produce and consume beside a warm Apache Kafka, alternating: throughput, broker CPU per GB, memory, first record.
+"""Our broker beside a warm Apache Kafka, in turn: throughput, latency, broker CPU, memory, starts.
 
-usage: python -m bench.broker [--rounds 5] [--warm-gb 4] [--only NAME]
+usage: python -m bench.broker [--rounds 5] [--warm-gb 4] [--only LINE]... [--scale 1.0]
 
-Both brokers are loaded by the same librdkafka client, in turn, round by round; medians, spread and ratios are printed
-as a table for RESULTS.md. A JVM is warm after about 4 GB.
+Both brokers are loaded by the same compiled client, in turn, round by round; medians, spread and ratios are printed as
+the table of RESULTS.md. A JVM is warm after about 4 GB. `--only` takes lines whose name has that in it (see --list);
+`--scale 0.1` makes every load a tenth, for a quick look. Nothing is left behind: neither processes nor files.
 """
 
 import argparse
-import re
+import os
 import shutil
 import statistics
-import subprocess
 import tempfile
 import time
 from collections import defaultdict
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.peers import Server, kafka, rdkafka_performance, strata
+from bench import load
+from bench.peers import Server, kafka, prepare_kafka, product_command, strata
 
-PRODUCE = {"produce 1 KiB": (1024, 1_000_000), "produce 100 B": (100, 5_000_000)}
-CONSUME_LINE = "consume 1 KiB"
-CONSUMED_SIZE = 1024
-TIMEOUT_S = 300
+STARTERS = {"Stratalog": strata, "Apache Kafka": kafka}
+OURS, THEIRS = STARTERS
+HOUR_MS = 3_600_000
+WIDE_PARTITIONS, WIDE_SEGMENTS = 1000, 10
+MEMORY_TOPICS = 10
+MANY_CONNECTIONS, CONSUMERS, LATENCY_RATE = 16, 100, 2000
 
 
-def topic(server: Server, name: str) -> None:
+@dataclass
+class Bench:
+    """What was chosen, and the figures so far: by line, then by broker, a value a round."""
+
+    rounds: int
+    scale: float
+    only: list[str]
+    scratch: Path
+    figures: dict[str, dict[str, list[float]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(list))
+    )
+
+    def wants(self, line: str) -> bool:
+        return not self.only or any(one in line for one in self.only)
+
+    def count(self, full: int) -> int:
+        return max(1000, round(full * self.scale))
+
+    def note(self, line: str, who: str, value: float) -> None:
+        self.figures[line][who].append(value)
+
+
+# Lines on two running brokers. Each runs one round on one of them; round -1 warms it and is not noted.
+
+
+def produce_1k(bench: Bench, who: str, server: Server, topic: str) -> None:
+    """One producer of 1 KiB records, and a consumer of them after it."""
+    count = bench.count(1_000_000)
+    touch_memory(count * 2048)
+    made = load.produce(server, topic, 1024, count)
+    read = load.consume(server, topic, count)
+    bench.note("produce 1 KiB, MB/s", who, made.rate)
+    bench.note("produce 1 KiB, CPU s/GB", who, made.cpu)
+    bench.note("consume 1 KiB, MB/s", who, read.rate)
+    bench.note("consume 1 KiB, CPU s/GB", who, read.cpu)
+
+
+def produce_100(bench: Bench, who: str, server: Server, topic: str) -> None:
+    count = bench.count(5_000_000)
+    touch_memory(count * 200)
+    made = load.produce(server, topic, 100, count)
+    bench.note("produce 100 B, MB/s", who, made.rate)
+    bench.note("produce 100 B, CPU s/GB", who, made.cpu)
+
+
+def made_batches(bench: Bench, who: str, server: Server, topic: str) -> None:
+    """As above without librdkafka, which spends more on a small record than either broker."""
+    seconds = 2 * bench.scale
+    touch_memory(round(seconds * 600e6))
+    for size, name in ((1024, "1 KiB"), (100, "100 B")):
+        made = load.made_batches(server, topic, size, seconds)
+        bench.note(f"made batches of {name}, MB/s", who, made.rate)
+        bench.note(f"made batches of {name}, CPU s/GB", who, made.cpu)
+
+
+def thousand_partitions(bench: Bench, who: str, server: Server, topic: str) -> None:
+    """One producer of 1 KiB records, spread at random over 1,000 partitions."""
+    count = bench.count(500_000)
+    touch_memory(count * 2048)
+    made = load.produce(server, topic, 1024, count, "-X", load.MANY)
+    bench.note("1,000 partitions, MB/s", who, made.rate)
+    bench.note("1,000 partitions, CPU s/GB", who, made.cpu)
+
+
+def many_connections(bench: Bench, who: str, server: Server, topic: str) -> None:
+    rate, cpu = load.many_producers(server, topic, MANY_CONNECTIONS, 5 * bench.scale)
+    bench.note("16 connections, requests/s", who, rate)
+    bench.note("16 connections, CPU ms/request", who, cpu)
+
+
+def latency(bench: Bench, who: str, server: Server, topic: str) -> None:
+    middle, slow = load.latencies(server, topic, LATENCY_RATE, max(2.0, 6 * bench.scale))
+    bench.note("latency at 2,000/s, p50 ms", who, middle)
+    bench.note("latency at 2,000/s, p99 ms", who, slow)
+
+
+def tail(bench: Bench, who: str, server: Server, topic: str) -> None:
+    rate, cpu = load.tail_consumers(server, topic, CONSUMERS, 5 * bench.scale)
+    bench.note("100 consumers at the tail, MB/s", who, rate)
+    bench.note("100 consumers at the tail, CPU s/GB", who, cpu)
+
+
+RUNNING = {
+    "produce 1 KiB, consume": (produce_1k, 1),
+    "produce 100 B": (produce_100, 1),
+    "made batches": (made_batches, 1),
+    "1,000 partitions": (thousand_partitions, WIDE_PARTITIONS),
+    "16 connections": (many_connections, 1),
+    "latency": (latency, 1),
+    "100 consumers": (tail, 1),
+}
+FIRST, WIDE = "start to first record", "start with 1,000 partitions of 10 segments"
+MEMORY = "memory idle and with 10,000 partitions"
+
+
+def running(bench: Bench, warm_gb: float) -> None:
+    """All lines of `RUNNING`, on one warm pair of brokers."""
+    lines = {name: line for name, line in RUNNING.items() if bench.wants(name)}
+    if not lines:
+        return
+    with ExitStack() as stack:
+        pair = {
+            who: stack.enter_context(start(bench.scratch / f"running-{start.__name__}"))
+            for who, start in STARTERS.items()
+        }
+        for server in pair.values():
+            create(server, "warm", 1)
+            for _ in range(round(warm_gb)):
+                load.produce(server, "warm", 1024, 1_000_000)
+            if warm_gb >= 1:
+                load.consume(server, "warm", round(warm_gb) * 1_000_000)
+            drop(server, "warm")
+        warming = Bench(1, bench.scale, [], bench.scratch)  # its figures are nobody's
+        for number in range(-1, bench.rounds):
+            for line, partitions in lines.values():
+                if number < 0 and line in (produce_1k, produce_100):
+                    continue  # warm already
+                topic = f"{line.__name__}-{number + 1}"
+                # Who goes second finds memory as the first left it: take turns.
+                for who in list(pair) if number % 2 == 0 else list(pair)[::-1]:
+                    create(pair[who], topic, partitions)
+                    line(bench if number >= 0 else warming, who, pair[who], topic)
+                for server in pair.values():
+                    drop(server, topic)
+        if bench.wants("produce 1 KiB, consume"):
+            for who, server in pair.items():
+                bench.note("resident after the load, MB", who, server.resident_mb())
+
+
+# Starts and memory: brokers of their own.
+
+
+def first_record(server: Server, topic: str) -> None:
+    """Return once a record is acknowledged."""
+    options = {"retry.backoff.ms": 10, "reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 20, "log_level": 2}
+    producer = Producer({"bootstrap.servers": server.address, "acks": 1, "linger.ms": 0, **options})
+    acknowledged = []
+    producer.produce(
+        topic, b"x", partition=0, on_delivery=lambda error, _m: acknowledged.append(error)
+    )
+    assert producer.flush(120) == 0
+    assert acknowledged == [None], acknowledged
+
+
+def starts(bench: Bench) -> None:
+    for number in range(bench.rounds):
+        for who, start in STARTERS.items():
+            directory = bench.scratch / f"first-{start.__name__}-{number}"
+            PREPARE[who](directory)
+            begun = time.monotonic()
+            with start(directory) as server:
+                first_record(server, "first")
+                bench.note("start to first acknowledged record, s", who, time.monotonic() - begun)
+                bench.note("resident with one topic, MB", who, server.resident_mb())
+            shutil.rmtree(directory)
+
+
+def wide_starts(bench: Bench) -> None:
+    """Starts with 1,000 partitions of 10 segments: after a clean stop, and after `kill -9` of all being written to."""
+    # Kafka takes no small segments, but rolls by the records' time.
+    ages = range(WIDE_SEGMENTS + bench.rounds, 0, -1)
+    now_ms = round(time.time() * 1000)
+    batches = [load.batch(1024, 10, now_ms - age * HOUR_MS) for age in ages]
+    partitions = max(10, round(WIDE_PARTITIONS * bench.scale))
+    for start in STARTERS.values():
+        with start(bench.scratch / f"wide-{start.__name__}") as server:
+            settings = {"segment.ms": str(HOUR_MS // 2), "retention.ms": "-1"}
+            create(server, "wide", partitions, settings)
+            for records in batches[:WIDE_SEGMENTS]:
+                load.once(server, "wide", partitions, records)
+    for number in range(bench.rounds):
+        for who, start in STARTERS.items():
+            directory = bench.scratch / f"wide-{start.__name__}"
+            begun = time.monotonic()
+            with start(directory) as server:
+                first_record(server, "wide")
+                bench.note(f"{WIDE}, clean, s", who, time.monotonic() - begun)
+                load.once(server, "wide", partitions, batches[WIDE_SEGMENTS + number])
+                server.kill()
+            begun = time.monotonic()
+            with start(directory) as server:
+                first_record(server, "wide")
+                bench.note(f"{WIDE}, after kill -9, s", who, time.monotonic() - begun)
+
+
+def memory(bench: Bench) -> None:
+    """Idle, then with 10,000 partitions that each have a record: one broker each, once."""
+    records = load.batch(100, 1, round(time.time() * 1000))
+    partitions = max(10, round(WIDE_PARTITIONS * bench.scale))
+    for who, start in STARTERS.items():
+        with start(bench.scratch / f"memory-{start.__name__}") as server:
+            time.sleep(1)
+            bench.note("resident idle, MB", who, server.resident_mb())
+            for number in range(MEMORY_TOPICS):
+                create(server, f"wide-{number}", partitions)
+                load.once(server, f"wide-{number}", partitions, records)
+            name = f"resident with {MEMORY_TOPICS * partitions:,} partitions, MB"
+            bench.note(name, who, server.resident_mb())
+
+
+# What all lines need.
+
+
+def create(
+    server: Server, topic: str, partitions: int, settings: dict[str, str] | None = None
+) -> None:
     admin = AdminClient({"bootstrap.servers": server.address})
-    for future in admin.create_topics([NewTopic(name, 1, 1)]).values():
-        future.result(30)
+    wanted = NewTopic(topic, partitions, 1, config=settings or {})
+    for future in admin.create_topics([wanted], operation_timeout=60).values():
+        future.result(60)
+    for _ in range(600):  # both answer before every partition leads
+        found = admin.list_topics(topic, timeout=30).topics[topic].partitions
+        if len(found) == partitions and all(one.leader >= 0 for one in found.values()):
+            return
+        time.sleep(0.1)
+    raise SystemExit(f"{topic} has no leaders")
 
 
-def drop(server: Server, name: str) -> None:
+def drop(server: Server, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": server.address})
-    for future in admin.delete_topics([name]).values():
-        future.result(30)
-
-
-def load(server: Server, *options: str) -> tuple[float, float]:
-    """(MB/s by the client's last line, broker CPU seconds)."""
-    before = server.cpu_seconds()
-    done = subprocess.run(
-        [str(rdkafka_performance()), "-b", server.address, "-u", "-q", *options],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    cpu = server.cpu_seconds() - before
-    rows = [
-        re.split(r"\s*\|\s*", line.strip("| \n"))
-        for line in done.stdout.splitlines()
-        if line.startswith("|")
-    ]
-    figures = [row for row in rows if row and row[0].strip().isdigit()]
-    assert figures, done.stdout[-500:] + done.stderr[-500:]
-    return throughput(figures[-1]), cpu
-
-
-def throughput(row: list[str]) -> float:
-    elapsed_ms, size = float(row[0]), float(row[2])
-    return size / 1e6 / (elapsed_ms / 1000)
-
-
-def produce(server: Server, size: int, count: int, name: str) -> tuple[float, float]:
-    rate, cpu = load(
-        server,
-        *("-P", "-t", name, "-s", str(size), "-c", str(count), "-a", "1"),
-        *("-X", "linger.ms=5", "-X", "queue.buffering.max.messages=1000000"),
-    )
-    return rate, cpu / (size * count / 1e9)
-
-
-def consume(server: Server, size: int, count: int, name: str) -> tuple[float, float]:
-    rate, cpu = load(
-        server,
-        *("-C", "-t", name, "-p", "0", "-o", "beginning", "-c", str(count)),
-        *("-X", "fetch.message.max.bytes=1048576", "-X", "queued.min.messages=1000000"),
-    )
-    return rate, cpu / (size * count / 1e9)
-
-
-def first_record(start) -> float:
-    """Seconds from starting the process to the first acknowledged record."""
-    scratch = Path(tempfile.mkdtemp(prefix="bench-first-"))
-    try:
-        begun = time.monotonic()
-        with start(scratch) as server:
-            producer = Producer({"bootstrap.servers": server.address, "acks": 1})
-            acknowledged = []
-            producer.produce(
-                "first", b"x", on_delivery=lambda error, _m: acknowledged.append(error)
-            )
-            assert producer.flush(60) == 0
-            assert acknowledged == [None], acknowledged
-            return time.monotonic() - begun
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    for future in admin.delete_topics([topic], operation_timeout=60).values():
+        future.result(60)
 
 
 def touch_memory(size: int) -> None:
@@ -109,46 +264,25 @@ def touch_memory(size: int) -> None:
             scratch.write(piece)
 
 
-def rounds(servers: list[Server], count: int, warm_gb: float, only: str) -> dict:
-    figures: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
-    for server in servers:
-        topic(server, "warm")
-        for _ in range(max(1, round(warm_gb))):
-            produce(server, 1024, 1_000_000, "warm")
-        consume(server, 1024, 1_000_000, "warm")
-        drop(server, "warm")
-    for number in range(count):
-        for name, (size, records) in PRODUCE.items():
-            if only not in name and only not in CONSUME_LINE:
-                continue
-            made = f"{name.replace(' ', '-')}-{number}"
-            # Who goes second finds memory as the first left it: take turns.
-            for server in servers if number % 2 == 0 else servers[::-1]:
-                topic(server, made)
-                touch_memory(size * records * 2)
-                figures[name, server.name].append(produce(server, size, records, made))
-                if size == CONSUMED_SIZE:
-                    figures[CONSUME_LINE, server.name].append(consume(server, size, records, made))
-            for server in servers:
-                drop(server, made)
-    return figures
-
-
-def report(figures: dict, ours: str, theirs: str) -> None:
+def report(bench: Bench) -> None:
     print("| line | Stratalog | Apache Kafka | ratio |\n|---|---|---|---|")
-    for name in dict.fromkeys(key[0] for key in figures):
-        for index, (unit, digits) in enumerate((("MB/s", 0), ("CPU s/GB", 2))):
-            mine = [figure[index] for figure in figures[name, ours]]
-            peer = [figure[index] for figure in figures[name, theirs]]
-            ratios = [a / b for a, b in zip(mine, peer, strict=True)]
-            print(
-                f"| {name}, {unit} | {spread(mine, digits)} | {spread(peer, digits)} | {spread(ratios, 2)} |"
-            )
+    for line, by in bench.figures.items():
+        ours, theirs = by[OURS], by[THEIRS]
+        ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+        print(f"| {line} | {spread(ours)} | {spread(theirs)} | {spread(ratios, 2)} |")
 
 
-def spread(values: list[float], digits: int) -> str:
+def spread(values: list[float], digits: int | None = None) -> str:
     low, middle, high = min(values), statistics.median(values), max(values)
+    if digits is None:
+        digits = 0 if middle >= 100 else 1 if middle >= 10 else 2 if middle >= 0.1 else 3
+    if len(values) == 1:
+        return f"{middle:.{digits}f}"
     return f"{middle:.{digits}f} ({low:.{digits}f}-{high:.{digits}f})"
+
+
+PREPARE = {OURS: lambda _directory: product_command(), THEIRS: prepare_kafka}
+OWN = {FIRST: starts, WIDE: wide_starts, MEMORY: memory}
 
 
 def main() -> None:
@@ -157,25 +291,26 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--warm-gb", type=float, default=4)
-    parser.add_argument("--only", default="", help="lines whose name has this in it")
+    parser.add_argument("--only", action="append", default=[], metavar="LINE")
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--list", action="store_true", help="the lines' names")
     chosen = parser.parse_args()
-    scratch = Path(tempfile.mkdtemp(prefix="bench-"))
-    try:
-        with strata(scratch / "strata") as ours, kafka(scratch / "kafka") as theirs:
-            figures = rounds([ours, theirs], chosen.rounds, chosen.warm_gb, chosen.only)
-            report(figures, ours.name, theirs.name)
-            print(
-                f"| resident after the load, MB | {ours.resident_mb():.0f} | {theirs.resident_mb():.0f} | "
-                f"{ours.resident_mb() / theirs.resident_mb():.2f} |"
-            )
-        starts = [(first_record(strata), first_record(kafka)) for _ in range(chosen.rounds)]
-        mine, peer = [a for a, _ in starts], [b for _, b in starts]
-        print(
-            f"| start to first acknowledged record, s | {spread(mine, 2)} | {spread(peer, 2)} | "
-            f"{spread([a / b for a, b in starts], 2)} |"
-        )
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    if chosen.list:
+        print("\n".join([*RUNNING, *OWN]))
+        return
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as scratch:
+        bench = Bench(chosen.rounds, chosen.scale, chosen.only, Path(scratch))
+        running(bench, chosen.warm_gb)
+        for name, line in OWN.items():
+            if bench.wants(name):
+                line(bench)
+    load_average = ", ".join(f"{one:.1f}" for one in os.getloadavg())
+    print(
+        f"{time.strftime('%Y-%m-%d')}, {chosen.rounds} rounds, {os.cpu_count()} cores, load {load_average}, "
+        f"{(time.monotonic() - begun) / 60:.0f} minutes\n"
+    )
+    report(bench)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ In: a scratch directory. Out: servers with an address, CPU seconds, memory. It e
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,7 +20,8 @@ import psutil
 from tests.compat.tools import fetching, java, kafka_lib
 
 RDKAFKA = "node-rdkafka@3.6.1"
-START_TIMEOUT_S = 60
+START_TIMEOUT_S = 120
+STOP_TIMEOUT_S = 60
 KAFKA_OPTIONS = [
     "-Xms1g",
     "-Xmx1g",
@@ -49,12 +51,19 @@ class Server:
         return psutil.Process(self.process.pid).memory_info().rss / 1e6
 
     def stop(self) -> None:
+        if self.process.poll() is not None:
+            return
         self.process.send_signal(signal.SIGTERM)
         try:
-            self.process.wait(30)
+            self.process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+    def kill(self) -> None:
+        """As `kill -9`."""
+        self.process.kill()
+        self.process.wait()
 
 
 def free_port() -> int:
@@ -91,9 +100,10 @@ def product_command() -> str:
 
 @contextmanager
 def strata(directory: Path, **settings: str):
-    """Our broker, ready to serve."""
+    """Our broker, ready to serve; with its own data where it ran in the directory before."""
     ready = directory / "ready.json"
     directory.mkdir(parents=True, exist_ok=True)
+    ready.unlink(missing_ok=True)
     values = {
         "node.id": "1",
         "log.dirs": str(directory / "data"),
@@ -113,10 +123,35 @@ def strata(directory: Path, **settings: str):
 
 @contextmanager
 def kafka(directory: Path):
-    """Apache Kafka, formatted and serving."""
+    """Apache Kafka, formatted and serving; with its own data and ports where it ran in the directory before."""
+    prepare_kafka(directory)
+    properties = directory / "server.properties"
+    (port,) = re.findall(r"PLAINTEXT://127.0.0.1:(\d+)", properties.read_text())
+    with (directory / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [*java_command(), "kafka.Kafka", str(properties)],
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+        )
+    try:
+        wait_until(lambda: accepts(int(port)), process, directory / "log")
+        yield Server("Apache Kafka", int(port), process)
+    finally:
+        Server("Apache Kafka", 0, process).stop()
+
+
+def java_command() -> list[str]:
+    return [java(), *KAFKA_OPTIONS, "-cp", f"{kafka_lib()}/*"]
+
+
+def prepare_kafka(directory: Path) -> None:
+    """Choose ports and format the data directory, unless that was done."""
+    properties = directory / "server.properties"
+    if properties.exists():
+        return
     directory.mkdir(parents=True, exist_ok=True)
     port, controller = free_port(), free_port()
-    properties = directory / "server.properties"
     properties.write_text(
         f"process.roles=broker,controller\nnode.id=1\nlog.dirs={directory / 'data'}\n"
         f"listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}\n"
@@ -125,23 +160,13 @@ def kafka(directory: Path):
         # Deleted topics go at once, as ours do: neither keeps page cache of an earlier round.
         "group.initial.rebalance.delay.ms=0\nlog.segment.delete.delay.ms=0\n"
     )
-    run = [java(), *KAFKA_OPTIONS, "-cp", f"{kafka_lib()}/*"]
-    storage = [*run, "kafka.tools.StorageTool"]
+    storage = [*java_command(), "kafka.tools.StorageTool"]
     made = subprocess.run(
         [*storage, "random-uuid"], capture_output=True, text=True, check=True, timeout=60
     )
     cluster = made.stdout.split()[-1]
     formatted = [*storage, "format", "-t", cluster, "-c", str(properties), "--standalone"]
     subprocess.run(formatted, capture_output=True, check=True, timeout=60)
-    with (directory / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [*run, "kafka.Kafka", str(properties)], stdout=log, stderr=log, stdin=subprocess.DEVNULL
-        )
-    try:
-        wait_until(lambda: accepts(port), process, directory / "log")
-        yield Server("Apache Kafka", port, process)
-    finally:
-        Server("Apache Kafka", 0, process).stop()
 
 
 def accepts(port: int) -> bool:

@@ -1,0 +1,235 @@
+"""Load for a broker, the same for both: librdkafka's generator, and our own for many connections.
+
+In: a running server and a topic. Out: figures as the client saw them. The generators are compiled: nothing here may be
+what a broker waits for.
+"""
+
+import os
+import re
+import socket
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from struct import Struct
+
+from tests.compat.tools import fetching
+
+from bench.peers import Server, rdkafka_performance
+from stratalog.wire.messages import decode_response, encode_request, request
+from stratalog.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+from stratalog.wire.records import Record, build_batch
+
+PRODUCE, PRODUCE_VERSION = 0, 7
+FETCH, FETCH_VERSION = 1, 11
+TIMEOUT_S = 300
+BATCH_BYTES_MAX = 1_000_000  # librdkafka's message.max.bytes
+RECORD_BYTES = 12  # of a record beside its value, at most
+MANY = "sticky.partitioning.linger.ms=0"
+"""librdkafka's option that spreads records over all partitions instead of one after the other."""
+_LENGTH = Struct(">i")
+_OFFSET = 0x0123456789ABCDEF
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Megabytes per second, records per second and broker CPU seconds per gigabyte."""
+
+    rate: float
+    records: float
+    cpu: float
+
+
+@cache
+def generator() -> Path:
+    """bench/load.c, compiled into the cache."""
+    source = Path(__file__).with_name("load.c")
+    with fetching("load") as built:
+        if not built.exists() or built.stat().st_mtime < source.stat().st_mtime:
+            subprocess.run(
+                [os.environ.get("CC", "cc"), "-O2", "-o", str(built), str(source)],
+                check=True,
+                timeout=60,
+            )
+        return built
+
+
+def rdkafka(server: Server, *options: str) -> tuple[str, float]:
+    """rdkafka_performance's output and the broker's CPU seconds meanwhile."""
+    before = server.cpu_seconds()
+    done = subprocess.run(
+        [str(rdkafka_performance()), "-b", server.address, "-u", "-q", *options],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert "|" in done.stdout, done.stdout[-500:] + done.stderr[-500:]
+    return done.stdout, server.cpu_seconds() - before
+
+
+def figure(output: str, cpu: float) -> Figure:
+    """The last line of rdkafka_performance's table."""
+    rows = [
+        re.split(r"\s*\|\s*", line.strip("| \n"))
+        for line in output.splitlines()
+        if line.startswith("|")
+    ]
+    last = [row for row in rows if row[0].strip().isdigit()][-1]
+    seconds, count, size = float(last[0]) / 1000, float(last[1]), float(last[2])
+    return Figure(size / 1e6 / seconds, count / seconds, cpu / (size / 1e9))
+
+
+def produce(server: Server, topic: str, size: int, count: int, *options: str) -> Figure:
+    """One producer, acks=1, `count` records of `size` bytes."""
+    return figure(
+        *rdkafka(
+            server,
+            *("-P", "-t", topic, "-s", str(size), "-c", str(count), "-a", "1"),
+            *("-X", "linger.ms=5", "-X", "queue.buffering.max.messages=1000000"),
+            *options,
+        )
+    )
+
+
+def consume(server: Server, topic: str, count: int) -> Figure:
+    """One consumer of partition 0 from its beginning."""
+    return figure(
+        *rdkafka(
+            server,
+            *("-C", "-t", topic, "-p", "0", "-o", "beginning", "-c", str(count)),
+            *("-X", "fetch.message.max.bytes=1048576", "-X", "queued.min.messages=1000000"),
+        )
+    )
+
+
+def latencies(server: Server, topic: str, per_second: int, seconds: float) -> tuple[float, float]:
+    """p50 and p99 in ms from handing a record to the producer to its acknowledgement (linger.ms=0)."""
+    with tempfile.NamedTemporaryFile(prefix="bench-latency-") as told:
+        rdkafka(
+            server,
+            *("-P", "-t", topic, "-s", "100", "-a", "1", "-X", "linger.ms=0", "-l"),
+            *("-A", told.name, "-r", str(per_second), "-c", str(round(per_second * seconds))),
+        )
+        lines = Path(told.name).read_text().split()
+    # The first connect and ask for metadata.
+    each = [int(line) / 1000 for line in lines if line.isdigit()][per_second // 2 :]
+    assert len(each) > per_second * seconds / 2, f"{len(each)} latencies"
+    cuts = statistics.quantiles(each, n=100)
+    return cuts[49], cuts[98]
+
+
+def batch(size: int, records: int, timestamp_ms: int) -> bytes:
+    """A batch of `records` records of `size` bytes."""
+    return bytes(build_batch([Record(0, timestamp_ms, None, bytes(size))] * records))
+
+
+def produce_frame(topic: str, partitions: Iterable[int], records: bytes) -> bytes:
+    """A whole produce request, acks=1, with the same batch for each partition."""
+    parts = [ProducePartition(index, memoryview(records)) for index in partitions]
+    body = ProduceRequest(None, 1, 30_000, [ProduceTopic(topic, None, parts)])
+    return b"".join(encode_request(PRODUCE, PRODUCE_VERSION, 1, "bench", body))
+
+
+def fetch_frame(topic: str) -> tuple[bytes, int]:
+    """A fetch of partition 0 as librdkafka asks it, without a session, and where its offset is."""
+    types = request(FETCH, FETCH_VERSION)
+    partition = types.FetchPartition(
+        partition=0,
+        current_leader_epoch=-1,
+        fetch_offset=_OFFSET,
+        last_fetched_epoch=-1,
+        log_start_offset=-1,
+        partition_max_bytes=1 << 20,
+    )
+    body = types.FetchRequest(
+        replica_id=-1,
+        max_wait=500,
+        min_bytes=1,
+        max_bytes=50 << 20,
+        isolation_level=0,
+        session_id=0,
+        session_epoch=-1,
+        topics=[types.FetchTopic(topic=topic, topic_id=None, partitions=[partition])],
+        forgotten_topics_data=[],
+        rack_id="",
+    )
+    frame = b"".join(encode_request(FETCH, FETCH_VERSION, 1, "bench", body))
+    return frame, frame.index(_OFFSET.to_bytes(8, "big"))
+
+
+def once(server: Server, topic: str, partitions: int, records: bytes) -> None:
+    """Append the batch to every partition; those that are not led yet are asked again."""
+    missing = list(range(partitions))
+    with socket.create_connection(("127.0.0.1", server.port), 60) as connection:
+        for _ in range(600):
+            connection.sendall(produce_frame(topic, missing, records))
+            answer = b""
+            while len(answer) < 4 or len(answer) - 4 < _LENGTH.unpack_from(answer)[0]:
+                more = connection.recv(1 << 20)
+                assert more, "the connection was closed"
+                answer += more
+            _correlation, body = decode_response(PRODUCE, PRODUCE_VERSION, memoryview(answer)[4:])
+            told = body.responses[0].partition_responses
+            missing = [one.index for one in told if one.error_code]
+            if not missing:
+                return
+            time.sleep(0.1)
+    raise SystemExit(f"{server.name}: {len(missing)} partitions of {topic} are not led")
+
+
+def many_producers(
+    server: Server, topic: str, connections: int, seconds: float
+) -> tuple[float, float]:
+    """Requests per second and broker CPU ms per request: one record of 100 B each, one in flight each."""
+    frame = produce_frame(topic, range(1), batch(100, 1, round(time.time() * 1000)))
+    before = server.cpu_seconds()
+    answers, took = _generate("produce", server, seconds, connections, [frame], "1")
+    return answers / took, (server.cpu_seconds() - before) * 1000 / answers
+
+
+def made_batches(server: Server, topic: str, size: int, seconds: float) -> Figure:
+    """One producer of full batches that were made before, five requests in flight: nobody waits for the client."""
+    records = BATCH_BYTES_MAX // (size + RECORD_BYTES)
+    frame = produce_frame(topic, range(1), batch(size, records, round(time.time() * 1000)))
+    before = server.cpu_seconds()
+    answers, took = _generate("produce", server, seconds, 1, [frame], "5")
+    count = answers * records
+    rate = count * size / 1e6 / took
+    return Figure(rate, count / took, (server.cpu_seconds() - before) / (count * size / 1e9))
+
+
+def tail_consumers(
+    server: Server, topic: str, consumers: int, seconds: float
+) -> tuple[float, float]:
+    """MB/s delivered and broker CPU seconds per GB: ten records of 1 KiB once all consumers have the last ones."""
+    frame = produce_frame(topic, range(1), batch(1024, 10, round(time.time() * 1000)))
+    fetch, at = fetch_frame(topic)
+    before = server.cpu_seconds()
+    _rounds, took, delivered = _generate(
+        "tail", server, seconds, consumers, [frame, fetch], str(at)
+    )
+    return delivered / 1e6 / took, (server.cpu_seconds() - before) / (delivered / 1e9)
+
+
+def _generate(
+    what: str, server: Server, seconds: float, connections: int, frames: list[bytes], *more: str
+) -> list[float]:
+    with tempfile.TemporaryDirectory(prefix="bench-load-") as scratch:
+        paths = []
+        for number, frame in enumerate(frames):
+            paths.append(Path(scratch) / str(number))
+            paths[-1].write_bytes(frame)
+        done = subprocess.run(
+            [*map(str, (generator(), what, server.port, seconds, connections, *paths)), *more],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    return [float(word) for word in done.stdout.split()]
