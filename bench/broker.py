@@ -166,7 +166,12 @@ def running(bench: Bench, warm_gb: float) -> None:
 
 def first_record(server: Server, topic: str) -> None:
     """Return once a record is acknowledged."""
-    options = {"retry.backoff.ms": 10, "reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 20, "log_level": 2}
+    options = {
+        "retry.backoff.ms": 10,
+        "reconnect.backoff.ms": 10,
+        "reconnect.backoff.max.ms": 20,
+        "log_level": 2,
+    }
     producer = Producer({"bootstrap.servers": server.address, "acks": 1, "linger.ms": 0, **options})
     acknowledged = []
     producer.produce(
