@@ -62,11 +62,8 @@ def test_roll_and_flush_have_relatives_too() -> None:
 
 def test_every_setting_of_a_topic_that_counts_is_in_the_value() -> None:
     fields = {name.replace(".", "_") for name, t in TOPIC_SETTINGS.items() if not t.setting.inert}
-    # The first is the broker's alone; the second is kept for the broker that will re-encode.
-    assert fields == set(LogConfig.__dataclass_fields__) - {
-        "producer_id_expiration_ms",
-        "compression_type",
-    }
+    # That one is the broker's alone.
+    assert fields == set(LogConfig.__dataclass_fields__) - {"producer_id_expiration_ms"}
 
 
 def test_every_synonym_with_an_effect_is_a_setting_of_the_broker() -> None:
