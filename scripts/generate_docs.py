@@ -26,12 +26,12 @@ from stratalog.config.broker_settings import BROKER_SETTINGS
 from stratalog.config.kafka_only import KAFKA_ONLY
 from stratalog.config.kinds import Kind, Setting
 from stratalog.config.topic_settings import TOPIC_SETTINGS
+from stratalog.console.metrics import METRICS
 
 TOP = Path(__file__).resolve().parent.parent
 SOURCE = TOP / "src" / "stratalog"
 NOTICE = "<!-- Written by scripts/generate_docs.py; change the code, then run it. -->\n"
 LEVELS = ("debug", "info", "warning", "error", "critical")
-METRIC_KINDS = ("Counter", "Gauge", "Histogram", "Summary", "Info")
 
 
 def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
@@ -190,38 +190,26 @@ def log_events() -> list[tuple[str, ...]]:
     return sorted(rows)
 
 
-def metric_rows() -> list[tuple[str, ...]]:
-    """(name, kind, meaning, module) of every metric that the product makes."""
-    rows = set()
-    for path in SOURCE.rglob("*.py"):
-        text = path.read_text()
-        if "prometheus_client" not in text:
-            continue
-        for call in calls_in(ast.parse(text)):
-            kind = ast.unparse(call.func).rpartition(".")[2]
-            if kind in METRIC_KINDS and (name := first_text(call)):
-                help_text = (
-                    call.args[1].value
-                    if len(call.args) > 1 and isinstance(call.args[1], ast.Constant)
-                    else ""
-                )
-                rows.add(
-                    (f"`{name}`", kind.lower(), str(help_text), path.relative_to(SOURCE).as_posix())
-                )
-    return sorted(rows)
-
-
 def metrics() -> str:
     """docs/metrics.md."""
-    made = metric_rows()
-    figures = (
-        table(("name", "kind", "meaning", "made in"), made) if made else "None is exported yet.\n"
-    )
+    made: list[tuple[str, ...]] = [
+        (
+            f"`{metric.name}`",
+            metric.kind.value,
+            " ".join(f"`{label}`" for label in metric.labels),
+            metric.meaning,
+        )
+        for metric in METRICS
+    ]
+    figures = table(("name", "kind", "labels", "meaning"), made)
     events = table(("event", "level", "fields", "logged in"), log_events())
     return f"""# Metrics and log events
 
 {NOTICE}
 ## Metrics
+
+Served at `/metrics` of `console.listener` in Prometheus' text format, with prometheus_client's `process_*` (memory,
+CPU, files) beside them. How to scrape and what to alert on: [monitoring.md](monitoring.md).
 
 {figures}
 ## Log events

@@ -22,6 +22,7 @@ WRITTEN_BY_HAND = (
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "docs/formats.md",
+    "docs/monitoring.md",
     "docs/testing.md",
 )
 

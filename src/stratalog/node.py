@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -28,6 +28,7 @@ from stratalog.broker.hosting import Hosting
 from stratalog.broker.partition import HostedPartition
 from stratalog.broker.storage import claim
 from stratalog.broker.tiering import Tiering
+from stratalog.broker.timed_disk import TimedDisk
 from stratalog.config import BrokerConfig, Listener
 from stratalog.errors import Rejected, UserError
 from stratalog.metadata.delta import Delta
@@ -36,10 +37,15 @@ from stratalog.ports import Disk, Outside
 from stratalog.ports import Listener as Bound
 from stratalog.wire.frames import SCRATCH_BYTES
 
+if TYPE_CHECKING:
+    from stratalog.console.server import Console
+
 _DRAIN_S: Final = 2.0
 _DRAIN_STEP_S: Final = 0.01
 _IDLE_CONNECTIONS_S: Final = 10.0
 _IDLE_FILES_S: Final = 60.0
+_SLOW_DISKS_S: Final = 10.0
+_SLOW_DISK_NS: Final = 1_000_000_000
 _EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, not bound
 
 
@@ -51,6 +57,7 @@ class Ready:
     host: str
     port: int
     pid: int
+    console_port: int | None = None
 
 
 class Node:
@@ -65,6 +72,9 @@ class Node:
         self.on_broken: Callable[[BaseException], None] = lambda _error: None
         """Told of every failure of background work, which is always a bug."""
         self._disks: list[tuple[str, Disk]] = []
+        self._watches: list[TimedDisk] = []
+        self._console: Console | None = None
+        self._is_stopping = False
         self._stopping: list[Callable[[], Awaitable[None]]] = []
         self._connections: set[Connection] = set()
         self._bound: list[Bound] = []
@@ -77,6 +87,7 @@ class Node:
 
         `stop` must be called after it, whether it succeeded or not.
         """
+        console_port = await self._open_console()
         for path in self.config.log_dirs:
             self._disks.append((path, self._open(path)))
         cluster_id, directory_ids = claim(self._disks, self.node_id, self.outside.entropy)
@@ -116,12 +127,14 @@ class Node:
         for directory in self.directories:
             self._keep(directory)
         self._repeat(self._close_idle_connections, _IDLE_CONNECTIONS_S)
+        self._repeat(self._tell_slow_disks, _SLOW_DISKS_S)
         first = endpoints[0]
         self._log.info("serving", node=self.node_id, cluster=cluster_id, port=first.port)
-        return Ready(self.node_id, first.host, first.port, os.getpid())
+        return Ready(self.node_id, first.host, first.port, os.getpid(), console_port)
 
     async def stop(self) -> None:
         """Stop accepting, let requests in hand end, close every log cleanly."""
+        self._is_stopping = True
         for bound in self._bound:
             await bound.close()
         await self._finish_connections()
@@ -133,7 +146,38 @@ class Node:
         if not self.directories:
             for _path, disk in self._disks:
                 disk.close()
+        if self._console is not None:
+            await self._console.close()
         self._log.info("stopped", node=self.node_id)
+
+    async def _open_console(self) -> int | None:
+        """Before anything is loaded: who asks is told that the node is starting."""
+        address = self.config.console
+        if address is None:
+            return None
+        # What serves it costs a quarter of a second and some megabytes: nothing where nobody wants it.
+        from stratalog.console.server import Console  # noqa: PLC0415
+        from stratalog.console.watched import Watched  # noqa: PLC0415
+
+        host, port = address
+        self._console = Console(
+            Watched(
+                clock=self.outside.clock,
+                broker=lambda: self.broker,
+                directories=lambda: self.directories,
+                disks=lambda: self._watches,
+                connections=lambda: len(self._connections),
+                stopping=lambda: self._is_stopping,
+            )
+        )
+        try:
+            bound = await self._console.open(self.outside.network, host, port)
+        except OSError as error:
+            raise UserError(
+                f"console.listener: cannot listen on {host}:{port}: {error.strerror or error}"
+            ) from error
+        self._log.info("console", host=host, port=bound)
+        return bound
 
     async def _finish_connections(self) -> None:
         """Answer what was asked; who waits for something that may never come is let go at once."""
@@ -173,9 +217,12 @@ class Node:
 
     def _open(self, path: str) -> Disk:
         try:
-            return self.outside.disk(path)
+            disk = self.outside.disk(path)
         except OSError as error:
             raise UserError(f"log directory {path}: {error.strerror or error}") from error
+        watch = TimedDisk(path, disk, self.outside.clock.elapsed_ns)
+        self._watches.append(watch)
+        return watch.as_disk()
 
     def _metadata_directory(self) -> LogDirectory:
         wanted = self.config.metadata_log_dir
@@ -247,9 +294,16 @@ class Node:
     def _opened(self, connection: Connection) -> bool:
         if len(self._connections) >= self.config.int("max.connections"):
             self._log.warning("connection refused: max.connections", peer=connection.peer)
+            self._count_connection(accepted=False)
             return False
+        self._count_connection(accepted=True)
         self._connections.add(connection)
         return True
+
+    def _count_connection(self, *, accepted: bool) -> None:
+        assert self.broker is not None
+        self.broker.figures.connections_accepted += accepted
+        self.broker.figures.connections_refused += not accepted
 
     async def _close_idle_connections(self) -> None:
         limit_s = self.config.int("connections.max.idle.ms") / 1000
@@ -257,6 +311,18 @@ class Node:
         for connection in list(self._connections):
             if limit_s >= 0 and connection.is_idle and now - connection.active_s > limit_s:
                 connection.close()
+
+    async def _tell_slow_disks(self) -> None:
+        for watch in self._watches:
+            took_ns, operation, file = watch.take_slowest()
+            if took_ns >= _SLOW_DISK_NS:
+                self._log.warning(
+                    "slow disk",
+                    path=watch.path,
+                    operation=operation,
+                    file=file,
+                    ms=took_ns // 1_000_000,
+                )
 
     def _keep(self, directory: LogDirectory) -> None:
         """What a directory needs now and then, each on its own: a stalled drive holds up nobody else's."""

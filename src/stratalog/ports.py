@@ -147,9 +147,12 @@ class Workers(Protocol):
 
 
 class Clock(Protocol):
-    """Wall time. Durations come from the event loop's own `time()`."""
+    """Wall time. What is decided by a duration takes it from the event loop's own `time()`."""
 
     def now_ms(self) -> int: ...
+
+    def elapsed_ns(self) -> int:
+        """Nanoseconds since some moment, on a clock that nobody sets: for measuring, from any thread."""
 
 
 class Entropy(Protocol):

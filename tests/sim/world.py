@@ -30,6 +30,9 @@ class SimClock:
     def now_ms(self) -> int:
         return START_MS + self.step_ms + int(asyncio.get_running_loop().time() * 1000)
 
+    def elapsed_ns(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1_000_000_000)
+
 
 class SimEntropy:
     """Chance from the seed."""

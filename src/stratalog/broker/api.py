@@ -13,7 +13,7 @@ from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any
 
 from stratalog.broker.connection import Answer, Later
-from stratalog.errors import ErrorCode
+from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages import (
     Request,
     RequestHeader,
@@ -74,13 +74,17 @@ class Dispatcher:
         self._apis = apis
         self._listener = listener
         self._served = {api.key: api.served for api in apis.values()}
+        self._figures = broker.figures.requests
+        self._elapsed_ns = broker.clock.elapsed_ns
 
     def serve(self, peer: str, frame: memoryview) -> Answer | Later:
         """Answer one frame. Raises `Rejected` where the connection must be closed."""
+        began_ns = self._elapsed_ns()
         try:
             request = decode_request(frame, self._served)
-        except UnsupportedVersion as error:
-            if error.request_header.api_key == API_VERSIONS:
+        except Rejected as error:
+            self._figures.refused(error.code)
+            if isinstance(error, UnsupportedVersion) and _asks_for_versions(error):
                 return self._unsupported_api_versions(error.request_header)
             raise
         call = Call(
@@ -94,8 +98,16 @@ class Dispatcher:
         )
         result = self._apis[request.api_key].handle(call)
         if isinstance(result, asyncio.Future) or iscoroutine(result):
-            return Later(result, lambda body: _encode(request, body))
-        return _encode(request, result)
+            return Later(result, lambda body: self._answer(request, body, began_ns))
+        return self._answer(request, result, began_ns)
+
+    def _answer(self, request: Request, body: Any, began_ns: int) -> Answer:
+        """Encode and count. The time runs from the request's turn on its connection to its answer's."""
+        answer = None
+        if body is not None:
+            answer = encode_response(request.api_key, request.version, request.correlation_id, body)
+        self._figures.answered(request.api_key, body, self._elapsed_ns() - began_ns)
+        return answer
 
     def _unsupported_api_versions(self, header: RequestHeader) -> Answer:
         """The answer to a newer ApiVersions than ours: version 0, with what we do serve (KIP-511)."""
@@ -116,7 +128,5 @@ def advertised(reply: Any, apis: dict[int, Api]) -> list[Any]:
     ]
 
 
-def _encode(request: Request, body: Any) -> Answer:
-    if body is None:
-        return None
-    return encode_response(request.api_key, request.version, request.correlation_id, body)
+def _asks_for_versions(error: UnsupportedVersion) -> bool:
+    return error.request_header.api_key == API_VERSIONS

@@ -13,6 +13,7 @@ from uuid import UUID
 from stratalog.broker.api import Api
 from stratalog.broker.apis import APIS
 from stratalog.broker.cluster_metadata import ClusterMetadata
+from stratalog.broker.figures import BrokerFigures
 from stratalog.broker.groups import OFFSETS_TOPIC, Groups
 from stratalog.broker.hosting import Hosting
 from stratalog.broker.partition import HostedPartition
@@ -62,6 +63,7 @@ class Broker:
         self.apis: dict[int, Api] = dict(APIS)
         """By key, this broker's own: whoever tests clients may put another answer in front of a handler."""
         self.config = config
+        self.figures = BrokerFigures(self.apis)
         self.clock = outside.clock
         self.node_id = config.int("node.id")
         self.cluster_id = metadata.cluster_id

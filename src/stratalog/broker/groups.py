@@ -5,7 +5,7 @@ In: what group handlers ask. Out: answers, once what they decided is committed. 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
@@ -38,6 +38,7 @@ from stratalog.coordinators.messages import (
     SyncGroupAnswer,
 )
 from stratalog.coordinators.placement import partition_for
+from stratalog.coordinators.records import KeptOffset
 from stratalog.coordinators.turn import GroupSettings
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.ports import Clock, Entropy
@@ -150,6 +151,16 @@ class Groups:
         ]
         return [group for groups in asked for group in await groups]
 
+    @property
+    def is_loading(self) -> bool:
+        """Whether some groups are not known yet."""
+        return bool(self._loading)
+
+    def committed(self) -> Iterator[tuple[str, list[tuple[str, int, KeptOffset]]]]:
+        """Each group that this broker coordinates and its committed offsets, as `GroupShard.committed`."""
+        for shard in list(self._shards.values()):
+            yield from shard.committed()
+
     def forget_topics(self, deleted: Mapping[str, UUID]) -> None:
         """End the offsets of deleted topics (name -> id) in all groups, in the background."""
         for shard in self._shards.values():
@@ -247,6 +258,9 @@ class _Shard:
         if not isinstance(error, Rejected):
             identity = str(self.partition.identity)
             self._log.error("group step failed", partition=identity, exc_info=error)
+
+    def committed(self) -> Iterator[tuple[str, list[tuple[str, int, KeptOffset]]]]:
+        return self._machine.committed()
 
     def fetch_offsets(self, request: OffsetFetch) -> "asyncio.Future[OffsetFetchAnswer]":
         return self.look(lambda shard: shard.fetch_offsets(request))

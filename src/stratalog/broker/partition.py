@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 import structlog
 
 from stratalog.broker.directory import Done, Failure, LogDirectory
+from stratalog.broker.figures import PartitionFigures
 from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.log.effects import Effect, Program, Read
 from stratalog.log.partition_log import Appended, PartitionLog, ReadPlan, Slices
@@ -88,6 +89,9 @@ class HostedPartition:
         self.directory = directory
         self.replica = replica
         self.deleted = False
+        self.figures = PartitionFigures()
+        self.hosted_from = log.log_end_offset
+        """Where the log ended when it came here: what is above came in since."""
         self.watching: set[FetchWait] = set()
         self.wakes = 0
         """How often waiting fetches were told to look again: one that was not waiting yet compares."""
@@ -136,6 +140,7 @@ class HostedPartition:
         if flush:
             effects = (*effects, *log.flush())
         self.directory.perform(effects, self._performed)
+        self.figures.bytes_in += appended.size
         self._decided.append(_Append(appended, len(log.segments) != segments, then))
         return appended
 

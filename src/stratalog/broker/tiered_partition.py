@@ -199,6 +199,9 @@ class TieredPartition:
         finally:
             log.mark_tiered(self.tier.tiered_end)
         await self._keep_manifest()
+        done = [one for one in infos if before < one.next_offset <= self.tier.tiered_end]
+        hosted.figures.copied_segments += len(done)
+        hosted.figures.copied_bytes += sum(one.size for one in done)
         self._log.info("segments tiered", first=before, end=self.tier.tiered_end)
 
     async def _keep_manifest(self) -> None:

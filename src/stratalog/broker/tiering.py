@@ -154,6 +154,8 @@ class Tiering:
         data = await self._reading(hosted, read, segment)
         first = next_offset = offset
         cut = 0
+        hosted.figures.remote_reads += 1
+        hosted.figures.remote_bytes += len(data)
         for position, header in scan(data):
             if header.base_offset >= end_offset:
                 break
@@ -195,8 +197,10 @@ class Tiering:
         try:
             return await self._reader.submit(call)
         except Unavailable as error:
+            hosted.figures.remote_errors += 1
             raise Rejected(ErrorCode.kafka_storage_error, str(error)) from error
         except Corrupt as error:
+            hosted.figures.remote_errors += 1
             self._log.error(
                 "tiered segment unreadable",
                 partition=str(hosted.identity),
@@ -204,6 +208,11 @@ class Tiering:
                 reason=str(error),
             )
             raise Rejected(ErrorCode.corrupt_message, str(error)) from error
+
+    def known(self, hosted: HostedPartition) -> PartitionTier | None:
+        """Where the partition's offsets are in the bucket; None while that is not known."""
+        partition = self._partitions.get(hosted)
+        return partition.tier if partition is not None and partition.activated.is_set() else None
 
     async def _tier(self, hosted: HostedPartition) -> PartitionTier:
         """Where the partition's offsets are in the bucket; waits a while for its manifest after a start.

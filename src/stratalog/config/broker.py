@@ -16,7 +16,7 @@ from types import MappingProxyType
 from stratalog.config.broker_settings import BROKER_SETTINGS
 from stratalog.config.kafka_only import KAFKA_ONLY, KAFKA_ONLY_PREFIXES
 from stratalog.config.kinds import BadValue, Value
-from stratalog.config.listeners import Listener, parse_listener
+from stratalog.config.listeners import Listener, parse_address, parse_listener
 from stratalog.errors import UserError
 
 # What Kafka's start scripts and images read from the environment themselves: never settings of a broker.
@@ -174,6 +174,12 @@ class BrokerConfig:
     def tier_url(self) -> builtins.str:
         """The bucket, "" where the tier is off."""
         return self.str("tier.url")
+
+    @property
+    def console(self) -> tuple[builtins.str, builtins.int] | None:
+        """Host and port of the console; None where there is none."""
+        text = self.str("console.listener")
+        return parse_address(text) if text else None
 
     @property
     def listeners(self) -> tuple[Listener, ...]:

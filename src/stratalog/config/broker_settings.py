@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from stratalog.config.kinds import INT_MAX, Between, Dynamic, Kind, OneOf, Setting, Shaped
 from stratalog.config.listeners import (
+    check_address,
     check_directories,
     check_listeners,
     check_protocols,
@@ -224,6 +225,18 @@ GROUPS = (
     ),
 )
 
+CONSOLE = (
+    Setting(
+        "console.listener",
+        Kind.STRING,
+        "",
+        "Where `/metrics` (for Prometheus), `/healthz` and `/readyz` are served; empty: nowhere. Whoever "
+        "reaches it may read topic and group names: keep it to the hosts that watch.",
+        Shaped(check_address, "host:port or nothing; port 0 is a free port"),
+        ours=True,
+    ),
+)
+
 METADATA = (
     Setting(
         "metadata.log.max.record.bytes.between.snapshots",
@@ -321,4 +334,4 @@ def _table(*groups: tuple[Setting, ...]) -> Mapping[str, Setting]:
     return MappingProxyType(table)
 
 
-BROKER_SETTINGS = _table(NODE, TOPICS, CONNECTIONS, LOG_SETTINGS, GROUPS, METADATA, TIER)
+BROKER_SETTINGS = _table(NODE, TOPICS, CONNECTIONS, LOG_SETTINGS, GROUPS, CONSOLE, METADATA, TIER)

@@ -39,6 +39,19 @@ def parse_listener(text: str) -> Listener:
     return Listener(name.upper(), host[1:-1] if bracketed else host, int(port))
 
 
+def parse_address(text: str) -> tuple[str, int]:
+    """`host:port`, as in a listener; raises BadValue."""
+    listener = parse_listener(f"ADDRESS://{text}")
+    return listener.host, listener.port
+
+
+def check_address(texts: Sequence[str]) -> None:
+    """Raises BadValue unless the text is empty or `host:port`."""
+    (text,) = texts
+    if text:
+        parse_address(text)
+
+
 def check_listeners(texts: Sequence[str]) -> None:
     """Raises BadValue unless every item is a listener, and no name or fixed port comes twice."""
     listeners = [parse_listener(text) for text in texts]

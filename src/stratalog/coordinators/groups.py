@@ -15,7 +15,7 @@ Stable, change in `replay` only.
 Kafka: `GroupCoordinatorShard`, `GroupMetadataManager` (classic protocol).
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import islice
 from typing import Any, TypeVar
 from uuid import UUID
@@ -55,7 +55,7 @@ from stratalog.coordinators.rebalance import (
     on_sync_deadline,
     prepare,
 )
-from stratalog.coordinators.records import group_of, kept_offset
+from stratalog.coordinators.records import KeptOffset, group_of, kept_offset
 from stratalog.coordinators.states import GroupState
 from stratalog.coordinators.timers import Timers
 from stratalog.coordinators.turn import GroupSettings, TimerKey, TimerKind, Turn
@@ -192,6 +192,15 @@ class GroupShard:
             for one in groups
             if not wanted or one.state.value.lower() in wanted
         ]
+
+    def committed(self) -> Iterator[tuple[str, list[tuple[str, int, KeptOffset]]]]:
+        """Each group with committed offsets, and these by topic and partition.
+
+        As of when each group's turn comes: whoever looks may take its time between them.
+        """
+        self._check_loaded()
+        for group_id in list(self._offsets.group_ids()):
+            yield group_id, list(self._offsets.of_group(group_id))
 
     def next_deadline_ms(self) -> int | None:
         """When to call `tick`: no later than the next deadline, maybe before it. None: not loaded yet."""

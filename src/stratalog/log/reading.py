@@ -22,12 +22,15 @@ __all__ = [
     "Slices",
     "Tiered",
     "advance",
+    "batch_at",
     "offset_for_timestamp",
     "read_batches",
     "segment_at",
 ]
 
 _SCAN_BYTES: Final = 256 * 1024
+_HEADERS_BYTES: Final = 8 * 1024
+"""What one look for a batch reads at a time: index entries lie about half as far apart."""
 
 
 class Tiered(Exception):
@@ -148,6 +151,33 @@ def read_batches(
             break
         segment = _following(segments, segment)
     return Slices([], offset, offset)
+
+
+def batch_at(
+    segments: list[Segment], offset: int, end_offset: int
+) -> Program[tuple[Segment, int, BatchHeader] | None]:
+    """The batch that holds `offset` (or the next there is, below `end_offset`): its segment, its place and its header.
+
+    Reads headers and little more. Raises Corrupt where the files make no sense.
+    """
+    segment = segment_at(segments, offset)
+    while segment is not None and segment.base_offset < end_offset:
+        position = yield from _locate(segment, offset)
+        while position + HEADER_SIZE <= segment.readable:
+            size = min(_HEADERS_BYTES, segment.readable - position)
+            data = yield Read(segment.path, position, size)
+            assert isinstance(data, bytes)
+            at = 0
+            while at + HEADER_SIZE <= len(data):
+                header = _header(segment.path, data, at)
+                if header.next_offset > offset:
+                    return segment, position + at, header
+                at += header.size
+            if at == 0:
+                raise Corrupt(f"{segment.path} ends before byte {position + size}")
+            position += at
+        segment = _following(segments, segment)
+    return None
 
 
 def _locate(segment: Segment, offset: int) -> Generator[Read, Result, int]:

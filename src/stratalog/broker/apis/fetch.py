@@ -73,7 +73,8 @@ class _Collection:
         self.max_wait_ms = call.broker.milliseconds(request.max_wait)
         self.size = 0
         self._promised = 0  # what pending reads may bring
-        self.pending: list[tuple[int, int, asyncio.Task[_Read]]] = []
+        self.pending: list[tuple[int, int, HostedPartition, asyncio.Task[_Read]]] = []
+        self._filled: list[tuple[HostedPartition, int, Slices]] = []
         self._failed = False
         self._found: list[FetchedPartition] = []
         self._hosted: list[HostedPartition] = []
@@ -87,16 +88,17 @@ class _Collection:
     def start(self) -> None:
         """Gather what is at hand; reads that must wait (a cold page, the bucket) are left in `pending`."""
         self.size, self._failed, self._found, self._hosted, self._marks = 0, False, [], [], []
+        self._filled = []
         for place, (key, partition) in enumerate(self._fetch.asked):
             answer, room, slices = self._read(key, partition)
             self._found.append(answer)
-            if isinstance(slices, Slices):
-                self._fill(place, slices)
-            else:
+            if not isinstance(slices, Slices):
                 # All at once: each may wait for a drive or a bucket of its own.
                 self._promised += room
                 reading = asyncio.create_task(_read(slices))
-                self.pending.append((place, room, reading))
+                self.pending.append((place, room, self._hosted[-1], reading))
+            elif slices.buffers:
+                self._fill(place, self._hosted[-1], slices)
 
     async def finish(self) -> FetchResponse:
         """Wait for pending reads, and where they give too little, for more to come; then answer."""
@@ -119,6 +121,9 @@ class _Collection:
 
     def response(self) -> FetchResponse:
         """The answer with all that was gathered, in a session with what is news of it."""
+        for hosted, size, slices in self._filled:
+            hosted.figures.bytes_out += size
+            hosted.figures.messages_out += slices.next_offset - slices.first_offset
         answered = self._fetch.answer(self._found, self._call.broker.clock.now_ms())
         by_topic: dict[UUID | str, list[FetchedPartition]] = {}
         for place in answered.places:
@@ -134,18 +139,19 @@ class _Collection:
 
     async def _read_pending(self) -> None:
         pending, self.pending = self.pending, []
-        for place, room, reading in pending:
+        for place, room, hosted, reading in pending:
             found = await reading
             self._promised -= room
-            if isinstance(found, Slices):
-                self._fill(place, found)
-            else:
+            if not isinstance(found, Slices):
                 self._found[place] = self._refused(self._found[place].index, found)
+            elif found.buffers:
+                self._fill(place, hosted, found)
 
-    def _fill(self, place: int, slices: Slices) -> None:
-        if slices.buffers:
-            self._found[place] = replace(self._found[place], records=slices.buffers)
-            self.size += slices.size
+    def _fill(self, place: int, hosted: HostedPartition, slices: Slices) -> None:
+        size = slices.size
+        self._found[place] = replace(self._found[place], records=slices.buffers)
+        self._filled.append((hosted, size, slices))
+        self.size += size
 
     def _read(
         self, key: Key, partition: Any

@@ -1,0 +1,134 @@
+"""What a broker counts while it works, so that it can be told later.
+
+In: nanoseconds, bytes and answers, as they come. Out: running totals that only grow. It renders nothing, keeps no
+history and reads no clock: whoever counts brings the time.
+
+All of it is on the path of every request: a histogram is a list and a bisection, nothing is looked up by name, and
+whatever can be computed when somebody asks (offsets, sizes, lag) is not counted here.
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any, Final, get_args, get_type_hints
+
+from stratalog.errors import ErrorCode
+from stratalog.wire.produce import ProduceResponse
+
+_SECOND_NS: Final = 1_000_000_000
+_STEPS: Final = (1, 2, 5)
+BOUNDS_NS: Final = [step * 10**power for power in range(4, 10) for step in _STEPS] + [
+    10 * _SECOND_NS
+]
+"""Upper bounds of the histograms' buckets: 10 µs to 10 s, three in every decade."""
+NOT_DECODED: Final = -1
+"""Stands for the API of what was no request that is served."""
+
+
+class Histogram:
+    """Durations by bucket; the last bucket has what is beyond all bounds.
+
+    Two threads that count into one may lose a count between them, never more.
+    """
+
+    __slots__ = ("counts", "sum_ns")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS_NS) + 1)
+        self.sum_ns = 0
+
+    def observe(self, duration_ns: int) -> None:
+        """Count one."""
+        self.counts[bisect_left(BOUNDS_NS, duration_ns)] += 1
+        self.sum_ns += duration_ns
+
+
+class PartitionFigures:
+    """What went through one partition since it was hosted, in bytes and counts."""
+
+    __slots__ = (
+        "bytes_in",
+        "bytes_out",
+        "copied_bytes",
+        "copied_segments",
+        "messages_out",
+        "remote_bytes",
+        "remote_errors",
+        "remote_reads",
+    )
+
+    def __init__(self) -> None:
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.messages_out = 0
+        self.remote_reads = 0
+        self.remote_bytes = 0
+        self.remote_errors = 0
+        self.copied_bytes = 0
+        self.copied_segments = 0
+
+
+class RequestFigures:
+    """Requests by API, how long each took, and the errors in their answers."""
+
+    def __init__(self, api_keys: Iterable[int]) -> None:
+        self.durations: Mapping[int, Histogram] = {key: Histogram() for key in api_keys}
+        self.errors: Counter[tuple[int, int]] = Counter()
+        """(API key, error code) -> how often it was answered."""
+
+    def answered(self, api_key: int, body: Any, duration_ns: int) -> None:
+        """Count an answer: its time, and each error code in it but NONE."""
+        self.durations[api_key].observe(duration_ns)
+        if type(body) is ProduceResponse:  # the one asked for most: nothing but the loops
+            for topic in body.topics:
+                for partition in topic.partitions:
+                    if partition.error_code:
+                        self.errors[api_key, partition.error_code] += 1
+            return
+        kind: Any = type(body)
+        for path in _paths(kind):
+            holders = [body]
+            for name in path:
+                holders = [inner for one in holders for inner in getattr(one, name) or ()]
+            for one in holders:
+                if one.error_code:
+                    self.errors[api_key, int(one.error_code)] += 1
+
+    def refused(self, code: ErrorCode) -> None:
+        """Count a frame that was no request, or none that is served."""
+        self.errors[NOT_DECODED, code.value] += 1
+
+
+class BrokerFigures:
+    """All that one broker counts beside its partitions."""
+
+    def __init__(self, api_keys: Iterable[int]) -> None:
+        self.requests = RequestFigures(api_keys)
+        self.connections_accepted = 0
+        self.connections_refused = 0
+
+
+@cache
+def _paths(body: Any) -> tuple[tuple[str, ...], ...]:
+    """The ways from an answer to whatever in it has an error code: names of sequences, outermost first."""
+    return tuple(_search(body, ()))
+
+
+def _search(kind: type, above: tuple[str, ...]) -> Iterable[tuple[str, ...]]:
+    if not hasattr(kind, "__annotations__"):
+        return
+    for name, hint in get_type_hints(kind).items():
+        if name == "error_code":
+            yield above
+        for inner in _classes_in(hint):
+            yield from _search(inner, (*above, name))
+
+
+def _classes_in(hint: Any) -> Iterable[type]:
+    """What a sequence, or one that may be missing, holds."""
+    for inner in get_args(hint):
+        if isinstance(inner, type) and hasattr(inner, "__annotations__") and inner is not ErrorCode:
+            yield inner
+        else:
+            yield from _classes_in(inner)

@@ -1,0 +1,269 @@
+"""One scrape: everything a node can tell, metric by metric.
+
+In: a node. Out: pieces of Prometheus text, each made in about two milliseconds, with the event loop given back between
+them. What costs nothing to count was counted as it happened (`broker/figures.py`); the rest is looked at now.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+
+from stratalog.broker.broker import Broker
+from stratalog.broker.figures import NOT_DECODED, Histogram
+from stratalog.broker.partition import HostedPartition
+from stratalog.console import metrics as m
+from stratalog.console.exposition import head, histogram, labelled, sample
+from stratalog.console.health import offline_partitions, reasons
+from stratalog.console.lag import GroupLags, Lag
+from stratalog.console.metrics import Metric
+from stratalog.console.pause import Pause
+from stratalog.console.watched import Watched
+from stratalog.errors import ErrorCode
+
+_LINES: Final = 400
+_GROUP_PARTITIONS_MAX: Final = 10_000
+"""Samples of one partition of one group: what is beyond them is in the sums by topic only."""
+_PER_PARTITION: Final = (
+    (m.PARTITION_BYTES, 0),
+    (m.PARTITION_START, 1),
+    (m.PARTITION_LOCAL_START, 2),
+    (m.PARTITION_HIGH_WATERMARK, 3),
+    (m.PARTITION_END, 4),
+)
+_PER_TOPIC: Final = (
+    (m.TOPIC_BYTES_IN, "bytes_in"),
+    (m.TOPIC_MESSAGES_IN, "messages_in"),
+    (m.TOPIC_BYTES_OUT, "bytes_out"),
+    (m.TOPIC_MESSAGES_OUT, "messages_out"),
+)
+_PER_TIERED_TOPIC: Final = (
+    (m.COPY_LAG_BYTES, "lag_bytes"),
+    (m.COPY_LAG_SEGMENTS, "lag_segments"),
+    (m.COPY_LAG_SECONDS, "lag_seconds"),
+    (m.COPIED_BYTES, "copied_bytes"),
+    (m.COPIED_SEGMENTS, "copied_segments"),
+    (m.REMOTE_READS, "remote_reads"),
+    (m.REMOTE_BYTES, "remote_bytes"),
+    (m.REMOTE_ERRORS, "remote_errors"),
+)
+_Sample = tuple[str, float]
+
+
+@dataclass(slots=True)
+class _Topic:
+    """Sums over a topic's partitions, and for `lag_seconds` the greatest."""
+
+    tiered: bool = False
+    bytes_in: int = 0
+    messages_in: int = 0
+    bytes_out: int = 0
+    messages_out: int = 0
+    lag_bytes: int = 0
+    lag_segments: int = 0
+    lag_seconds: float = 0.0
+    copied_bytes: int = 0
+    copied_segments: int = 0
+    remote_reads: int = 0
+    remote_bytes: int = 0
+    remote_errors: int = 0
+
+    def add(self, hosted: HostedPartition, now_ms: int) -> None:
+        """Take in one partition."""
+        figures, log = hosted.figures, hosted.log
+        self.bytes_in += figures.bytes_in
+        self.messages_in += log.log_end_offset - hosted.hosted_from
+        self.bytes_out += figures.bytes_out
+        self.messages_out += figures.messages_out
+        if not log.config.remote_storage_enable:
+            return
+        self.tiered = True
+        self.copied_bytes += figures.copied_bytes
+        self.copied_segments += figures.copied_segments
+        self.remote_reads += figures.remote_reads
+        self.remote_bytes += figures.remote_bytes
+        self.remote_errors += figures.remote_errors
+        waiting = [one for one in log.segments if one.next_offset > log.tiered_end and one.size]
+        self.lag_bytes += sum(one.size for one in waiting)
+        self.lag_segments += sum(one is not log.segments[-1] for one in waiting)
+        if waiting:
+            since = waiting[0].first_timestamp
+            age_ms = now_ms - (since if since >= 0 else waiting[0].created_ms)
+            self.lag_seconds = max(self.lag_seconds, age_ms / 1000)
+
+
+@dataclass(slots=True)
+class _GroupTopic:
+    """A group's lag in one topic: the sum of records, the worst of the rest."""
+
+    records: int = 0
+    seconds: list[float] = field(default_factory=list)
+    headroom_seconds: list[float] = field(default_factory=list)
+    headroom_bytes: list[float] = field(default_factory=list)
+
+    def add(self, lag: Lag) -> None:
+        """Take in one partition."""
+        self.records += lag.records
+        for values, value in (
+            (self.seconds, lag.seconds),
+            (self.headroom_seconds, lag.headroom_seconds),
+            (self.headroom_bytes, lag.headroom_bytes),
+        ):
+            if value is not None:
+                values.append(value)
+
+
+class Scraper:
+    """Answers scrapes of one node. One at a time looks at groups; all else they may do beside each other."""
+
+    def __init__(self, watched: Watched, loop_delay: Histogram) -> None:
+        self._watched = watched
+        self._loop_delay = loop_delay
+        self._lags: GroupLags | None = None
+        self._measuring = asyncio.Lock()
+        self._process = CollectorRegistry()
+        ProcessCollector(registry=self._process)
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """The whole exposition, piece by piece."""
+        pause = Pause(self._watched.clock.elapsed_ns)
+        lines: list[str] = []
+        async for line in self._lines(pause):
+            lines.append(line)
+            if len(lines) >= _LINES:
+                yield "".join(lines).encode()
+                lines.clear()
+                await pause()
+        yield "".join(lines).encode()
+        yield generate_latest(self._process)
+
+    async def _lines(self, pause: Pause) -> AsyncIterator[str]:
+        for line in self._of_node():
+            yield line
+        broker = self._watched.broker()
+        ready = not await reasons(self._watched, pause)
+        for line in _family(m.READY, [("", int(ready))]):
+            yield line
+        if broker is None:
+            return
+        for line in _of_requests(broker):
+            yield line
+        async for line in self._of_partitions(broker, pause):
+            yield line
+        async for line in self._of_groups(broker, pause):
+            yield line
+
+    def _of_node(self) -> Iterator[str]:
+        yield head(m.LOOP_DELAY)
+        yield from histogram(m.LOOP_DELAY, self._loop_delay)
+        yield head(m.DISK_DURATION)
+        for disk in self._watched.disks():
+            for operation, durations in disk.durations.items():
+                yield from histogram(m.DISK_DURATION, durations, disk.path, operation)
+        online = [
+            (labelled(m.DIRECTORY_ONLINE, one.path), int(one.failure is None))
+            for one in self._watched.directories()
+        ]
+        yield from _family(m.DIRECTORY_ONLINE, online)
+        yield from _family(m.CONNECTIONS, [("", self._watched.connections())])
+
+    async def _of_partitions(self, broker: Broker, pause: Pause) -> AsyncIterator[str]:
+        now_ms = broker.clock.now_ms()
+        topics: dict[str, _Topic] = {}
+        rows: list[tuple[str, tuple[int, ...]]] = []
+        producers = 0
+        for hosted in broker.hosting.all():
+            await pause()
+            identity, log = hosted.identity, hosted.log
+            topics.setdefault(identity.topic, _Topic()).add(hosted, now_ms)
+            producers += len(log.producers)
+            offsets = log.log_start_offset, log.local_start_offset, hosted.high_watermark
+            labels = labelled(m.PARTITION_BYTES, identity.topic, identity.index)
+            rows.append((labels, (log.size, *offsets, log.log_end_offset)))
+        for metric, column in _PER_PARTITION:
+            for line in _family(metric, ((labels, row[column]) for labels, row in rows)):
+                yield line
+        for metric, name in _PER_TOPIC:
+            for line in _family(metric, _by_topic(metric, topics, name)):
+                yield line
+        tiered = {name: topic for name, topic in topics.items() if topic.tiered}
+        for metric, name in _PER_TIERED_TOPIC:
+            for line in _family(metric, _by_topic(metric, tiered, name)):
+                yield line
+        offline, _first = await offline_partitions(broker, pause)
+        for metric, value in (
+            (m.PARTITIONS, len(rows)),
+            (m.PARTITIONS_OFFLINE, offline),
+            (m.PRODUCER_IDS, producers),
+        ):
+            for line in _family(metric, [("", value)]):
+                yield line
+
+    async def _of_groups(self, broker: Broker, pause: Pause) -> AsyncIterator[str]:
+        """Measured to the end first: who reads the answer slowly holds up no other scrape."""
+        sums: dict[tuple[str, str], _GroupTopic] = {}
+        each: list[_Sample] = []
+        left_out = 0
+        async with self._measuring:
+            if self._lags is None:
+                self._lags = GroupLags(broker)
+            async for lag in self._lags.measure(pause):
+                sums.setdefault((lag.group, lag.topic), _GroupTopic()).add(lag)
+                if len(each) < _GROUP_PARTITIONS_MAX:
+                    where = (lag.group, lag.topic, lag.partition)
+                    each.append((labelled(m.GROUP_PARTITION_LAG, *where), lag.records))
+                else:
+                    left_out += 1
+            lookups_left = self._lags.lookups_left
+        for metric, samples in (
+            (m.GROUP_PARTITION_LAG, each),
+            (m.GROUP_LAG_LEFT_OUT, [("", left_out)]),
+            (m.GROUP_LOOKUPS_LEFT, [("", lookups_left)]),
+            (m.GROUP_LAG_RECORDS, _by_group(sums, lambda one: [one.records])),
+            (m.GROUP_LAG_SECONDS, _by_group(sums, lambda one: sorted(one.seconds)[-1:])),
+            (
+                m.GROUP_HEADROOM_SECONDS,
+                _by_group(sums, lambda one: sorted(one.headroom_seconds)[:1]),
+            ),
+            (m.GROUP_HEADROOM_BYTES, _by_group(sums, lambda one: sorted(one.headroom_bytes)[:1])),
+        ):
+            for line in _family(metric, samples):
+                yield line
+
+
+def _of_requests(broker: Broker) -> Iterator[str]:
+    figures = broker.figures
+    names = {key: api.name for key, api in broker.apis.items()} | {NOT_DECODED: ""}
+    yield head(m.REQUEST_DURATION)
+    for key, durations in figures.requests.durations.items():
+        if any(durations.counts):
+            yield from histogram(m.REQUEST_DURATION, durations, names[key])
+    errors = [
+        (labelled(m.REQUEST_ERRORS, names[key], ErrorCode(code).name.upper()), count)
+        for (key, code), count in figures.requests.errors.items()
+    ]
+    yield from _family(m.REQUEST_ERRORS, errors)
+    yield from _family(m.CONNECTIONS_ACCEPTED, [("", figures.connections_accepted)])
+    yield from _family(m.CONNECTIONS_REFUSED, [("", figures.connections_refused)])
+    yield from _family(m.FETCH_SESSIONS, [("", len(broker.fetch_sessions))])
+
+
+def _family(metric: Metric, samples: Iterable[_Sample]) -> Iterator[str]:
+    yield head(metric)
+    for labels, value in samples:
+        yield sample(metric, labels, value)
+
+
+def _by_topic(metric: Metric, topics: dict[str, _Topic], name: str) -> Iterator[_Sample]:
+    for topic, sums in topics.items():
+        yield labelled(metric, topic), getattr(sums, name)
+
+
+def _by_group(
+    sums: dict[tuple[str, str], _GroupTopic], values: Callable[[_GroupTopic], list[float]]
+) -> Iterator[_Sample]:
+    for (group, topic), one in sums.items():
+        for value in values(one):
+            yield labelled(m.GROUP_LAG_RECORDS, group, topic), value

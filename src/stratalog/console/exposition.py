@@ -1,0 +1,65 @@
+"""Prometheus' text format, a line at a time.
+
+In: metrics, labels, numbers. Out: lines of text. It collects nothing.
+
+Our own and not prometheus_client's: for 10,000 partitions its objects cost 5 µs a sample and come in one piece, lines
+cost 0.3 µs and come in any. What describes the process is the library's (`collect.py`).
+
+Format 0.0.4: https://prometheus.io/docs/instrumenting/exposition_formats/.
+"""
+
+from collections.abc import Iterator
+from itertools import accumulate
+from math import inf
+from typing import Final
+
+from stratalog.broker.figures import BOUNDS_NS, Histogram
+from stratalog.console.metrics import Metric
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+_HELP_ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n"})
+_SECOND_NS: Final = 1_000_000_000
+_BOUNDS: Final = [*(f"{bound / _SECOND_NS:g}" for bound in BOUNDS_NS), "+Inf"]
+
+
+def head(metric: Metric) -> str:
+    """The two lines before a metric's samples."""
+    meaning = metric.meaning.translate(_HELP_ESCAPES)
+    return f"# HELP {metric.name} {meaning}\n# TYPE {metric.name} {metric.kind.value}\n"
+
+
+def labelled(metric: Metric, *values: object) -> str:
+    """The labels of a sample, in braces; "" for none."""
+    if not values:
+        return ""
+    pairs = zip(metric.labels, values, strict=True)
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in pairs) + "}"
+
+
+def sample(metric: Metric, labels: str, value: float) -> str:
+    """One sample's line; `labels` as `labelled` makes them."""
+    return f"{metric.name}{labels} {number(value)}\n"
+
+
+def number(value: float) -> str:
+    """A value as Prometheus reads it."""
+    if isinstance(value, int):
+        return str(value)
+    return "+Inf" if value == inf else repr(value)
+
+
+def histogram(metric: Metric, histogram: Histogram, *values: object) -> Iterator[str]:
+    """A histogram's lines, in seconds."""
+    counts = list(histogram.counts)
+    below = list(accumulate(counts))
+    labels = labelled(metric, *values)
+    before = labels[:-1] + "," if labels else "{"
+    for bound, count in zip(_BOUNDS, below, strict=True):
+        yield f'{metric.name}_bucket{before}le="{bound}"}} {count}\n'
+    yield f"{metric.name}_sum{labels} {number(histogram.sum_ns / _SECOND_NS)}\n"
+    yield f"{metric.name}_count{labels} {below[-1]}\n"
+
+
+def _escaped(value: object) -> str:
+    return str(value).translate(_ESCAPES)

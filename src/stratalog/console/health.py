@@ -1,0 +1,58 @@
+"""Whether a node is ready to be sent clients, and if not, why.
+
+In: a node. Out: reasons in a person's words; none means ready. It mends nothing.
+
+Ready: it has told the cluster where it is, every partition placed here is recovered, led and on a directory that works,
+and every group is known.
+"""
+
+from collections.abc import Iterator
+from uuid import UUID
+
+from stratalog.broker.broker import Broker
+from stratalog.console.pause import Pause
+from stratalog.console.watched import Watched
+
+__all__ = ["offline_partitions", "reasons"]
+
+
+async def reasons(watched: Watched, pause: Pause) -> list[str]:
+    """Why the node is not ready, a line each."""
+    if watched.stopping():
+        return ["it is stopping"]
+    broker = watched.broker()
+    if broker is None:
+        return ["it is starting: log directories are being read"]
+    found = [
+        f"log directory {one.path} has failed: {one.failure}"
+        for one in watched.directories()
+        if one.failure is not None
+    ]
+    if not broker.metadata.registered:
+        found.append("it is starting: the broker is not registered")
+    count, first = await offline_partitions(broker, pause)
+    if count:
+        found.append(f"{count} partitions are not served, {first} first")
+    if broker.groups.is_loading:
+        found.append("consumer groups are being loaded")
+    return found
+
+
+async def offline_partitions(broker: Broker, pause: Pause) -> tuple[int, str]:
+    """How many partitions should be led here and are not (or not on a directory that works), and one of them."""
+    count, first = 0, ""
+    for key, name in _placed_here(broker):
+        await pause()
+        hosted = broker.hosting.by_id.get(key)
+        if hosted is None or not hosted.replica.leads or hosted.directory.failure is not None:
+            first = first or name
+            count += 1
+    return count, first
+
+
+def _placed_here(broker: Broker) -> Iterator[tuple[tuple[UUID, int], str]]:
+    """Key and name of every partition with a replica here. The image is immutable: it may be walked slowly."""
+    for topic in broker.metadata.image.topics_by_id.values():
+        for index, partition in topic.partitions.items():
+            if broker.node_id in partition.replicas:
+                yield (topic.id, index), f"{topic.name}-{index}"

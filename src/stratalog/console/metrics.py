@@ -1,0 +1,235 @@
+"""Every metric by name: what it counts, in which unit, by which labels.
+
+In: nothing. Out: `METRICS`, from which `/metrics` takes its heads and docs/metrics.md is written. Data only.
+
+Names follow Prometheus' conventions (base units, `_total` for what only grows). Kafka's own name for the same figure is
+in the text where there is one.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+__all__ = ["METRICS", "Kind", "Metric"]
+
+
+class Kind(Enum):
+    """Prometheus' types."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric; `labels` in the order in which samples give them."""
+
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    meaning: str
+
+
+METRICS: Final[list[Metric]] = []
+
+
+def _metric(name: str, kind: Kind, labels: str, meaning: str) -> Metric:
+    metric = Metric(f"stratalog_{name}", kind, tuple(labels.split()), meaning)
+    METRICS.append(metric)
+    return metric
+
+
+_COUNTER, _GAUGE, _HISTOGRAM = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
+_PARTITION: Final = "topic partition"
+
+TOPIC_BYTES_IN = _metric(
+    "topic_bytes_in_total",
+    _COUNTER,
+    "topic",
+    "Bytes of record batches appended (Kafka: BytesInPerSec).",
+)
+TOPIC_MESSAGES_IN = _metric(
+    "topic_messages_in_total",
+    _COUNTER,
+    "topic",
+    "Records appended (Kafka: MessagesInPerSec).",
+)
+TOPIC_BYTES_OUT = _metric(
+    "topic_bytes_out_total",
+    _COUNTER,
+    "topic",
+    "Bytes of record batches in answers to fetches (Kafka: BytesOutPerSec).",
+)
+TOPIC_MESSAGES_OUT = _metric(
+    "topic_messages_out_total",
+    _COUNTER,
+    "topic",
+    "Offsets in the batches of those answers: records, but for gaps and for what a consumer skips in its first batch. "
+    "Nothing is opened to count them.",
+)
+REQUEST_DURATION = _metric(
+    "request_duration_seconds",
+    _HISTOGRAM,
+    "api",
+    "From a request's turn on its connection to its answer's, waiting for data or members included. Its count is the "
+    "number of requests (Kafka: TotalTimeMs, RequestsPerSec).",
+)
+REQUEST_ERRORS = _metric(
+    "request_errors_total",
+    _COUNTER,
+    "api error",
+    "Error codes in answers, one for each partition or group that has one (Kafka: ErrorsPerSec without NONE). `api` is "
+    "empty for what was no request that is served.",
+)
+CONNECTIONS = _metric("connections", _GAUGE, "", "Client connections that are open.")
+CONNECTIONS_ACCEPTED = _metric(
+    "connections_accepted_total", _COUNTER, "", "Client connections taken since the start."
+)
+CONNECTIONS_REFUSED = _metric(
+    "connections_refused_total", _COUNTER, "", "Client connections refused: there were too many."
+)
+PARTITION_BYTES = _metric(
+    "partition_log_bytes", _GAUGE, _PARTITION, "Bytes of local log (Kafka: Size)."
+)
+PARTITION_START = _metric(
+    "partition_log_start_offset",
+    _GAUGE,
+    _PARTITION,
+    "First offset that can be read (Kafka: LogStartOffset).",
+)
+PARTITION_LOCAL_START = _metric(
+    "partition_local_start_offset",
+    _GAUGE,
+    _PARTITION,
+    "First offset on this disk; the bucket has what is below it.",
+)
+PARTITION_HIGH_WATERMARK = _metric(
+    "partition_high_watermark", _GAUGE, _PARTITION, "Offset below which consumers may read."
+)
+PARTITION_END = _metric(
+    "partition_log_end_offset",
+    _GAUGE,
+    _PARTITION,
+    "Offset of the next record (Kafka: LogEndOffset).",
+)
+PARTITIONS = _metric("partitions", _GAUGE, "", "Partitions hosted (Kafka: PartitionCount).")
+PARTITIONS_OFFLINE = _metric(
+    "partitions_offline",
+    _GAUGE,
+    "",
+    "Partitions that should be served here and are not (Kafka: OfflineReplicaCount).",
+)
+PRODUCER_IDS = _metric(
+    "producer_ids", _GAUGE, "", "Idempotent producers remembered, each in each partition it wrote."
+)
+FETCH_SESSIONS = _metric(
+    "fetch_sessions", _GAUGE, "", "Fetch sessions held (Kafka: NumIncrementalFetchSessions)."
+)
+GROUP_PARTITION_LAG = _metric(
+    "group_partition_lag_records",
+    _GAUGE,
+    "group topic partition",
+    "High watermark less committed offset. Left out for what is beyond 10,000 of them: see group_lag_left_out.",
+)
+GROUP_LAG_LEFT_OUT = _metric(
+    "group_lag_left_out",
+    _GAUGE,
+    "",
+    "Committed offsets that group_partition_lag_records leaves out; in the sums by topic they are counted.",
+)
+GROUP_LAG_RECORDS = _metric(
+    "group_lag_records", _GAUGE, "group topic", "Sum of a topic's partitions' lags."
+)
+GROUP_LAG_SECONDS = _metric(
+    "group_lag_seconds",
+    _GAUGE,
+    "group topic",
+    "Timestamp of the newest record less that of the batch at the committed offset, of the partition where that is "
+    "most; 0 where nothing is left to read. Of what is in the bucket only: to within one segment.",
+)
+GROUP_HEADROOM_SECONDS = _metric(
+    "group_retention_headroom_seconds",
+    _GAUGE,
+    "group topic",
+    "How long until retention may take what the group has not read, of the partition where that is soonest: by "
+    "retention.ms and the batch at the committed offset, and by retention.bytes at the rate of the time since the last "
+    "scrape. 0: it may have; +Inf: never, or there is nothing left to read.",
+)
+GROUP_HEADROOM_BYTES = _metric(
+    "group_retention_headroom_bytes",
+    _GAUGE,
+    "group topic",
+    "How much may be appended until retention.bytes takes what the group has not read, likewise.",
+)
+GROUP_LOOKUPS_LEFT = _metric(
+    "group_lookups_left",
+    _GAUGE,
+    "",
+    "Committed offsets whose batch was not looked up in this scrape, which looks at 500 that have moved; the seconds "
+    "and the headroom of these are as of an earlier scrape, or missing.",
+)
+COPY_LAG_BYTES = _metric(
+    "remote_copy_lag_bytes",
+    _GAUGE,
+    "topic",
+    "Bytes of log that are not in the bucket yet, active segments included (Kafka: RemoteCopyLagBytes).",
+)
+COPY_LAG_SEGMENTS = _metric(
+    "remote_copy_lag_segments",
+    _GAUGE,
+    "topic",
+    "Closed segments that are not in the bucket yet (Kafka: RemoteCopyLagSegments).",
+)
+COPY_LAG_SECONDS = _metric(
+    "remote_copy_lag_seconds",
+    _GAUGE,
+    "topic",
+    "Age of the oldest batch that is not in the bucket yet, by its timestamp.",
+)
+COPIED_BYTES = _metric(
+    "remote_copy_bytes_total",
+    _COUNTER,
+    "topic",
+    "Bytes of log copied to the bucket (Kafka: RemoteCopyBytesPerSec).",
+)
+COPIED_SEGMENTS = _metric(
+    "remote_copy_segments_total", _COUNTER, "topic", "Segments copied to the bucket."
+)
+REMOTE_READS = _metric(
+    "remote_fetch_requests_total",
+    _COUNTER,
+    "topic",
+    "Reads that the bucket, or what is cached of it, has served (Kafka: RemoteFetchRequestsPerSec).",
+)
+REMOTE_BYTES = _metric(
+    "remote_fetch_bytes_total",
+    _COUNTER,
+    "topic",
+    "Bytes that those reads gave (Kafka: RemoteFetchBytesPerSec).",
+)
+REMOTE_ERRORS = _metric(
+    "remote_fetch_errors_total",
+    _COUNTER,
+    "topic",
+    "Reads that the bucket has failed (Kafka: RemoteFetchErrorsPerSec).",
+)
+DISK_DURATION = _metric(
+    "disk_duration_seconds",
+    _HISTOGRAM,
+    "directory operation",
+    "Calls to a log directory's drive: write (page cache), read (where the page cache did not have it at once), sync.",
+)
+DIRECTORY_ONLINE = _metric(
+    "log_directory_online",
+    _GAUGE,
+    "directory",
+    "1, or 0 once the directory has failed (Kafka: OfflineLogDirectoryCount).",
+)
+LOOP_DELAY = _metric(
+    "event_loop_delay_seconds",
+    _HISTOGRAM,
+    "",
+    "How late the event loop is for a call that is due ten times a second; a millisecond is its timers' own.",
+)
+READY = _metric("ready", _GAUGE, "", "What `/readyz` says: 1 ready, 0 not.")

@@ -1,0 +1,24 @@
+"""Gives the event loop back now and then, so that a long look at a broker stalls nobody.
+
+In: the time. Out: a moment for others, whenever this has taken its share. It is asked often and costs next to nothing.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+_SHARE_NS: Final = 2_000_000
+"""A long look goes on for no longer than this at a time."""
+
+
+class Pause:
+    """`await pause()` after every few steps."""
+
+    def __init__(self, elapsed_ns: Callable[[], int]) -> None:
+        self._elapsed_ns = elapsed_ns
+        self._since_ns = elapsed_ns()
+
+    async def __call__(self) -> None:
+        if self._elapsed_ns() - self._since_ns >= _SHARE_NS:
+            await asyncio.sleep(0)
+            self._since_ns = self._elapsed_ns()

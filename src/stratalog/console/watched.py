@@ -1,0 +1,26 @@
+"""What of a node the console looks at.
+
+In: the node's parts, as they come to be. Out: the same, to read. It changes nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from stratalog.broker.broker import Broker
+from stratalog.broker.directory import LogDirectory
+from stratalog.broker.timed_disk import TimedDisk
+from stratalog.ports import Clock
+
+__all__ = ["Watched"]
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A node from outside. `broker` and `directories` are None and empty until they are there."""
+
+    clock: Clock
+    broker: Callable[[], Broker | None]
+    directories: Callable[[], Sequence[LogDirectory]]
+    disks: Callable[[], Sequence[TimedDisk]]
+    connections: Callable[[], int]
+    stopping: Callable[[], bool]

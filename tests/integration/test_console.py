@@ -1,0 +1,310 @@
+"""Goal: what a broker tells Prometheus is what happened, and what it says of its health is so.
+
+Method: a server process is scraped over HTTP while librdkafka produces and consumes; every figure that can be known
+from outside is compared exactly. Times are only held to be there.
+"""
+
+import json
+import math
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from tests.broker_process import BrokerProcess, broker_process
+from tests.integration.console_scrape import Scrape, get
+from tests.integration.server_process import strata
+
+from stratalog.console.metrics import METRICS, Kind
+from stratalog.testing.broker import TemporaryBroker
+
+TIMEOUT_S = 30
+HOUR_MS = 3_600_000
+SEGMENT_BYTES = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    place = tmp_path_factory.mktemp("console")
+    with broker_process(place, console__listener="127.0.0.1:0") as broker:
+        yield broker
+
+
+def console_port(broker: BrokerProcess) -> int:
+    return json.loads((broker.directory / "ready.json").read_text())["console_port"]
+
+
+def scrape(broker: BrokerProcess) -> Scrape:
+    return Scrape(console_port(broker))
+
+
+def create(broker: BrokerProcess, name: str, partitions: int = 1, **config: str) -> None:
+    settings = {key.replace("_", "."): value for key, value in config.items()}
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(TIMEOUT_S)
+
+
+def produce(broker: BrokerProcess, topic: str, count: int, *, at_ms: int = 0, size: int = 100):
+    """`count` records, all in partition 0, in a batch of their own."""
+    producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 1000, "log_level": 0})
+    for _ in range(count):
+        producer.produce(topic, bytes(size), partition=0, timestamp=at_ms)
+    assert producer.flush(TIMEOUT_S) == 0
+
+
+def commit(broker: BrokerProcess, group: str, topic: str, offset: int) -> None:
+    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": group})
+    try:
+        consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+    finally:
+        consumer.close()
+
+
+def read(broker: BrokerProcess, topic: str, count: int) -> None:
+    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "reader"})
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        got = 0
+        while got < count:
+            found = consumer.consume(count - got, timeout=TIMEOUT_S)
+            assert found
+            got += len(found)
+    finally:
+        consumer.close()
+
+
+def wait_for(there: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not there():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+
+
+def test_bytes_messages_and_offsets_are_exact(broker: BrokerProcess) -> None:
+    create(broker, "exact", 2)
+    produce(broker, "exact", 250)
+    log = broker.data / "exact-0" / f"{0:020}.log"
+    size = log.stat().st_size
+    found = scrape(broker)
+    assert found("topic_bytes_in_total", topic="exact") == size
+    assert found("topic_messages_in_total", topic="exact") == 250
+    assert found("topic_bytes_out_total", topic="exact") == 0
+    for partition, end in (("0", 250), ("1", 0)):
+        where = {"topic": "exact", "partition": partition}
+        assert found("partition_log_end_offset", **where) == end
+        assert found("partition_high_watermark", **where) == end
+        assert found("partition_log_start_offset", **where) == 0
+        assert found("partition_log_bytes", **where) == (size if end else 0)
+    read(broker, "exact", 250)
+    found = scrape(broker)
+    # A client may fetch a batch twice (it drops what it has): whole reads of the log, once at least.
+    assert found("topic_bytes_out_total", topic="exact") >= size
+    assert found("topic_messages_out_total", topic="exact") >= 250
+
+
+def test_what_was_there_at_the_start_did_not_come_in(tmp_path: Path) -> None:
+    with broker_process(tmp_path, console__listener="127.0.0.1:0") as broker:
+        create(broker, "again")
+        produce(broker, "again", 5)
+        assert broker.stop() == 0
+        broker.start()
+        produce(broker, "again", 2)
+        found = scrape(broker)
+        assert found("topic_messages_in_total", topic="again") == 2
+        assert found("partition_log_end_offset", topic="again", partition="0") == 7
+
+
+def test_lag_is_exact_and_seconds_are_the_records_own(broker: BrokerProcess) -> None:
+    create(broker, "late")
+    now_ms = int(time.time() * 1000)
+    for minutes_ago in (30, 20, 5):
+        produce(broker, "late", 10, at_ms=now_ms - minutes_ago * 60_000)
+    commit(broker, "slow", "late", 10)
+    commit(broker, "done", "late", 30)
+    found = scrape(broker)
+    slow, done = ({"group": group, "topic": "late"} for group in ("slow", "done"))
+    assert found("group_lag_records", **slow) == 20
+    assert found("group_partition_lag_records", **slow, partition="0") == 20
+    assert found("group_lag_seconds", **slow) == 15 * 60
+    assert found("group_lag_records", **done) == 0
+    assert found("group_lag_seconds", **done) == 0
+    commit(broker, "slow", "late", 25)  # inside the last batch
+    found = scrape(broker)
+    assert found("group_lag_records", **slow) == 5
+    assert found("group_lag_seconds", **slow) == 0
+
+
+def test_headroom_is_what_retention_leaves(broker: BrokerProcess) -> None:
+    create(broker, "kept", retention_ms=str(HOUR_MS), retention_bytes=str(4 * SEGMENT_BYTES))
+    create(broker, "kept-for-ever", retention_ms="-1")
+    now_ms = int(time.time() * 1000)
+    for topic in ("kept", "kept-for-ever"):
+        produce(broker, topic, 10, at_ms=now_ms - HOUR_MS // 2)
+    first_bytes = (broker.data / "kept-0" / f"{0:020}.log").stat().st_size
+    produce(broker, "kept", 10, at_ms=now_ms)
+    bytes_all = (broker.data / "kept-0" / f"{0:020}.log").stat().st_size
+    commit(broker, "h", "kept", 0)
+    commit(broker, "h", "kept-for-ever", 0)
+    found = scrape(broker)
+    seconds = found("group_retention_headroom_seconds", group="h", topic="kept")
+    assert 0 < seconds <= 1800
+    left = found("group_retention_headroom_bytes", group="h", topic="kept")
+    assert left == 4 * SEGMENT_BYTES - bytes_all
+    assert found("group_retention_headroom_seconds", group="h", topic="kept-for-ever") == math.inf
+    commit(broker, "h", "kept", 10)
+    found = scrape(broker)
+    assert found("group_retention_headroom_seconds", group="h", topic="kept") > 1800
+    left = found("group_retention_headroom_bytes", group="h", topic="kept")
+    assert left == 4 * SEGMENT_BYTES - (bytes_all - first_bytes)
+    commit(broker, "h", "kept", 20)
+    assert scrape(broker)("group_retention_headroom_seconds", group="h", topic="kept") == math.inf
+
+
+def test_the_bucket_is_told_of(broker: BrokerProcess) -> None:
+    create(
+        broker,
+        "tiered",
+        remote_storage_enable="true",
+        segment_bytes=str(SEGMENT_BYTES),
+        local_retention_ms="0",
+    )
+    for _ in range(4):
+        produce(broker, "tiered", 600, size=1000)
+
+    def tiered() -> bool:
+        return scrape(broker)("remote_copy_segments_total", topic="tiered") >= 2
+
+    wait_for(tiered, "segments in the bucket")
+    where = {"topic": "tiered", "partition": "0"}
+    wait_for(
+        lambda: scrape(broker)("partition_local_start_offset", **where) > 0, "local segments gone"
+    )
+    found = scrape(broker)
+    lag = found("remote_copy_lag_bytes", topic="tiered")
+    copied = found("remote_copy_bytes_total", topic="tiered")
+    assert copied + lag == found("topic_bytes_in_total", topic="tiered")
+    assert found("remote_copy_lag_segments", topic="tiered") == 0
+    assert found("partition_log_start_offset", **where) == 0
+    commit(broker, "history", "tiered", 0)
+    read(broker, "tiered", 2400)
+    found = scrape(broker)
+    assert found("remote_fetch_requests_total", topic="tiered") > 0
+    assert found("remote_fetch_bytes_total", topic="tiered") >= copied
+    assert found("remote_fetch_errors_total", topic="tiered") == 0
+    assert found("group_lag_records", group="history", topic="tiered") == 2400
+    assert found("group_retention_headroom_seconds", group="history", topic="tiered") > 0
+
+
+def test_requests_and_errors_by_api(broker: BrokerProcess) -> None:
+    def errors() -> float:
+        return scrape(broker).find("request_errors_total", api="CreateTopics", error=exists) or 0
+
+    exists = "TOPIC_ALREADY_EXISTS"
+    create(broker, "once")
+    before = errors()
+    asked = scrape(broker)("request_duration_seconds_count", api="CreateTopics")
+    with pytest.raises(KafkaException):
+        create(broker, "once")
+    assert errors() == before + 1
+    found = scrape(broker)
+    assert found("request_duration_seconds_count", api="CreateTopics") == asked + 1
+    assert found("request_duration_seconds_bucket", api="CreateTopics", le="+Inf") == asked + 1
+
+
+def test_what_is_no_request_is_counted(broker: BrokerProcess) -> None:
+    with socket.create_connection(("127.0.0.1", broker.port), TIMEOUT_S) as client:
+        client.sendall(bytes.fromhex("0000000a 7fff 0000 00000001 ffff"))
+        assert client.recv(100) == b""
+    assert scrape(broker)("request_errors_total", api="", error="UNSUPPORTED_VERSION") >= 1
+
+
+def test_connections_directories_and_the_process(broker: BrokerProcess) -> None:
+    accepted = scrape(broker)("connections_accepted_total")
+    with socket.create_connection(("127.0.0.1", broker.port), TIMEOUT_S):
+        wait_for(lambda: scrape(broker)("connections_accepted_total") > accepted, "a connection")
+        assert scrape(broker)("connections") >= 1
+    found = scrape(broker)
+    assert found("log_directory_online", directory=str(broker.data)) == 1
+    assert found("partitions_offline") == 0
+    assert found("partitions") > 0
+    assert found("ready") == 1
+    writes = {"directory": str(broker.data), "operation": "write"}
+    assert found("disk_duration_seconds_count", **writes) > 0
+    assert found("event_loop_delay_seconds_count") > 0
+    assert found.samples["process_resident_memory_bytes", frozenset()] > 0
+
+
+def test_every_metric_of_the_table_is_there_and_no_other(broker: BrokerProcess) -> None:
+    text = scrape(broker).text
+    heads = [line.split()[2:] for line in text.splitlines() if line.startswith("# TYPE")]
+    told = {name: kind for name, kind in heads if name.startswith("stratalog_")}
+    assert told == {metric.name: metric.kind.value for metric in METRICS}
+    assert len(heads) == len({name for name, _kind in heads}), "a metric comes in one piece"
+    assert all(
+        metric.name.endswith("_total") == (metric.kind is Kind.COUNTER) for metric in METRICS
+    )
+
+
+def test_healthy_and_ready(broker: BrokerProcess) -> None:
+    port = console_port(broker)
+    assert get(port, "/healthz") == (200, "ok\n")
+    assert get(port, "/readyz") == (200, "ready\n")
+    assert get(port, "/elsewhere")[0] == 404
+
+
+def test_a_failed_directory_makes_it_unready() -> None:
+    with TemporaryBroker({"console.listener": "127.0.0.1:0"}) as broker:
+        node = broker._node
+        port = node._console._bound.port
+        admin = AdminClient({"bootstrap.servers": broker.address})
+        admin.create_topics([NewTopic("t", 3, 1)])["t"].result(TIMEOUT_S)
+        assert get(port, "/readyz") == (200, "ready\n")
+
+        async def fail() -> None:
+            node.directories[0].fail(OSError("the drive is gone"))
+
+        broker._run(fail())
+        status, text = get(port, "/readyz")
+        assert status == 503
+        assert f"{broker.directory} has failed: the drive is gone" in text
+        assert "3 partitions are not served, t-" in text
+        assert get(port, "/healthz")[0] == 200
+        found = Scrape(port)
+        assert found("ready") == 0
+        assert found("partitions_offline") == 3
+        assert found("log_directory_online", directory=str(broker.directory)) == 0
+
+
+def test_a_taken_port_and_a_wrong_address_are_told_in_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for address, said in (
+            (f"127.0.0.1:{port}", f"console.listener: cannot listen on 127.0.0.1:{port}"),
+            ("9404", "console.listener: '9404' is not accepted; accepted: host:port"),
+        ):
+            done = strata(
+                "server",
+                f"--override=log.dirs={tmp_path}",
+                "--override=listeners=PLAINTEXT://127.0.0.1:0",
+                f"--override=console.listener={address}",
+            )
+            assert done.returncode == 2, done.stderr
+            assert said in done.stderr
+            assert len(done.stderr.splitlines()) == 1
+
+
+def test_it_stops_with_scrapes_in_flight(tmp_path: Path) -> None:
+    with broker_process(tmp_path, console__listener="127.0.0.1:0") as broker:
+        port = console_port(broker)
+        asked = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+        with (
+            socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as unread,
+            socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as half,
+        ):
+            unread.sendall(asked * 1000)  # far more than fits between us, and nobody reads it
+            half.sendall(asked[:20])
+            assert get(port, "/healthz")[0] == 200
+            assert broker.stop() == 0

@@ -1,0 +1,50 @@
+"""Goal: what is counted is what was answered, in the right bucket."""
+
+from stratalog.broker.apis import APIS
+from stratalog.broker.figures import BOUNDS_NS, Histogram, RequestFigures
+from stratalog.errors import ErrorCode
+from stratalog.wire.fetch import FetchedPartition, FetchedTopic, FetchResponse
+from stratalog.wire.messages import response
+from stratalog.wire.produce import ProducedPartition, ProducedTopic, ProduceResponse
+
+PRODUCE, FETCH, HEARTBEAT, OFFSET_FETCH = 0, 1, 12, 9
+
+
+def test_a_duration_falls_into_the_first_bucket_that_holds_it() -> None:
+    histogram = Histogram()
+    for duration_ns in (0, BOUNDS_NS[0], BOUNDS_NS[0] + 1, BOUNDS_NS[-1], BOUNDS_NS[-1] + 1):
+        histogram.observe(duration_ns)
+    assert histogram.counts[:2] == [2, 1]
+    assert histogram.counts[-2:] == [1, 1]
+    assert sum(histogram.counts) == 5
+    assert histogram.sum_ns == 2 * BOUNDS_NS[0] + 2 * BOUNDS_NS[-1] + 2
+
+
+def test_bounds_rise() -> None:
+    assert sorted(set(BOUNDS_NS)) == BOUNDS_NS
+
+
+def test_errors_are_found_wherever_an_answer_has_them() -> None:
+    figures = RequestFigures(APIS)
+    full, fenced = ErrorCode.kafka_storage_error, ErrorCode.not_leader_or_follower
+    produced = [ProducedPartition(0, full.value), ProducedPartition(1, 0)]
+    figures.answered(PRODUCE, ProduceResponse([ProducedTopic("t", None, produced)]), 1)
+    fetched = [FetchedPartition(0, fenced, -1), FetchedPartition(1, fenced, -1)]
+    figures.answered(FETCH, FetchResponse(0, 0, 0, [FetchedTopic("t", None, fetched)]), 1)
+    heartbeat = response(HEARTBEAT, 4).HeartbeatResponse
+    unknown = ErrorCode.unknown_member_id
+    figures.answered(HEARTBEAT, heartbeat(throttle_time=0, error_code=unknown), 1)
+    figures.answered(HEARTBEAT, heartbeat(throttle_time=0, error_code=ErrorCode.none), 1)
+    assert figures.errors == {
+        (PRODUCE, full): 1,
+        (FETCH, fenced): 2,
+        (HEARTBEAT, unknown): 1,
+    }
+    assert sum(figures.durations[HEARTBEAT].counts) == 2
+
+
+def test_an_answer_that_is_none_is_a_request_all_the_same() -> None:
+    figures = RequestFigures(APIS)
+    figures.answered(PRODUCE, None, 1)
+    assert sum(figures.durations[PRODUCE].counts) == 1
+    assert not figures.errors
