@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from stratalog.adapters.memory import keep_freed_memory
+from stratalog.adapters.network import event_loop
 from stratalog.adapters.system import outside as system
 from stratalog.broker.api import Dispatcher
 from stratalog.broker.broker import Broker
@@ -382,17 +383,8 @@ def _endpoint(told: Listener, bound: Listener) -> Endpoint:
 def run_server(config: BrokerConfig, ready_file: str | None = None) -> None:
     """Serve until SIGTERM or SIGINT. Raises UserError for what a person must mend."""
     keep_freed_memory()
-    with asyncio.Runner(loop_factory=_event_loop()) as runner:
+    with asyncio.Runner(loop_factory=event_loop()) as runner:
         runner.run(_serve(config, ready_file))
-
-
-def _event_loop() -> Callable[[], asyncio.AbstractEventLoop]:
-    """Uvloop's where it is installed; asyncio's own works too."""
-    try:
-        from uvloop import new_event_loop  # noqa: PLC0415 - optional
-    except ImportError:
-        return asyncio.new_event_loop
-    return new_event_loop
 
 
 async def _serve(config: BrokerConfig, ready_file: str | None) -> None:

@@ -11,6 +11,15 @@ from dataclasses import dataclass
 _BACKLOG = 1024
 
 
+def event_loop() -> Callable[[], asyncio.AbstractEventLoop]:
+    """What makes an event loop: uvloop's where it is installed; asyncio's own works too."""
+    try:
+        from uvloop import new_event_loop  # noqa: PLC0415 - optional
+    except ImportError:
+        return asyncio.new_event_loop
+    return new_event_loop
+
+
 @dataclass(slots=True)
 class TcpListener:
     """A bound, accepting socket; `port` is the real one where 0 was asked for."""

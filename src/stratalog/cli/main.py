@@ -18,6 +18,7 @@ from stratalog.cli import (
     demo,
     group,
     log,
+    perf,
     pipeline,
     plan,
     produce,
@@ -41,6 +42,7 @@ app.add_typer(config.config_app, name="config")
 app.add_typer(group.group_app, name="group")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
+app.add_typer(perf.perf_app, name="perf")
 app.add_typer(tier.tier_app, name="tier")
 app.command("plan")(plan.plan)
 app.add_typer(pipeline.pipeline_app, name="pipeline")

@@ -126,4 +126,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     """Run a command's coroutine to its end."""
     import asyncio
 
-    return asyncio.run(work)
+    from stratalog.adapters.network import event_loop
+
+    with asyncio.Runner(loop_factory=event_loop()) as runner:
+        return runner.run(work)

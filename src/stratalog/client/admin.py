@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from stratalog.client.calls import (
+from stratalog.client.apis import (
     CREATE_PARTITIONS,
     DELETE_GROUPS,
     DESCRIBE_GROUPS,
@@ -19,9 +19,8 @@ from stratalog.client.calls import (
     LIST_GROUPS,
     OFFSET_COMMIT,
     OFFSET_FETCH,
-    Call,
-    error_of,
 )
+from stratalog.client.calls import Call, error_of
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.assignment import decode_assignment
 from stratalog.wire.messages import request

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
+from uuid import UUID
 
 from stratalog.client import calls
 from stratalog.client.calls import (
@@ -226,18 +227,25 @@ class Client:
         """Record batches from the one that holds `offset` on: `records` is one memoryview, maybe empty, maybe with a
         part of a batch at its end. Raises Rejected(OFFSET_OUT_OF_RANGE) and the like.
         """
-        await self._run(self._view.leader(topic, partition))
-        span = FetchSpan(
-            topic,
-            self._view.topics[topic].topic_id,
-            partition,
-            offset,
-            max_bytes,
-            max_wait_ms,
-            min_bytes,
-            isolation,
-        )
-        return await self._run(self._view.fetch(span))
+        for fresh in (False, True):
+            await self._run(self._view.leader(topic, partition, fresh=fresh))
+            span = FetchSpan(
+                topic,
+                self._view.topics[topic].topic_id,
+                partition,
+                offset,
+                max_bytes,
+                max_wait_ms,
+                min_bytes,
+                isolation,
+            )
+            try:
+                return await self._run(self._view.fetch(span))
+            except Rejected as error:
+                # Deleted and made again under its name since it was looked up: what is asked for is the name.
+                if fresh or error.code not in calls.OTHER_TOPIC:
+                    raise
+        raise AssertionError("the second round returns or raises")
 
     async def init_producer_id(self) -> tuple[int, int]:
         """A fresh (producer id, epoch), to be built into batches."""
@@ -260,8 +268,17 @@ class Client:
         return cast("T", await self._ask(Ask(node_id, call)))
 
     async def leader_link(self, topic: str, partition: int) -> _Link:
+        return await self.link_to((await self.leader_of(topic, partition))[0])
+
+    async def leader_of(self, topic: str, partition: int) -> tuple[int, UUID]:
+        """(node id of a partition's leader, the topic's id), as far as is known."""
         leader = await self._run(self._view.leader(topic, partition))
-        return await self._link(self._view.candidates(leader)[0])
+        return leader, self._view.topics[topic].topic_id
+
+    async def link_to(self, node_id: int) -> _Link:
+        for address in self._view.candidates(node_id):
+            return await self._link(address)
+        raise Unavailable(f"broker {node_id} is not in the cluster")
 
     async def _run(self, program: Program[T]) -> T:
         """Perform a program of `cluster.py`."""

@@ -11,6 +11,17 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
+from stratalog.client.apis import (
+    API_VERSIONS,
+    CREATE_TOPICS,
+    DELETE_TOPICS,
+    DESCRIBE_CONFIGS,
+    FETCH,
+    INIT_PRODUCER_ID,
+    LIST_OFFSETS,
+    METADATA,
+    PRODUCE,
+)
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.ports import Buffer
 from stratalog.wire.fetch import FetchedPartition
@@ -20,38 +31,20 @@ from stratalog.wire.produce import ProducePartition, ProduceRequest, ProduceTopi
 
 T = TypeVar("T")
 
-PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS = 0, 1, 2, 3, 18
-CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID, DESCRIBE_CONFIGS = 19, 20, 22, 32
-OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, DESCRIBE_GROUPS, LIST_GROUPS = 8, 9, 10, 15, 16
-DESCRIBE_LOG_DIRS, CREATE_PARTITIONS, DELETE_GROUPS, INCREMENTAL_ALTER_CONFIGS = 35, 37, 42, 44
-
-SPOKEN: Mapping[int, tuple[int, int]] = {
-    PRODUCE: (3, 12),
-    FETCH: (4, 17),
-    LIST_OFFSETS: (1, 9),
-    METADATA: (9, 12),
-    API_VERSIONS: (0, 3),
-    CREATE_TOPICS: (2, 7),
-    DELETE_TOPICS: (1, 6),
-    INIT_PRODUCER_ID: (0, 4),
-    DESCRIBE_CONFIGS: (1, 4),
-    OFFSET_COMMIT: (7, 8),
-    OFFSET_FETCH: (8, 9),
-    FIND_COORDINATOR: (4, 6),
-    DESCRIBE_GROUPS: (1, 5),
-    LIST_GROUPS: (1, 5),
-    DELETE_GROUPS: (0, 2),
-    DESCRIBE_LOG_DIRS: (1, 4),
-    CREATE_PARTITIONS: (1, 3),
-    INCREMENTAL_ALTER_CONFIGS: (0, 1),
-}
-"""Versions that this client can speak, by API key."""
-
 EARLIEST, LATEST = -2, -1
 """Timestamps that ListOffsets gives a meaning of their own."""
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 TOPIC, BROKER = 2, 4
 """Resource types of configurations."""
+
+OTHER_TOPIC = frozenset(
+    {
+        ErrorCode.unknown_topic_id,
+        ErrorCode.inconsistent_topic_id,
+        ErrorCode.unknown_topic_or_partition,
+    }
+)
+"""What a broker says of a topic's id that is not, or no longer, its name's."""
 
 _SPENT_MS = 30_000
 
@@ -307,46 +300,76 @@ class FetchSpan:
 
 
 def fetch(span: FetchSpan) -> Call[FetchedPartition]:
-    """Record batches of one partition, without a fetch session. The answer's `error_code` is the partition's."""
+    """Record batches of one partition. The answer's `error_code` is the partition's."""
+    whole = fetch_each([span], span.max_bytes)
+
+    def read(body: Any) -> FetchedPartition:
+        found = whole.read(body).get((span.topic, span.partition))
+        if found is None:
+            raise Rejected(
+                ErrorCode.unknown_server_error, f"no answer for {span.topic}-{span.partition}"
+            )
+        return found
+
+    return Call(FETCH, whole.build, read, highest=whole.highest)
+
+
+def fetch_each(
+    spans: Sequence[FetchSpan], max_bytes: int
+) -> Call[dict[tuple[str, int], FetchedPartition]]:
+    """Record batches of partitions that one broker leads, without a fetch session, as long as `max_bytes` last. The
+    first span says for how long and how much to wait. Each answer has an `error_code` of its own.
+    """
+    first = spans[0]
+    by_topic: dict[tuple[str, UUID], list[FetchSpan]] = {}
+    for span in spans:
+        by_topic.setdefault((span.topic, span.topic_id), []).append(span)
+    names = {topic_id: name for name, topic_id in by_topic if topic_id != ZERO_ID}
 
     def build(version: int) -> Any:
         types = request(FETCH, version)
-        partition = types.FetchPartition(
-            partition=span.partition,
-            current_leader_epoch=-1,
-            fetch_offset=span.offset,
-            last_fetched_epoch=-1,
-            log_start_offset=-1,
-            partition_max_bytes=span.max_bytes,
-        )
-        topic = types.FetchTopic(topic=span.topic, topic_id=span.topic_id, partitions=[partition])
+        topics = [
+            types.FetchTopic(
+                topic=name,
+                topic_id=topic_id,
+                partitions=[
+                    types.FetchPartition(
+                        partition=span.partition,
+                        current_leader_epoch=-1,
+                        fetch_offset=span.offset,
+                        last_fetched_epoch=-1,
+                        log_start_offset=-1,
+                        partition_max_bytes=span.max_bytes,
+                    )
+                    for span in wanted
+                ],
+            )
+            for (name, topic_id), wanted in by_topic.items()
+        ]
         return types.FetchRequest(
             replica_id=-1,
-            max_wait=span.max_wait_ms,
-            min_bytes=span.min_bytes,
-            max_bytes=span.max_bytes,
-            isolation_level=span.isolation,
+            max_wait=first.max_wait_ms,
+            min_bytes=first.min_bytes,
+            max_bytes=max_bytes,
+            isolation_level=first.isolation,
             session_id=0,
             session_epoch=-1,
-            topics=[topic],
+            topics=topics,
             forgotten_topics_data=[],
             rack_id="",
         )
 
-    def read(body: Any) -> FetchedPartition:
+    def read(body: Any) -> dict[tuple[str, int], FetchedPartition]:
         if body.error_code:
-            raise Rejected(error_of(body.error_code), f"fetch of {span.topic}-{span.partition}")
-        for topic in body.topics:
-            for partition in topic.partitions:
-                if partition.index == span.partition:
-                    found: FetchedPartition = partition
-                    return found
-        raise Rejected(
-            ErrorCode.unknown_server_error, f"no answer for {span.topic}-{span.partition}"
-        )
+            raise Rejected(error_of(body.error_code), f"fetch of {first.topic}-{first.partition}")
+        return {
+            (names.get(topic.topic_id, topic.name), partition.index): partition
+            for topic in body.topics
+            for partition in topic.partitions
+        }
 
     # From version 13 on a topic is named by its id alone.
-    return Call(FETCH, build, read, highest=12 if span.topic_id == ZERO_ID else 17)
+    return Call(FETCH, build, read, highest=17 if len(names) == len(by_topic) else 12)
 
 
 def create_topics(topics: Sequence[NewTopic], *, validate_only: bool) -> Call[list[TopicResult]]:

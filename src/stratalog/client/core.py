@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stratalog.client.calls import API_VERSIONS, SPOKEN, Call
+from stratalog.client.apis import API_VERSIONS, SPOKEN
+from stratalog.client.calls import Call
 from stratalog.errors import Corrupt, ErrorCode, Rejected, Unavailable
 from stratalog.ports import Buffer
 from stratalog.wire.frames import FrameReader

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from stratalog.client import calls
+from stratalog.client import apis, calls
 from stratalog.client.blocking import BlockingClient
 from stratalog.errors import Unavailable
 from stratalog.ports import Buffer
@@ -23,12 +23,12 @@ class ScriptedStream:
     def send(self, buffers: Sequence[Buffer]) -> None:
         header, _ = parse_header(memoryview(b"".join(map(bytes, buffers)))[4:])
         types = response(header.api_key, header.version)
-        if header.api_key == calls.API_VERSIONS:
+        if header.api_key == apis.API_VERSIONS:
             body = types.ApiVersionsResponse(
                 error_code=0,
                 api_keys=[
                     types.ApiVersion(api_key=key, min_version=low, max_version=high)
-                    for key, (low, high) in calls.SPOKEN.items()
+                    for key, (low, high) in apis.SPOKEN.items()
                 ],
             )
         else:

@@ -2,13 +2,13 @@
 
 import pytest
 
-from stratalog.client import calls
+from stratalog.client import apis, calls
 from stratalog.client.core import ClientConnection
 from stratalog.errors import ErrorCode, Rejected, Unavailable
 from stratalog.ports import Buffer
 from stratalog.wire.messages import encode_response, parse_header, response
 
-EVERYTHING = dict.fromkeys(calls.SPOKEN, (0, 99))
+EVERYTHING = dict.fromkeys(apis.SPOKEN, (0, 99))
 
 
 def connection() -> ClientConnection:
@@ -44,17 +44,17 @@ def producer_id(correlation_id: int, *, error: ErrorCode = ErrorCode.none) -> by
 
 def test_a_request_carries_the_highest_version_that_both_know() -> None:
     made = connection()
-    made.versions = {calls.METADATA: (0, 10)}
+    made.versions = {apis.METADATA: (0, 10)}
     _, pieces = made.send(calls.metadata(["t"]))
     header, _ = parse_header(memoryview(joined(pieces))[4:])
-    assert (header.api_key, header.version, header.client_id) == (calls.METADATA, 10, "tester")
+    assert (header.api_key, header.version, header.client_id) == (apis.METADATA, 10, "tester")
     made.versions = EVERYTHING
     _, pieces = made.send(calls.metadata(["t"]))
     header, _ = parse_header(memoryview(joined(pieces))[4:])
-    assert header.version == calls.SPOKEN[calls.METADATA][1]
+    assert header.version == apis.SPOKEN[apis.METADATA][1]
 
 
-@pytest.mark.parametrize("served", [{}, {calls.METADATA: (0, 8)}, {calls.METADATA: (14, 20)}])
+@pytest.mark.parametrize("served", [{}, {apis.METADATA: (0, 8)}, {apis.METADATA: (14, 20)}])
 def test_a_broker_that_shares_no_version(served: dict[int, tuple[int, int]]) -> None:
     made = connection()
     made.versions = served

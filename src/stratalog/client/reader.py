@@ -1,0 +1,193 @@
+"""Partitions read on and on: while one answer is looked at, the broker works on the next.
+
+In: a client, and the offset to begin at for each partition. Out: fetched batches with the offset they were asked for,
+in each partition's order. It never starts a task: one Fetch per leader is under way, and `poll` awaits them.
+
+Raises Rejected for what does not pass by itself (OFFSET_OUT_OF_RANGE, a topic that is gone), Unavailable where a
+leader stays unreachable.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from stratalog.client import calls
+from stratalog.client.aio import Client
+from stratalog.client.calls import FetchSpan, error_of
+from stratalog.client.cluster import PASSING, PAUSES_S
+from stratalog.errors import ErrorCode, Rejected, Unavailable
+from stratalog.wire.batch import scan
+from stratalog.wire.fetch import FetchedPartition
+
+__all__ = ["Fetched", "Reader", "Wish"]
+
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Kafka's consumer settings of the same names: fetch.max.bytes and so on."""
+
+    max_bytes: int = 16 << 20
+    partition_max_bytes: int = 1 << 20
+    max_wait_ms: int = 500
+    min_bytes: int = 1
+    isolation: int = calls.READ_UNCOMMITTED
+
+
+class Fetched(NamedTuple):
+    """Whole batches of one partition, from the one that holds `offset` on; perhaps part of one behind them."""
+
+    topic: str
+    partition: int
+    offset: int
+    records: memoryview
+    high_watermark: int
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A Fetch under way."""
+
+    node_id: int
+    offsets: dict[Key, int]
+    sent_s: float
+
+
+class Reader:
+    """`positions` are what is fetched next, ahead of what the caller has looked at; change them with `assign`.
+
+    with Reader(client, {("t", 0): 0}) as reader:
+        for fetched in await reader.poll(1.0): …
+    """
+
+    def __init__(
+        self, client: Client, positions: Mapping[Key, int], wish: Wish | None = None
+    ) -> None:
+        """At least one partition must be there when `poll` is called."""
+        self.positions = dict(positions)
+        self._client = client
+        self._wish = wish or Wish()
+        self._asked: dict[asyncio.Future[Any], _Asked] = {}
+        self._failures = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._forget()
+
+    def assign(self, positions: Mapping[Key, int]) -> None:
+        """Read these partitions, and these alone, from these offsets on."""
+        self.positions = dict(positions)
+
+    def drop(self, key: Key) -> None:
+        """Read a partition no further."""
+        self.positions.pop(key, None)
+
+    async def poll(self, timeout_s: float) -> list[Fetched]:
+        """What has arrived, once something has; nothing after `timeout_s`, or where the leaders have nothing new."""
+        assert self.positions, "something to read"
+        try:
+            await self._ask()
+            done, _ = await asyncio.wait(
+                self._asked, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            self._give_up_late()
+            found: list[Fetched] = []
+            for future in done:
+                found += self._taken(self._asked.pop(future), future.result())
+            # The broker is to work while the caller does.
+            if self.positions:
+                await self._ask()
+        except (Unavailable, Rejected) as error:
+            await self._recover(error)
+            return []
+        self._failures = 0
+        return found
+
+    async def _ask(self) -> None:
+        """One Fetch to each leader that has none under way."""
+        busy = {asked.node_id for asked in self._asked.values()}
+        by_leader: dict[int, list[FetchSpan]] = {}
+        wish = self._wish
+        for (topic, partition), offset in self.positions.items():
+            leader, topic_id = await self._client.leader_of(topic, partition)
+            if leader not in busy:
+                span = FetchSpan(
+                    topic,
+                    topic_id,
+                    partition,
+                    offset,
+                    wish.partition_max_bytes,
+                    wish.max_wait_ms,
+                    wish.min_bytes,
+                    wish.isolation,
+                )
+                by_leader.setdefault(leader, []).append(span)
+        now_s = asyncio.get_running_loop().time()
+        for leader, spans in by_leader.items():
+            link = await self._client.link_to(leader)
+            future = link.send(calls.fetch_each(spans, wish.max_bytes))
+            offsets = {(span.topic, span.partition): span.offset for span in spans}
+            self._asked[future] = _Asked(leader, offsets, now_s)
+
+    def _taken(self, asked: _Asked, answer: Mapping[Key, FetchedPartition]) -> list[Fetched]:
+        found = []
+        for key, partition in answer.items():
+            offset = asked.offsets.get(key)
+            # Assigned elsewhere since it was asked for: no longer ours.
+            if offset is None or self.positions.get(key) != offset:
+                continue
+            if partition.error_code:
+                code = error_of(partition.error_code)
+                raise Rejected(code, f"fetch of {key[0]}-{key[1]} at {offset}: {code.name}")
+            records = partition.records
+            assert isinstance(records, memoryview | bytes | bytearray | tuple)
+            view = memoryview(b"".join(records) if isinstance(records, tuple) else records)
+            following = offset
+            for _, header in scan(view):
+                following = header.next_offset
+            if following > offset:
+                # To the end of the mapping: a broker goes through the partitions in order until its bytes are spent,
+                # and who has just had something comes last.
+                del self.positions[key]
+                self.positions[key] = following
+                found.append(Fetched(*key, offset, view, partition.high_watermark))
+        return found
+
+    def _give_up_late(self) -> None:
+        now_s = asyncio.get_running_loop().time()
+        limit_s = self._client.timeout_s + self._wish.max_wait_ms / 1000
+        if any(now_s - asked.sent_s > limit_s for asked in self._asked.values()):
+            raise Unavailable(f"no answer to a Fetch in {limit_s:g} s")
+
+    def _forget(self) -> None:
+        """Whatever comes of what is under way, nobody waits for it."""
+        for future in self._asked:
+            if not future.cancel() and not future.cancelled():
+                future.exception()  # asyncio logs one that nobody has looked at
+        self._asked.clear()
+
+    async def _recover(self, error: Unavailable | Rejected) -> None:
+        """Forget what is under way, pause and look the leaders up again; raises `error` where that is of no use."""
+        passing = isinstance(error, Unavailable) or error.code in PASSING | calls.OTHER_TOPIC
+        if not passing or self._failures >= len(PAUSES_S):
+            raise error
+        await asyncio.sleep(PAUSES_S[self._failures])
+        self._failures += 1
+        self._forget()
+        topics = sorted({topic for topic, _ in self.positions})
+        info = await self._client.metadata(topics)
+        for topic in topics:
+            if info.topics[topic].error == ErrorCode.unknown_topic_or_partition:
+                raise Rejected(
+                    ErrorCode.unknown_topic_or_partition, f"topic {topic} does not exist any more"
+                )

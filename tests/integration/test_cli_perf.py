@@ -1,0 +1,134 @@
+"""`strata perf` against a real broker: what it says was sent is there, what it says was read is what was there."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from tests.integration.server_process import Server, strata
+
+CODECS = {"none", "gzip", "snappy", "lz4", "zstd"}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("perf")) as started:
+        yield started
+
+
+def ok(server: Server, *words: str) -> str:
+    done = strata(*words, "-b", server.address)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def values(server: Server, topic: str, partitions: int, count: int) -> list[bytes]:
+    """What a client that is not ours finds."""
+    consumer = Consumer({"bootstrap.servers": server.address, "group.id": "looks"})
+    try:
+        consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
+        found = consumer.consume(count, timeout=30)
+        assert [message.error() for message in found] == [None] * count
+        return [message.value() for message in found]
+    finally:
+        consumer.close()
+
+
+def test_what_was_sent_is_there_and_read_back(server: Server) -> None:
+    ok(server, "topic", "create", "sent", "--partitions", "3")
+    small = ("-X", "batch.size=4000", "-X", "acks=1", "-X", "compression.type=lz4")
+    told = json.loads(
+        ok(server, "perf", "produce", "sent", "--num-records", "3000", "--record-size", "100")
+        and ok(server, "perf", "produce", "sent", "--num-records", "2000", "--json", *small)
+    )
+    assert told["records"] == 2000
+    assert 0 < told["latency ms"]["p50"] <= told["latency ms"]["p99.9"] <= told["latency ms"]["max"]
+    assert {len(value) for value in values(server, "sent", 3, 5000)} == {100, 1024}
+    read = json.loads(ok(server, "perf", "consume", "sent", "--json"))
+    assert read["records"] == 5000
+    some = json.loads(ok(server, "perf", "consume", "sent", "--num-records", "10", "--json"))
+    assert 10 <= some["records"] <= 5000
+    assert " records read, " in ok(server, "perf", "consume", "sent")
+
+
+def test_a_file_is_sent_in_a_circle(server: Server, tmp_path: Path) -> None:
+    ok(server, "topic", "create", "file")
+    (tmp_path / "lines").write_text("one\ntwo\nthree\n")
+    line = ok(
+        server,
+        *("perf", "produce", "file", "--num-records", "7"),
+        *("--payload-file", str(tmp_path / "lines"), "--throughput", "1000", "-X", "linger.ms=0"),
+    )
+    assert line.startswith("7 records sent, ")
+    assert " ms 99.9th." in line
+    assert values(server, "file", 1, 7) == [
+        b"one",
+        b"two",
+        b"three",
+        b"one",
+        b"two",
+        b"three",
+        b"one",
+    ]
+
+
+def test_nothing_comes(server: Server) -> None:
+    ok(server, "topic", "create", "silent")
+    done = strata(
+        *("perf", "consume", "silent", "--num-records", "1", "--timeout", "50"),
+        *("-b", server.address),
+    )
+    assert done.returncode == 0
+    assert "nothing came for 50 ms: read 0 records" in done.stderr
+
+
+def test_a_sweep_measures_every_codec_and_leaves_no_topic(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text(
+        "".join(f"line {n} says the same as others\n" for n in range(3000))
+    )
+    words = ("perf", "produce", "--sweep", str(tmp_path / "lines"), "--seconds", "0.1")
+    rows = json.loads(ok(server, *words, "--json", "--broker-pid", str(server.pid)))
+    assert {row["codec"] for row in rows} == CODECS
+    assert [row["batch_bytes"] for row in rows[:2]] == [16384, 65536]
+    assert len(rows) == 10  # the larger batches would hold the file twice
+    for row in rows:
+        assert (row["ratio"] > 2) == (row["codec"] != "none"), row
+        assert row["records_s"] > 0
+        assert row["broker_cpu"] is not None
+        assert row["client_cpu"] > 0
+    table = ok(server, *words)
+    assert [line.split()[5] for line in table.splitlines()[1:]] == ["-"] * 10
+    topics = {row["topic"] for row in json.loads(ok(server, "topic", "list", "--json"))}
+    assert not [topic for topic in topics if topic.startswith("strata-perf")]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["perf", "produce"], "name a TOPIC, or give --sweep FILE"),
+        (["perf", "produce", "t", "--sweep", "f"], "leave t out"),
+        (["perf", "produce", "missing"], "topic missing does not exist"),
+        (["perf", "consume", "missing"], "topic missing does not exist"),
+        (["perf", "produce", "t", "--record-size", "1", "--payload-file", "f"], "give one of"),
+        (["perf", "produce", "t", "--payload-file", "no"], "no: No such file"),
+        (["perf", "consume", "t", "-X", "group.id=g"], "not a setting of this client"),
+    ],
+)
+def test_what_a_person_gets_wrong_is_one_line(server: Server, words: list[str], said: str) -> None:
+    done = strata(*words, "-b", server.address)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert said in line
+
+
+def test_a_broker_whose_cpu_cannot_be_had(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text("a\n")
+    words = ("perf", "produce", "--sweep", str(tmp_path / "lines"), "-b", server.address)
+    gone = strata(*words, "--broker-pid", str(2**22 + 1))
+    assert gone.returncode == 2
+    assert "--broker-pid 4194305: no CPU time to be had" in gone.stderr
+    assert "accepted: http://" in strata(*words, "--metrics", "file:///x").stderr
+    assert "no CPU time to be had" in strata(*words, "--metrics", "http://127.0.0.1:1/").stderr
+    assert os.getpid() != server.pid

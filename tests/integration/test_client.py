@@ -1,0 +1,124 @@
+"""Our own client against a real broker: what it asks for by name stays what the name means, whatever happens."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+
+from stratalog.adapters.network import TcpNetwork
+from stratalog.cli.consume import records_from
+from stratalog.client.aio import Client
+from stratalog.client.calls import NewTopic
+from stratalog.client.reader import Reader, Wish
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.testing import TemporaryBroker
+from stratalog.wire.fetch import FetchedPartition
+from stratalog.wire.records import BatchBuilder, read_records
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[TemporaryBroker]:
+    with TemporaryBroker() as started:
+        yield started
+
+
+def batch(*values: bytes) -> bytearray:
+    builder = BatchBuilder()
+    for value in values:
+        builder.add(None, value, 1_700_000_000_000)
+    return builder.build()
+
+
+def values_of(fetched: FetchedPartition) -> list[bytes | None]:
+    assert isinstance(fetched.records, memoryview)
+    return [record.value for record in read_records(fetched.records)]
+
+
+def play(broker: TemporaryBroker, story: Callable[[Client], Coroutine[Any, Any, None]]) -> None:
+    async def tell() -> None:
+        async with await Client.connect(TcpNetwork(), broker.address, timeout_s=20) as client:
+            await story(client)
+
+    asyncio.run(tell())
+
+
+async def made(client: Client, topic: str, partitions: int = 1) -> None:
+    (result,) = await client.create_topics([NewTopic(topic, partitions)])
+    assert result.error == ErrorCode.none
+
+
+def test_a_name_is_the_topic_that_has_it_now(broker: TemporaryBroker) -> None:
+    async def story(client: Client) -> None:
+        await made(client, "again")
+        await client.produce("again", 0, batch(b"old"))
+        assert values_of(await client.fetch("again", 0, 0)) == [b"old"]
+        await client.delete_topics(["again"])
+        await made(client, "again")
+        await client.produce("again", 0, batch(b"new"))
+        assert values_of(await client.fetch("again", 0, 0)) == [b"new"]
+        await client.delete_topics(["again"])
+        with pytest.raises(Rejected) as gone:
+            await client.fetch("again", 0, 0)
+        assert gone.value.code == ErrorCode.unknown_topic_or_partition
+
+    play(broker, story)
+
+
+async def read(reader: Reader, count: int) -> dict[int, list[bytes | None]]:
+    """So many records, by partition; ends with an error where they do not come."""
+    found: dict[int, list[bytes | None]] = {}
+    async with asyncio.timeout(30):
+        while sum(map(len, found.values())) < count:
+            for one in await reader.poll(5):
+                records = (r for _, r in records_from(one.records, one.offset))
+                some = [r.value for r in records if r is not None]
+                found.setdefault(one.partition, []).extend(some)
+    return found
+
+
+def test_partitions_are_read_side_by_side_each_in_its_order(broker: TemporaryBroker) -> None:
+    async def story(client: Client) -> None:
+        await made(client, "many", 3)
+        wanted = {index: [b"%d-%d" % (index, n) for n in range(20)] for index in range(3)}
+        for index, values in wanted.items():
+            for value in values:
+                await client.produce("many", index, batch(value))
+        # So little at a time that every partition must wait for the others, and none for ever.
+        wish = Wish(max_bytes=200, partition_max_bytes=150)
+        with Reader(client, {("many", index): index for index in range(3)}, wish) as reader:
+            found = await read(reader, 57)
+            assert found == {index: values[index:] for index, values in wanted.items()}
+            assert await reader.poll(0.01) == []
+            # Its Fetch is under way; what is assigned meanwhile is what counts.
+            reader.assign({("many", 1): 18})
+            assert await read(reader, 2) == {1: [b"1-18", b"1-19"]}
+
+    play(broker, story)
+
+
+def test_reading_goes_on_behind_a_restart_and_ends_with_the_topic(broker: TemporaryBroker) -> None:
+    async def story(client: Client) -> None:
+        await made(client, "kept")
+        await client.produce("kept", 0, batch(b"before"))
+        with Reader(client, {("kept", 0): 0}) as reader:
+            assert await read(reader, 1) == {0: [b"before"]}
+            await asyncio.to_thread(broker.restart)
+            await client.produce("kept", 0, batch(b"after"))
+            assert await read(reader, 1) == {0: [b"after"]}
+            await client.delete_topics(["kept"])
+            with pytest.raises(Rejected, match="topic kept does not exist any more"):
+                await read(reader, 1)
+
+    play(broker, story)
+
+
+def test_an_offset_that_is_not_there_is_an_error(broker: TemporaryBroker) -> None:
+    async def story(client: Client) -> None:
+        await made(client, "short")
+        with Reader(client, {("short", 0): 5}) as reader:
+            with pytest.raises(Rejected) as refused:
+                await read(reader, 1)
+            assert refused.value.code == ErrorCode.offset_out_of_range
+
+    play(broker, story)
