@@ -35,6 +35,33 @@ DEFAULT_RECORD_BYTES = 1024
 Interval = Annotated[int, typer.Option(min=100, metavar="MS", help="How often to print a line.")]
 
 
+ProducerProps = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--producer-props",
+        "-X",
+        metavar="NAME=VALUE",
+        help="acks, batch.size, linger.ms, compression.type or max.in.flight.requests.per.connection; "
+        "may be repeated.",
+    ),
+]
+Sweep = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Compare codecs and batch sizes on the lines of FILE."),
+]
+Seconds = Annotated[
+    float, typer.Option(min=0.1, metavar="S", help="With --sweep: for each codec and size.")
+]
+Metrics = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="With --sweep: the broker's /metrics, for its CPU time."),
+]
+BrokerPid = Annotated[
+    int | None,
+    typer.Option(metavar="PID", help="With --sweep: the broker, where it runs on this machine."),
+]
+
+
 @perf_app.command()
 def produce(
     topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Not with --sweep.")] = None,
@@ -56,34 +83,12 @@ def produce(
     throughput: Annotated[
         float, typer.Option(metavar="N", help="At most so many records a second; -1: no limit.")
     ] = -1,
-    producer_props: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--producer-props",
-            "-X",
-            metavar="NAME=VALUE",
-            help="acks, batch.size, linger.ms, compression.type or max.in.flight.requests.per.connection; "
-            "may be repeated.",
-        ),
-    ] = None,
+    producer_props: ProducerProps = None,
     reporting_interval: Interval = 5000,
-    sweep: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Compare codecs and batch sizes on the lines of FILE."),
-    ] = None,
-    seconds: Annotated[
-        float, typer.Option(min=0.1, metavar="S", help="With --sweep: for each of its lines.")
-    ] = 3,
-    metrics: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="With --sweep: the broker's /metrics, for its CPU time."),
-    ] = None,
-    broker_pid: Annotated[
-        int | None,
-        typer.Option(
-            metavar="PID", help="With --sweep: the broker, where it runs on this machine."
-        ),
-    ] = None,
+    sweep: Sweep = None,
+    seconds: Seconds = 3,
+    metrics: Metrics = None,
+    broker_pid: BrokerPid = None,
     json: Annotated[bool, typer.Option("--json", help="Print the last figures as JSON.")] = False,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
 ) -> None:

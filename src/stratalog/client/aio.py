@@ -25,7 +25,6 @@ from stratalog.client.calls import (
     BrokerAddress,
     Call,
     ClusterInfo,
-    FetchSpan,
     ListedOffset,
     NewTopic,
     Produced,
@@ -34,6 +33,7 @@ from stratalog.client.calls import (
 )
 from stratalog.client.cluster import Ask, ClusterView, Program, parse_bootstrap
 from stratalog.client.core import ClientConnection, reason
+from stratalog.client.fetches import OTHER_TOPIC, FetchSpan
 from stratalog.errors import ErrorCode, Rejected, Unavailable
 from stratalog.ports import Network
 from stratalog.wire.fetch import FetchedPartition
@@ -243,7 +243,7 @@ class Client:
                 return await self._run(self._view.fetch(span))
             except Rejected as error:
                 # Deleted and made again under its name since it was looked up: what is asked for is the name.
-                if fresh or error.code not in calls.OTHER_TOPIC:
+                if fresh or error.code not in OTHER_TOPIC:
                     raise
         raise AssertionError("the second round returns or raises")
 

@@ -15,12 +15,12 @@ from stratalog.client.calls import (
     BrokerAddress,
     Call,
     ClusterInfo,
-    FetchSpan,
     ListedOffset,
     ResourceConfigs,
 )
 from stratalog.client.cluster import Ask, ClusterView, Program, parse_bootstrap
 from stratalog.client.core import ClientConnection, reason
+from stratalog.client.fetches import FetchSpan
 from stratalog.errors import Rejected, Unavailable
 from stratalog.ports import Buffer
 from stratalog.wire.fetch import FetchedPartition

@@ -18,11 +18,11 @@ from stratalog.client.calls import (
     BrokerAddress,
     Call,
     ClusterInfo,
-    FetchSpan,
     ListedOffset,
     TopicInfo,
     error_of,
 )
+from stratalog.client.fetches import FetchSpan, fetch
 from stratalog.errors import ErrorCode, Rejected, Unavailable
 from stratalog.wire.fetch import FetchedPartition
 
@@ -197,7 +197,7 @@ class ClusterView:
             nonlocal fresh
             leader = yield from self.leader(span.topic, span.partition, fresh=fresh)
             fresh = True  # an attempt that fails is followed by one with fresh metadata
-            found: FetchedPartition = yield from _ask(leader, calls.fetch(span))
+            found: FetchedPartition = yield from _ask(leader, fetch(span))
             if found.error_code:
                 code = error_of(found.error_code)
                 raise Rejected(

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple, Self
 
 from stratalog.client import calls
 from stratalog.client.aio import Client
-from stratalog.client.calls import FetchSpan, error_of
+from stratalog.client.calls import error_of
 from stratalog.client.cluster import PASSING, PAUSES_S
+from stratalog.client.fetches import OTHER_TOPIC, FetchSpan, fetch_each
 from stratalog.errors import ErrorCode, Rejected, Unavailable
 from stratalog.wire.batch import scan
 from stratalog.wire.fetch import FetchedPartition
@@ -135,7 +136,7 @@ class Reader:
         now_s = asyncio.get_running_loop().time()
         for leader, spans in by_leader.items():
             link = await self._client.link_to(leader)
-            future = link.send(calls.fetch_each(spans, wish.max_bytes))
+            future = link.send(fetch_each(spans, wish.max_bytes))
             offsets = {(span.topic, span.partition): span.offset for span in spans}
             self._asked[future] = _Asked(leader, offsets, now_s)
 
@@ -178,7 +179,7 @@ class Reader:
 
     async def _recover(self, error: Unavailable | Rejected) -> None:
         """Forget what is under way, pause and look the leaders up again; raises `error` where that is of no use."""
-        passing = isinstance(error, Unavailable) or error.code in PASSING | calls.OTHER_TOPIC
+        passing = isinstance(error, Unavailable) or error.code in PASSING | OTHER_TOPIC
         if not passing or self._failures >= len(PAUSES_S):
             raise error
         await asyncio.sleep(PAUSES_S[self._failures])

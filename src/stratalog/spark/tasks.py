@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from stratalog.adapters.read_ahead import read_ahead
 from stratalog.client.blocking import BlockingClient
-from stratalog.client.calls import EARLIEST, READ_COMMITTED, FetchSpan
+from stratalog.client.calls import EARLIEST, READ_COMMITTED
+from stratalog.client.fetches import FetchSpan
 from stratalog.errors import Corrupt, ErrorCode, Rejected, Unavailable
 from stratalog.kernels.decode import Decoder
 from stratalog.kernels.missing import Missing

@@ -14,7 +14,8 @@ from crc32c import crc32c
 from tests.unit.spark.buckets import Bucket, batch, topic_id
 
 from stratalog.adapters.object_store import open_store
-from stratalog.client.calls import READ_COMMITTED, FetchSpan, ListedOffset
+from stratalog.client.calls import READ_COMMITTED, ListedOffset
+from stratalog.client.fetches import FetchSpan
 from stratalog.errors import Corrupt, ErrorCode, Rejected, Unavailable
 from stratalog.kernels.missing import Missing
 from stratalog.spark import tasks
