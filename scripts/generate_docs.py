@@ -52,7 +52,9 @@ def default_of(setting: Setting) -> str:
 def setting_row(setting: Setting, *more: str) -> tuple[str, ...]:
     """One setting's line."""
     kind = setting.kind.name.lower() if setting.kind is not Kind.PASSWORD else "password"
-    marks = ("**ours** " if setting.ours else "") + ("*no effect yet* " if setting.inert else "")
+    marks = ("**ours** " if setting.ours else "") + (
+        f"*no effect yet: {setting.inert}* " if setting.inert else ""
+    )
     return (
         f"`{setting.name}`",
         kind,

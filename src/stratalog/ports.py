@@ -36,6 +36,9 @@ class Disk(Protocol):
     def append(self, path: str, position: int, buffers: Sequence[Buffer]) -> None:
         """Write all of `buffers` at byte `position`, creating the file. Page cache only: durable after `sync`."""
 
+    def reserve(self, path: str, size: int) -> None:
+        """Keep room on the drive for `size` bytes of the file, creating it; where the system can."""
+
     def read(self, path: str, position: int, size: int) -> bytes:
         """Up to `size` bytes from `position`; fewer only at the end of the file. May wait for the drive."""
 

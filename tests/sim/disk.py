@@ -124,6 +124,10 @@ class SimDisk:
             raise PowerLoss(path)
         self.bytes_written += len(data)
 
+    def reserve(self, path: str, size: int) -> None:
+        del size
+        self.append(path, 0, ())
+
     def read(self, path: str, position: int, size: int) -> bytes:
         return bytes(self._file(path).content[position : position + size])
 

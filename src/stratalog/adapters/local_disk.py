@@ -9,6 +9,8 @@ while that path can mean no other file: a reader that opened a file just before 
 """
 
 import contextlib
+import ctypes
+import errno
 import fcntl
 import os
 import shutil
@@ -23,6 +25,9 @@ _VECTORS_MAX: Final = 1024  # IOV_MAX on Linux and macOS
 _NO_WAIT: Final = getattr(
     os, "RWF_NOWAIT", None
 )  # Linux only: elsewhere nothing is known to be cached
+
+_KEEP_SIZE: Final = 1  # FALLOC_FL_KEEP_SIZE: readers and recovery go by a file's length
+_FALLOCATE: Final = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)  # Linux only
 
 
 class _File:
@@ -61,6 +66,15 @@ class LocalDisk:
                 written -= len(vectors.pop(0))
             if written:
                 vectors[0] = vectors[0][written:]
+
+    def reserve(self, path: str, size: int) -> None:
+        fd = self._file(path, create=True).fd
+        if _FALLOCATE is None:
+            return
+        if _FALLOCATE(fd, _KEEP_SIZE, ctypes.c_longlong(0), ctypes.c_longlong(size)):
+            number = ctypes.get_errno()
+            if number not in (errno.EOPNOTSUPP, errno.ENOSYS):
+                raise OSError(number, os.strerror(number), path)
 
     def read(self, path: str, position: int, size: int) -> bytes:
         file = self._file(path)

@@ -120,7 +120,9 @@ class TieredPartition:
         await self._activate()
         now_ms = self._bucket.outside.clock.now_ms()
         synced = await self._keep_local(now_ms)
-        while segments := hosted.log.closed_segments(min(hosted.last_stable_offset, synced)):
+        while hosted.log.config.copies_to_tier and (
+            segments := hosted.log.closed_segments(min(hosted.last_stable_offset, synced))
+        ):
             await self._archive(segments[:_SEGMENTS_PER_COMMIT])
             synced = await self._keep_local(now_ms)
         await self._expire(now_ms)
@@ -128,7 +130,8 @@ class TieredPartition:
     async def _keep_local(self, now_ms: int) -> int:
         """Local retention. Up to the offset returned this disk forgets nothing: the bucket must hold no more."""
         hosted = self._hosted
-        effects = hosted.log.due(now_ms, limit_offset=hosted.high_watermark, tier=True)
+        copies = hosted.log.config.copies_to_tier
+        effects = hosted.log.due(now_ms, limit_offset=hosted.high_watermark, tier=copies)
         synced = hosted.log.recovery_point  # holds once what was decided so far is performed
         hosted.check_hosted()
         await hosted.directory.write(effects)

@@ -121,9 +121,6 @@ KAFKA_ONLY = frozenset(
     log.cleaner.threads
     log.dir.failure.timeout.ms
     log.flush.start.offset.checkpoint.interval.ms
-    log.preallocate
-    log.roll.jitter.hours
-    log.roll.jitter.ms
     max.connection.creation.rate
     max.connections.per.ip
     max.connections.per.ip.overrides

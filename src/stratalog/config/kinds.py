@@ -83,8 +83,8 @@ class Setting:
     """One setting by Kafka's name (or ours), as the reference documentation shows it.
 
     `default` is already a value. `kafka_default` is given only where ours differs on purpose, and `doc` then says
-    why. `ours` marks names that Apache Kafka does not have, `inert` those that are accepted, kept and described but
-    change nothing yet.
+    why. `ours` marks names that Apache Kafka does not have; `inert` says why one that is accepted, kept and described
+    changes nothing yet.
     """
 
     name: str
@@ -94,7 +94,7 @@ class Setting:
     check: Check = None
     dynamic: Dynamic = Dynamic.READ_ONLY
     ours: bool = False
-    inert: bool = False
+    inert: str = ""
     kafka_default: str = ""
 
     @property

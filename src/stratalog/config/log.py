@@ -26,6 +26,8 @@ class LogConfig:
 
     segment_bytes: int = 1024**3
     segment_ms: int = 604_800_000
+    segment_jitter_ms: int = 0
+    preallocate: bool = False
     segment_index_bytes: int = 10 * 1024**2
     index_interval_bytes: int = 4096
     retention_ms: int = 604_800_000
@@ -33,6 +35,7 @@ class LogConfig:
     local_retention_ms: int = SAME_AS_TOTAL
     local_retention_bytes: int = SAME_AS_TOTAL
     remote_storage_enable: bool = False
+    remote_log_copy_disable: bool = False
     max_message_bytes: int = 1_048_588
     flush_messages: int = LONG_MAX
     flush_ms: int = LONG_MAX
@@ -48,6 +51,11 @@ class LogConfig:
     file_delete_delay_ms: int = 60_000
     tier_max_lag_ms: int = 600_000
     producer_id_expiration_ms: int = 86_400_000
+
+    @property
+    def copies_to_tier(self) -> bool:
+        """Whether closed segments go to the bucket; what is there already is kept and read either way (KIP-950)."""
+        return self.remote_storage_enable and not self.remote_log_copy_disable
 
 
 def log_config(broker: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:
@@ -125,6 +133,12 @@ def _check_together(config: LogConfig, configs: Mapping[str, str], broker: Broke
         "local.retention.bytes": (config.local_retention_bytes, config.retention_bytes),
     }
     for name, (local, total) in limits.items():
+        if config.remote_log_copy_disable and local not in (SAME_AS_TOTAL, total):
+            _reject(
+                name,
+                {name: str(local)},
+                f"{total} or -2, for remote.log.copy.disable leaves all here",
+            )
         if total != UNLIMITED and local != SAME_AS_TOTAL and (local == UNLIMITED or local > total):
             _reject(name, {name: str(local)}, f"up to {total}, which is all that is kept, or -2")
 

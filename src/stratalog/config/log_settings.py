@@ -163,6 +163,15 @@ LOG_SETTINGS = (
         "How often retention is looked after.",
         Between(1),
     ),
+    Setting("log.preallocate", Kind.BOOLEAN, False, "Default of `preallocate`."),
+    Setting("log.roll.jitter.ms", Kind.LONG, None, "Default of `segment.jitter.ms`.", Between(0)),
+    Setting(
+        "log.roll.jitter.hours",
+        Kind.INT,
+        0,
+        "Default of `segment.jitter.ms` in hours.",
+        Between(0),
+    ),
     Setting("log.roll.ms", Kind.LONG, None, "Default of `segment.ms`.", Between(1)),
     Setting("log.roll.hours", Kind.INT, 168, "Default of `segment.ms` in hours.", Between(1)),
     Setting(

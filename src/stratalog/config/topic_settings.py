@@ -17,6 +17,8 @@ MIB = 1024 * 1024
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
+_COMPACTION = "it comes with compaction"
+_ONE_REPLICA = "on one node there is nothing to elect and nothing to slow down"
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +292,7 @@ TOPIC_SETTINGS = _table(
             DAY_MS,
             "How long compaction keeps a key's deletion mark.",
             Between(0),
-            inert=True,
+            inert=_COMPACTION,
         ),
         "log.cleaner.delete.retention.ms",
     ),
@@ -301,7 +303,7 @@ TOPIC_SETTINGS = _table(
             LONG_MAX,
             "Longest time that a record stays uncompacted.",
             Between(1),
-            inert=True,
+            inert=_COMPACTION,
         ),
         "log.cleaner.max.compaction.lag.ms",
     ),
@@ -312,7 +314,7 @@ TOPIC_SETTINGS = _table(
             0.5,
             "Share of uncompacted bytes at which compaction begins.",
             Between(0, 1),
-            inert=True,
+            inert=_COMPACTION,
         ),
         "log.cleaner.min.cleanable.ratio",
     ),
@@ -323,7 +325,7 @@ TOPIC_SETTINGS = _table(
             0,
             "Shortest time that a record stays uncompacted.",
             Between(0),
-            inert=True,
+            inert=_COMPACTION,
         ),
         "log.cleaner.min.compaction.lag.ms",
     ),
@@ -333,7 +335,6 @@ TOPIC_SETTINGS = _table(
             Kind.BOOLEAN,
             False,
             "Whether a new segment's file is given its full size at once.",
-            inert=True,
         ),
         "log.preallocate",
     ),
@@ -343,7 +344,6 @@ TOPIC_SETTINGS = _table(
             Kind.BOOLEAN,
             False,
             "Nothing new goes to the bucket; what is there stays readable.",
-            inert=True,
         ),
     ),
     (
@@ -352,7 +352,7 @@ TOPIC_SETTINGS = _table(
             Kind.BOOLEAN,
             False,
             "What is in the bucket goes when `remote.storage.enable` is taken away.",
-            inert=True,
+            inert="a tier cannot be taken away yet; `remote.log.copy.disable` stops it growing",
         ),
     ),
     (
@@ -362,7 +362,6 @@ TOPIC_SETTINGS = _table(
             0,
             "Spread of `segment.ms` between partitions.",
             Between(0),
-            inert=True,
         ),
         "log.roll.jitter.ms",
         Synonym("log.roll.jitter.hours", HOUR_MS),
@@ -373,7 +372,7 @@ TOPIC_SETTINGS = _table(
             Kind.BOOLEAN,
             False,
             "Whether a replica that is not in sync may lead when no other is left.",
-            inert=True,
+            inert=_ONE_REPLICA,
         ),
         "unclean.leader.election.enable",
     ),
@@ -383,7 +382,7 @@ TOPIC_SETTINGS = _table(
             Kind.LIST,
             (),
             "Replicas whose leader slows replication down.",
-            inert=True,
+            inert=_ONE_REPLICA,
         ),
     ),
     (
@@ -392,7 +391,7 @@ TOPIC_SETTINGS = _table(
             Kind.LIST,
             (),
             "Replicas that slow their own fetching down.",
-            inert=True,
+            inert=_ONE_REPLICA,
         ),
     ),
 )

@@ -4,6 +4,8 @@ In: batch headers, a topic's settings, the active segment. Out: nothing, or a re
 records: timestamps are judged by the batch's first and largest.
 """
 
+from crc32c import crc32c
+
 from stratalog.config import LogConfig
 from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.log.segment import RELATIVE_OFFSET_MAX, Segment
@@ -80,4 +82,10 @@ def is_full(
     timestamp = max(header[8] for header in headers)
     first = segment.first_timestamp
     waited = timestamp - first if first >= 0 else now_ms - segment.created_ms
-    return waited > config.segment_ms
+    return waited > config.segment_ms - _jitter_ms(segment, config)
+
+
+def _jitter_ms(segment: Segment, config: LogConfig) -> int:
+    """How much earlier than its fellows this segment rolls: below `segment.jitter.ms`, always the same for it."""
+    spread = min(config.segment_jitter_ms, config.segment_ms)
+    return crc32c(segment.path.encode()) % spread if spread else 0

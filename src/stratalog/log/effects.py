@@ -26,6 +26,14 @@ class Append:
 
 
 @dataclass(frozen=True, slots=True)
+class Reserve:
+    """Have the drive keep room for a file of `size` bytes, creating it; its length stays what it is."""
+
+    path: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class WriteFile:
     """Replace a whole small file, atomically and durably."""
 
@@ -102,6 +110,7 @@ class RemoveTree:
 
 Effect = (
     Append
+    | Reserve
     | WriteFile
     | Read
     | ListDirectory
@@ -117,13 +126,15 @@ Result = bytes | list[FileInfo] | None
 Program = Generator[Effect, Result, T]
 
 
-def perform(disk: Disk, effect: Effect) -> Result:
+def perform(disk: Disk, effect: Effect) -> Result:  # noqa: C901 - a table
     """Carry out one effect. Raises OSError as `ports.Disk` does."""
     match effect:
         case Append(path, position, buffers):
             return disk.append(path, position, buffers)
         case Read(path, position, size):
             return disk.read(path, position, size)
+        case Reserve(path, size):
+            return disk.reserve(path, size)
         case WriteFile(path, data):
             return disk.write_file(path, data)
         case ListDirectory(path):

@@ -173,8 +173,8 @@ class PartitionLog:
             elif self._saved:
                 # Its index files are older from here on. They must not be taken for whole after a crash.
                 effects += (Unlink(segment.index_path), Unlink(segment.time_index_path))
-        else:
-            segment.first_append_ms = now_ms
+        if not segment.size:
+            effects += segment.begin(self.config, now_ms)
         self._saved = False
         position = segment.size
         interval = self.config.index_interval_bytes
@@ -263,7 +263,7 @@ class PartitionLog:
     def _roll(self, now_ms: int) -> list[Effect]:
         old = self.segments[-1]
         base = old.next_offset
-        effects = old.seal()
+        effects = old.close(self.config)
         self._sealed.append(old)
         effects.append(self._take_snapshot(base))
         if self.epochs.dirty:
@@ -315,7 +315,7 @@ class PartitionLog:
             return self.flush()
         effects: list[Effect] = []
         if active.size:
-            effects += active.seal()
+            effects += active.close(self.config)
         effects.append(self._take_snapshot(self.next_offset))
         if self.epochs.dirty:
             effects.append(self._write_epochs())
@@ -394,7 +394,7 @@ class PartitionLog:
         effects = self._deleted.unlink(now_ms)
         self.producers.expire(now_ms, config.producer_id_expiration_ms)
         active = self.segments[-1]
-        if tier and active.size and now_ms - active.first_append_ms >= config.tier_max_lag_ms:
+        if tier and active.size and 0 <= config.tier_max_lag_ms <= now_ms - active.first_append_ms:
             effects += self.roll(now_ms)
         since = self._unsynced_since_ms
         if since is not None and now_ms - since >= config.flush_ms:
@@ -426,7 +426,7 @@ class PartitionLog:
         del self.segments[:count]
         paths = deleted_paths(gone, self._snapshots)
         self._snapshots.difference_update(segment.base_offset for segment in gone)
-        if not self.config.remote_storage_enable:
+        if not self.config.remote_storage_enable or gone[-1].next_offset > self.tiered_end:
             self.raise_log_start(max(self.segments[0].base_offset, self.log_start_offset))
         return effects + self._deleted.take_out(paths, now_ms + self.config.file_delete_delay_ms)
 

@@ -48,11 +48,11 @@ def expired_segments(
 
 
 def _only_here(segment: Segment, config: LogConfig, tiered_end: int) -> bool:
-    return config.remote_storage_enable and segment.next_offset > tiered_end
+    return config.copies_to_tier and segment.next_offset > tiered_end
 
 
 def _limits(config: LogConfig) -> tuple[int, int]:
-    if not config.remote_storage_enable:
+    if not config.copies_to_tier:
         return config.retention_ms, config.retention_bytes
     local_ms, local_bytes = config.local_retention_ms, config.local_retention_bytes
     return (

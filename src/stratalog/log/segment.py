@@ -7,7 +7,8 @@ and may be read. Index arrays exist for the active segment only (and for a just 
 written): a closed segment is searched in its files.
 """
 
-from stratalog.log.effects import Append, Effect, Sync
+from stratalog.config import LogConfig
+from stratalog.log.effects import Append, Effect, Reserve, Sync, Truncate
 from stratalog.log.index import OffsetIndex, TimeIndex
 
 __all__ = [
@@ -118,6 +119,16 @@ class Segment:
         self.since_index += size
         self.size = position + size
         self.next_offset = next_offset
+
+    def begin(self, config: LogConfig, now_ms: int) -> list[Effect]:
+        """What comes before its first append."""
+        self.first_append_ms = now_ms
+        return [Reserve(self.path, config.segment_bytes)] if config.preallocate else []
+
+    def close(self, config: LogConfig) -> list[Effect]:
+        """`seal`, and give back what was reserved and not used."""
+        unused = [Truncate(self.path, self.size)] if config.preallocate else []
+        return [*unused, *self.seal()]
 
     def seal(self) -> list[Effect]:
         """Close it for appends: the effects that write its index files. `drop_indexes` once they are performed."""

@@ -54,6 +54,10 @@ class CutDisk(LocalDisk):
         self._switch.check()
         super().append(path, position, buffers)
 
+    def reserve(self, path: str, size: int) -> None:
+        self._switch.check()
+        super().reserve(path, size)
+
     def write_file(self, path: str, data: Buffer) -> None:
         self._switch.check()
         temporary = path + ".tmp"

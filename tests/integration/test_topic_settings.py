@@ -1,0 +1,381 @@
+"""Every topic setting that is said to have an effect has it: seen from outside, on a real broker.
+
+One test for each, named after it (`retention.ms` is `test_retention_ms`); `test_every_setting_has_its_test` holds the
+list complete. `compression.*` are in `test_recompression.py`.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+from tests.wire_client import Wire
+
+from stratalog.config.topic_settings import TOPIC_SETTINGS
+from stratalog.errors import ErrorCode
+from stratalog.testing import TemporaryBroker
+from stratalog.wire.batch import scan
+from stratalog.wire.ids import topic_id_text
+from stratalog.wire.records import Record, build_batch
+
+MIB = 1 << 20
+DAY_MS = 24 * 3_600_000
+WAIT_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def bucket(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("bucket")
+
+
+@pytest.fixture(scope="module")
+def broker(bucket: Path) -> Iterator[TemporaryBroker]:
+    settings = {
+        "tier.url": f"file://{bucket}",
+        "remote.log.manager.task.interval.ms": "50",
+        "remote.delete.grace.ms": "0",
+    }
+    with TemporaryBroker(settings) as started:
+        yield started
+
+
+class Topic:
+    """One topic with one partition, and what can be seen of it."""
+
+    def __init__(self, broker: TemporaryBroker, name: str, configs: dict[str, str]) -> None:
+        self.broker = broker
+        self.name = name
+        self.admin = AdminClient({"bootstrap.servers": broker.address})
+        new = NewTopic(name, 1, 1, config=configs)
+        self.admin.create_topics([new])[name].result(30)
+        self.place = broker.directory / f"{name}-0"
+
+    def produce(self, *sizes: int, age_ms: int = 0) -> list[int]:
+        """One batch of one record of each size; the error codes."""
+        now_ms = self.now_ms() - age_ms
+        with Wire(self.broker.address) as wire:
+            return [
+                wire.produce(
+                    self.name, build_batch([Record(0, now_ms, None, bytes(size))])
+                ).error_code
+                for size in sizes
+            ]
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000 + self.broker._clock.ahead_ms
+
+    def alter(self, **configs: str) -> None:
+        entries = [
+            ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in configs.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, self.name, incremental_configs=entries)
+        self.admin.incremental_alter_configs([resource])[resource].result(30)
+
+    def segments(self) -> list[int]:
+        return sorted(int(path.stem) for path in self.place.glob("*.log"))
+
+    def ends(self) -> tuple[int, int]:
+        consumer = Consumer({"bootstrap.servers": self.broker.address, "group.id": "ends"})
+        try:
+            return consumer.get_watermark_offsets(TopicPartition(self.name, 0), timeout=20)
+        finally:
+            consumer.close()
+
+
+Make = Callable[..., Topic]
+
+
+@pytest.fixture
+def make(broker: TemporaryBroker, request: pytest.FixtureRequest) -> Make:
+    """`make(segment_bytes=…)`: a topic of the test's own."""
+    made: list[int] = []
+
+    def topic(**configs: object) -> Topic:
+        made.append(1)
+        name = f"{request.node.name}.{len(made)}".replace("[", ".").replace("]", "")
+        settings = {key.replace("_", "."): str(value) for key, value in configs.items()}
+        return Topic(broker, name, settings)
+
+    return topic
+
+
+def until(seen: Callable[[], bool], what: str) -> None:
+    """Wait for what the broker does in its own time."""
+    deadline = time.monotonic() + WAIT_S
+    while not seen():
+        assert time.monotonic() < deadline, f"never happened: {what}"
+        time.sleep(0.02)
+
+
+def test_every_setting_has_its_test() -> None:
+    elsewhere = {name for name in TOPIC_SETTINGS if name.startswith("compression.")}
+    expected = {
+        "test_" + name.replace(".", "_")
+        for name, topic in TOPIC_SETTINGS.items()
+        if not topic.setting.inert and name not in elsewhere
+    }
+    missing = sorted(expected - set(globals()))
+    assert not missing, f"no test of the behaviour of {missing}"
+
+
+# Segments
+
+
+def test_segment_bytes(make: Make) -> None:
+    topic = make(segment_bytes=MIB, max_message_bytes=2 * MIB)
+    topic.produce(*[400_000] * 5)
+    assert topic.segments() == [0, 2, 4]
+    assert topic.produce(MIB) == [ErrorCode.record_list_too_large]
+
+
+def test_segment_ms(make: Make) -> None:
+    topic = make(segment_ms=1000)
+    topic.produce(1, age_ms=5000)
+    topic.produce(1, age_ms=4500)
+    topic.produce(1, age_ms=3000)
+    assert topic.segments() == [0, 2]
+
+
+def test_segment_jitter_ms(make: Make, broker: TemporaryBroker) -> None:
+    # Without it all roll at the same record; with it at records of their own, none later than without.
+    def first_roll(topic: Topic) -> int:
+        for age_s in range(100, -1, -1):
+            topic.produce(1, age_ms=age_s * 1000)
+        return topic.segments()[1]
+
+    punctual = first_roll(make(segment_ms=80_500))
+    spread = [first_roll(make(segment_ms=80_500, segment_jitter_ms=80_000)) for _ in range(4)]
+    assert max(spread) <= punctual
+    assert len(set(spread)) > 1
+
+
+def test_segment_index_bytes(make: Make) -> None:
+    topic = make(segment_index_bytes=24, index_interval_bytes=0)
+    topic.produce(*[10] * 9)
+    assert len(topic.segments()) > 3
+
+
+def test_index_interval_bytes(make: Make) -> None:
+    sizes = []
+    for interval in (0, 100_000):
+        topic = make(index_interval_bytes=interval, segment_bytes=MIB)
+        topic.produce(*[10_000] * 20, 900_000)
+        sizes.append((topic.place / f"{0:020}.index").stat().st_size)
+    assert sizes[0] == 19 * 8
+    assert sizes[1] == 8
+
+
+def test_preallocate(make: Make) -> None:
+    topic = make(preallocate="true", segment_bytes=8 * MIB)
+    topic.produce(10)
+    first = topic.place / f"{0:020}.log"
+    stat = first.stat()
+    if stat.st_blocks * 512 < 8 * MIB:
+        plain = make(segment_bytes=8 * MIB)
+        plain.produce(10)
+        pytest.skip("this file system keeps no room for a file")
+    assert stat.st_size < 1000
+    topic.alter(segment_bytes=str(MIB))
+    topic.produce(10_000, 1_040_000)
+    assert topic.segments() == [0, 2]
+    assert first.stat().st_blocks * 512 < MIB
+
+
+# Messages
+
+
+def test_max_message_bytes(make: Make) -> None:
+    topic = make(max_message_bytes=1000)
+    assert topic.produce(800, 1000) == [0, ErrorCode.message_too_large]
+    topic.alter(max_message_bytes="2000")
+    assert topic.produce(1000) == [0]
+
+
+def test_message_timestamp_type(make: Make) -> None:
+    topic = make(message_timestamp_type="LogAppendTime")
+    before = topic.now_ms()
+    topic.produce(1, age_ms=5 * DAY_MS)
+    ((_, header),) = scan((topic.place / f"{0:020}.log").read_bytes())
+    assert header.is_log_append_time
+    assert header.max_timestamp >= before
+
+
+def test_message_timestamp_before_max_ms(make: Make) -> None:
+    topic = make(message_timestamp_before_max_ms=10_000)
+    assert topic.produce(1, age_ms=60_000) == [ErrorCode.invalid_timestamp]
+    assert topic.produce(1, age_ms=1000) == [0]
+
+
+def test_message_timestamp_after_max_ms(make: Make) -> None:
+    topic = make(message_timestamp_after_max_ms=60_000)
+    assert topic.produce(1, age_ms=-120_000) == [ErrorCode.invalid_timestamp]
+    assert topic.produce(1, age_ms=-1000) == [0]
+
+
+def test_min_insync_replicas(make: Make) -> None:
+    topic = make(min_insync_replicas=2)
+    batch = build_batch([Record(0, 1, None, b"x")])
+    with Wire(topic.broker.address) as wire:
+        all_of_them = wire.produce(topic.name, batch, acks=-1).error_code
+        assert all_of_them == ErrorCode.not_enough_replicas
+        assert wire.produce(topic.name, batch, acks=1).error_code == 0
+    topic.alter(min_insync_replicas="1")
+    assert topic.produce(1) == [0]
+
+
+# Durability
+
+
+def checkpointed(topic: Topic) -> int:
+    """The offset below which the topic is said to be on the drive."""
+    path = topic.broker.directory / "recovery-point-offset-checkpoint"
+    lines = path.read_text().splitlines()[2:] if path.exists() else []
+    points = {tuple(line.split()[:2]): int(line.split()[2]) for line in lines}
+    return points.get((topic.name, "0"), 0)
+
+
+@pytest.fixture(scope="module")
+def synced() -> Iterator[dict[str, int]]:
+    """What was synced of four records by each of these, as the next checkpoint says."""
+    with TemporaryBroker({"log.flush.offset.checkpoint.interval.ms": "50"}) as broker:
+        settings = {"flush.messages": "3", "flush.ms": "1000", "max.message.bytes": "9999"}
+        topics = {name: Topic(broker, name, {name: value}) for name, value in settings.items()}
+        for topic in topics.values():
+            topic.produce(1, 1, 1, 1)
+        broker.advance(2000)
+        last = Topic(broker, "last", {"flush.messages": "1"})
+        last.produce(1)
+        until(lambda: checkpointed(last) == 1, "a checkpoint after all that")
+        yield {name: checkpointed(topic) for name, topic in topics.items()}
+
+
+def test_flush_messages(synced: dict[str, int]) -> None:
+    assert synced["flush.messages"] == 3
+    assert synced["max.message.bytes"] == 0  # nobody asked for it
+
+
+def test_flush_ms(synced: dict[str, int]) -> None:
+    assert synced["flush.ms"] == 4
+
+
+# Retention
+
+
+def test_retention_ms(make: Make, broker: TemporaryBroker) -> None:
+    topic = make(retention_ms=DAY_MS, segment_bytes=MIB)
+    topic.produce(900_000, age_ms=2 * DAY_MS)
+    topic.produce(900_000)
+    broker.advance(0)
+    assert topic.segments() == [1]
+    assert topic.ends() == (1, 2)
+    topic.alter(retention_ms="-1")
+    broker.advance(2 * DAY_MS)
+    assert topic.ends() == (1, 2)
+
+
+def test_retention_bytes(make: Make, broker: TemporaryBroker) -> None:
+    topic = make(retention_bytes=2 * MIB, segment_bytes=MIB)
+    topic.produce(*[900_000] * 6)
+    broker.advance(0)
+    assert topic.segments() == [3, 4, 5]
+
+
+def test_cleanup_policy(make: Make, broker: TemporaryBroker) -> None:
+    kept = make(cleanup_policy="compact", retention_bytes=0, retention_ms=1, segment_bytes=MIB)
+    gone = make(cleanup_policy="delete", retention_bytes=0, retention_ms=1, segment_bytes=MIB)
+    for topic in (kept, gone):
+        topic.produce(*[900_000] * 3, age_ms=DAY_MS)
+    broker.advance(0)
+    assert kept.ends() == (0, 3)
+    assert gone.ends() == (3, 3)
+
+
+def test_file_delete_delay_ms(make: Make, broker: TemporaryBroker) -> None:
+    topic = make(retention_bytes=0, segment_bytes=MIB, file_delete_delay_ms=10_000)
+    topic.produce(*[900_000] * 2)
+    broker.advance(0)
+    deleted = sorted(path.name for path in topic.place.glob("*.deleted"))
+    assert f"{0:020}.log.deleted" in deleted
+    broker.advance(9_000)
+    assert sorted(path.name for path in topic.place.glob("*.deleted")) == deleted
+    broker.advance(2_000)
+    assert not list(topic.place.glob("*.deleted"))
+
+
+# The tier
+
+
+def tiered(topic: Topic, bucket: Path) -> list[int]:
+    """Base offsets of the topic's segments in the bucket."""
+    with Wire(topic.broker.address) as wire:
+        name = "*" + topic_id_text(wire.topic_id(topic.name)) + "/0/*.seg"
+    return sorted(int(path.name.split("-")[0]) for path in bucket.rglob(name))
+
+
+def test_remote_storage_enable(make: Make, bucket: Path) -> None:
+    topic = make(segment_bytes=MIB)
+    topic.produce(*[900_000] * 3)
+    topic.alter(remote_storage_enable="true")  # on a live topic, with what it has already
+    until(lambda: tiered(topic, bucket) == [0, 1], "closed segments in the bucket")
+    with pytest.raises(KafkaException, match="history"):
+        topic.alter(remote_storage_enable="false")
+
+
+def test_local_retention_bytes(make: Make, bucket: Path, broker: TemporaryBroker) -> None:
+    topic = make(remote_storage_enable="true", segment_bytes=MIB, local_retention_bytes=2 * MIB)
+    topic.produce(*[900_000] * 6)
+    until(lambda: topic.segments() == [3, 4, 5], "local segments gone")
+    assert topic.ends() == (0, 6)
+    assert tiered(topic, bucket) == [0, 1, 2, 3, 4]
+
+
+def test_local_retention_ms(make: Make, bucket: Path) -> None:
+    topic = make(remote_storage_enable="true", segment_bytes=MIB, local_retention_ms=10_000)
+    topic.produce(*[900_000] * 2, age_ms=60_000)
+    topic.produce(*[900_000] * 2)
+    until(lambda: topic.segments() == [2, 3], "local segments gone")
+    assert topic.ends() == (0, 4)
+    assert tiered(topic, bucket) == [0, 1, 2]
+
+
+def test_tier_max_lag_ms(make: Make, bucket: Path, broker: TemporaryBroker) -> None:
+    quiet = make(remote_storage_enable="true", tier_max_lag_ms=-1)
+    topic = make(remote_storage_enable="true", tier_max_lag_ms=60_000)
+    for one in (quiet, topic):
+        one.produce(10)
+    broker.advance(61_000)
+    until(lambda: tiered(topic, bucket) == [0], "a quiet topic in the bucket")
+    assert tiered(quiet, bucket) == []
+
+
+def test_remote_log_copy_disable(make: Make, bucket: Path, broker: TemporaryBroker) -> None:
+    topic = make(
+        remote_storage_enable="true", segment_bytes=MIB, retention_ms=DAY_MS, tier_max_lag_ms=1000
+    )
+    topic.produce(*[900_000] * 2)
+    until(lambda: tiered(topic, bucket) == [0], "a closed segment in the bucket")
+    topic.alter(remote_log_copy_disable="true")
+    topic.produce(*[900_000] * 2)
+    broker.advance(5000)
+    time.sleep(0.3)  # several rounds of the tier, all of which must leave it alone
+    assert tiered(topic, bucket) == [0]
+    assert topic.segments() == [0, 1, 2, 3]
+    with pytest.raises(KafkaException, match=r"local\.retention\.ms"):
+        topic.alter(local_retention_ms="1000")
+    # Total retention takes what was never copied too, and what is in the bucket before it.
+    broker.advance(2 * DAY_MS)
+    until(lambda: tiered(topic, bucket) == [], "bucket expired")
+    until(lambda: topic.ends() == (4, 4), "the log begins where nothing is lost")
+    topic.alter(remote_log_copy_disable="false")
+    topic.produce(*[900_000] * 2)
+    until(lambda: tiered(topic, bucket) == [4], "copying goes on")
