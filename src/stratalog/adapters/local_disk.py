@@ -57,10 +57,10 @@ class LocalDisk:
         self._lock_fd = -1
 
     def append(self, path: str, position: int, buffers: Sequence[Buffer]) -> None:
-        fd = self._file(path, create=True)
+        file = self._file(path, create=True)
         vectors = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
         while vectors:
-            written = os.pwritev(fd.fd, vectors[:_VECTORS_MAX], position)
+            written = os.pwritev(file.fd, vectors[:_VECTORS_MAX], position)
             position += written
             while vectors and written >= len(vectors[0]):
                 written -= len(vectors.pop(0))

@@ -8,7 +8,8 @@ partitions and nobody else's. What waits to be written is bounded in bytes: prod
 wait for `room`. The first failure (EIO, unmounted, full) takes the whole directory offline, as in Kafka: a drive
 that lost one write cannot be trusted with the order of the next, so nothing is written after it.
 
-The writing thread takes whatever waits in one go: a busy directory costs the loop one completion per burst.
+The writing thread is woken once for all that one turn of the loop brings, and takes whatever waits in one go: appends
+that follow each other in a file become one write, and a burst costs the loop one completion.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ import structlog
 
 from stratalog.errors import ErrorCode, Rejected, Unavailable
 from stratalog.log.effects import Append, Effect, Program, perform, run
-from stratalog.ports import Disk, Worker, Workers
+from stratalog.ports import Buffer, Disk, Worker, Workers
 
 T = TypeVar("T")
 Failure = BaseException | None
@@ -46,18 +47,71 @@ class _Job:
         self.result: Any = None
         self.error: Failure = None
 
-    def run(self, disk: Disk) -> Failure:
-        """Do it; returns what the directory must not survive."""
+
+class _Burst:
+    """Jobs performed in order, with appends that follow each other in a file as one write."""
+
+    __slots__ = ("_buffers", "_disk", "_end", "_first", "_path", "_position", "jobs")
+
+    def __init__(self, disk: Disk, jobs: list[_Job]) -> None:
+        self.jobs = jobs
+        self._disk = disk
+        self._buffers: list[Buffer] = []  # not written yet,
+        self._path = ""  # to this file
+        self._position = 0  # from here
+        self._end = 0  # to there;
+        self._first = 0  # the first job that is not whole without them
+
+    def run(self, broken: Failure) -> Failure:
+        """Do it, up to the first failure; returns what the directory must not survive.
+
+        What is behind a failure fails likewise, and what shared its write.
+        """
+        at = 0
+        if broken is None:
+            try:
+                for at, job in enumerate(self.jobs):
+                    if job.program is not None:
+                        self._run_program(job)
+                    for effect in job.effects:
+                        if type(effect) is Append and effect.buffers:
+                            self._append(at, effect)
+                        else:
+                            self._write()
+                            perform(self._disk, effect)
+                self._write()
+            except BaseException as error:  # noqa: BLE001 - carried to whoever waits for the jobs
+                broken = error
+                at = self._first if self._buffers else at
+        if broken is not None:
+            for job in self.jobs[at:]:
+                job.error = broken
+        return broken
+
+    def _append(self, at: int, effect: Append) -> None:
+        if effect.path != self._path or effect.position != self._end or not self._buffers:
+            self._write()
+            self._path, self._position = effect.path, effect.position
+            self._end = effect.position
+            self._first = at
+        self._buffers += effect.buffers
+        for buffer in effect.buffers:
+            self._end += len(buffer)
+
+    def _write(self) -> None:
+        if self._buffers:
+            self._disk.append(self._path, self._position, self._buffers)
+            self._buffers = []
+
+    def _run_program(self, job: _Job) -> None:
+        self._write()
+        assert job.program is not None
         try:
-            if self.program is not None:
-                self.result = run(disk, self.program)
-            for effect in self.effects:
-                perform(disk, effect)
+            job.result = run(self._disk, job.program)
         except BaseException as error:  # noqa: BLE001 - carried to whoever waits for the job
-            self.error = error
-            harmless = self.program is not None and not _is_drive_failure(error)
-            return None if harmless else error
-        return None
+            job.error = error  # its own, and nobody else's, unless the drive failed
+        if job.error is not None and _is_drive_failure(job.error):
+            raise job.error
 
 
 class LogDirectory:
@@ -84,6 +138,7 @@ class LogDirectory:
         self._reader: Worker = workers.start(f"read {path}", _READERS)
         self._jobs: deque[_Job] = deque()
         self._busy = False
+        self._loop = asyncio.get_running_loop()
         self._broken: Failure = None  # the writing thread's own view of `failure`, at once
         self._room: deque[asyncio.Future[None]] = deque()
         self._idle: asyncio.Future[None] | None = None
@@ -173,23 +228,20 @@ class LogDirectory:
         self.in_flight_bytes += job.bytes
         self._jobs.append(job)
         if not self._busy:
-            self._start()
+            self._busy = True
+            # At the end of this turn: waking the thread costs as much as deciding an append.
+            self._loop.call_soon(self._start)
 
     def _start(self) -> None:
-        self._busy = True
         self._writer.submit(self._work).add_done_callback(self._worked)
 
     def _work(self) -> list[_Job]:
-        """On the writing thread: do what waits, up to the first failure; what is behind it fails likewise."""
-        done: list[_Job] = []
-        while self._jobs and len(done) < _JOBS_AT_ONCE:
-            job = self._jobs.popleft()
-            if self._broken is not None:
-                job.error = self._broken
-            else:
-                self._broken = job.run(self.disk)
-            done.append(job)
-        return done
+        """On the writing thread: do what waits."""
+        jobs: list[_Job] = []
+        while self._jobs and len(jobs) < _JOBS_AT_ONCE:
+            jobs.append(self._jobs.popleft())
+        self._broken = _Burst(self.disk, jobs).run(self._broken)
+        return jobs
 
     def _worked(self, work: "asyncio.Future[list[_Job]]") -> None:
         done = work.result()

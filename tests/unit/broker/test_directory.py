@@ -15,7 +15,7 @@ from tests.sim.disk import SimDisk
 from stratalog.adapters.system import SystemWorkers
 from stratalog.broker.directory import LogDirectory
 from stratalog.errors import ErrorCode, Rejected
-from stratalog.log.effects import Append, Read
+from stratalog.log.effects import Append, Read, Sync
 
 TIMEOUT_S = 10
 
@@ -149,6 +149,62 @@ def test_writes_are_performed_in_the_order_they_were_given() -> None:
             return (yield Read("log", 0, 200))
 
         assert await directory.look(program()) == b"0123456789" * 20
+        await directory.close()
+
+    run(main)
+
+
+def test_appends_of_one_turn_that_follow_each_other_are_one_write() -> None:
+    async def main() -> None:
+        disk = SimDisk()
+        calls: list[tuple[str, str]] = []
+        disk.before = lambda operation, path: calls.append((operation, path))
+        directory = LogDirectory("d", disk, SystemWorkers())
+        writes = [directory.write(append(2 * number, b"%02d" % number)) for number in range(5)]
+        writes += [
+            directory.write([Append("log", 10, (b"10",)), Append("other", 0, ())]),
+            directory.write(
+                [Append("other", 0, (b"a",)), Sync("other"), Append("other", 1, (b"b",))]
+            ),
+            directory.write(append(12, b"end")),
+            directory.write(append(0, b"not behind it")),
+        ]
+        await asyncio.wait(writes)
+        assert calls == [
+            ("append", "log"),
+            ("append", "other"),
+            ("append", "other"),
+            ("sync", "other"),
+            ("append", "other"),
+            ("append", "log"),
+            ("append", "log"),
+        ]
+        assert disk.read("log", 0, 100) == b"not behind itnd"
+        assert disk.read("other", 0, 100) == b"ab"
+        await directory.close()
+
+    run(main)
+
+
+def test_a_failure_takes_what_shared_its_write_and_what_is_behind_it() -> None:
+    async def main() -> None:
+        disk = SimDisk()
+
+        def break_down(_operation: str, path: str) -> None:
+            if path == "bad":
+                raise OSError(28, "No space left on device")
+
+        disk.before = break_down
+        directory = LogDirectory("d", disk, SystemWorkers())
+        writes = [
+            directory.write(append(0, b"here")),
+            directory.write([*append(4, b"too"), Append("bad", 0, (b"1",))]),
+            directory.write([Append("bad", 1, (b"2",))]),
+            directory.write(append(7, b"never")),
+        ]
+        await asyncio.wait(writes)
+        assert [write.exception() is None for write in writes] == [True, False, False, False]
+        assert disk.read("log", 0, 100) == b"heretoo"
         await directory.close()
 
     run(main)
