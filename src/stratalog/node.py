@@ -8,11 +8,12 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 import structlog
 
@@ -26,12 +27,14 @@ from stratalog.broker.connection import Connection
 from stratalog.broker.directory import LogDirectory
 from stratalog.broker.groups import OFFSETS_TOPIC
 from stratalog.broker.hosting import Hosting
+from stratalog.broker.moves import Moves
 from stratalog.broker.partition import HostedPartition
-from stratalog.broker.storage import claim
+from stratalog.broker.settling import Key
+from stratalog.broker.storage import open_directories
 from stratalog.broker.tiering import Tiering
 from stratalog.broker.timed_disk import TimedDisk
 from stratalog.config import BrokerConfig, Listener
-from stratalog.errors import Rejected, UserError
+from stratalog.errors import Rejected, Unavailable, UserError
 from stratalog.metadata.delta import Delta
 from stratalog.metadata.image import Endpoint, Image
 from stratalog.ports import Disk, Outside
@@ -72,7 +75,8 @@ class Node:
         self.broker: Broker | None = None
         self.on_broken: Callable[[BaseException], None] = lambda _error: None
         """Told of every failure of background work, which is always a bug."""
-        self._disks: list[tuple[str, Disk]] = []
+        self.on_fatal: Callable[[str], None] = lambda _why: None
+        """Told, once, why the node cannot go on; whoever runs it must stop it."""
         self._watches: list[TimedDisk] = []
         self._console: Console | None = None
         self._is_stopping = False
@@ -89,13 +93,9 @@ class Node:
         `stop` must be called after it, whether it succeeded or not.
         """
         console_port = await self._open_console()
-        for path in self.config.log_dirs:
-            self._disks.append((path, self._open(path)))
-        cluster_id, directory_ids = claim(self._disks, self.node_id, self.outside.entropy)
-        self.directories = [
-            LogDirectory(path, disk, self.outside.workers, on_failed=self._directory_failed)
-            for path, disk in self._disks
-        ]
+        cluster_id, self.directories = open_directories(
+            self.config, self.outside, self._open, self._directory_failed
+        )
         hosting = Hosting(
             self.config, self.node_id, self.directories, self.outside.clock, self.outside.entropy
         )
@@ -104,7 +104,7 @@ class Node:
             self.outside,
             cluster_id,
             self._metadata_directory(),
-            [directory_ids[path] for path in self.config.log_dirs],
+            [directory.id for directory in self.directories if directory.failure is None],
             on_change=partial(self._changed, hosting),
         )
         self._stopping += (metadata.close, hosting.close)
@@ -115,7 +115,9 @@ class Node:
             tiering = Tiering(self.config, self.outside, metadata, hosting, spawn=self.spawn)
             self._stopping.append(tiering.close)
             await tiering.open()
-        self.broker = Broker(self.config, self.outside, metadata, hosting, tiering)
+        moves = Moves(hosting, metadata, self.outside.entropy, spawn=self.spawn)
+        self._stopping.append(moves.close)
+        self.broker = Broker(self.config, self.outside, metadata, hosting, tiering, moves)
         self._stopping.append(self.broker.recompression.close)
         hosting.on_led.append(self._led)
         hosting.on_deleted.append(self._deleted)
@@ -123,6 +125,8 @@ class Node:
         await metadata.lead()
         endpoints = await self._listen()
         await metadata.register(endpoints)
+        await self._assign(hosting.unassigned())
+        self._resume_moves(hosting, moves)
         if tiering is not None:
             tiering.start()
         for directory in self.directories:
@@ -144,9 +148,6 @@ class Node:
             await close()
         for directory in self.directories:
             await directory.close()
-        if not self.directories:
-            for _path, disk in self._disks:
-                disk.close()
         if self._console is not None:
             await self._console.close()
         self._log.info("stopped", node=self.node_id)
@@ -217,11 +218,7 @@ class Node:
             await asyncio.wait(tasks, timeout=_DRAIN_S)
 
     def _open(self, path: str) -> Disk:
-        try:
-            disk = self.outside.disk(path)
-        except OSError as error:
-            raise UserError(f"log directory {path}: {error.strerror or error}") from error
-        watch = TimedDisk(path, disk, self.outside.clock.elapsed_ns)
+        watch = TimedDisk(path, self.outside.disk(path), self.outside.clock.elapsed_ns)
         self._watches.append(watch)
         return watch.as_disk()
 
@@ -238,6 +235,8 @@ class Node:
             for hosted in self.broker.hosting.all():
                 if hosted.directory is directory:
                     hosted.wake()
+        if directory.path == self.config.metadata_log_dir:
+            self.on_fatal(f"the metadata log's directory failed: {directory.path}: {error}")
 
     def _led(self, hosted: HostedPartition) -> None:
         assert self.broker is not None
@@ -248,11 +247,31 @@ class Node:
         self, hosting: Hosting, image: Image, delta: Delta
     ) -> "asyncio.Future[None] | None":
         done = hosting.apply(image, delta)
+        if len(self.directories) > 1 and hosting.unassigned(delta.changed_topics):
+            self.spawn(self._assign(hosting.unassigned(delta.changed_topics)))
         if delta.deleted_topics and self.broker is not None:
             self.broker.groups.forget_topics(
                 {topic.name: topic.id for topic in delta.deleted_topics.values()}
             )
         return done
+
+    async def _assign(self, assigned: Mapping[Key, UUID]) -> None:
+        """Tell metadata in which directory partitions are, as the broker chose."""
+        assert self.broker is not None
+        if assigned:
+            try:
+                await self.broker.metadata.assign_directories(assigned)
+            except Rejected as error:
+                self._log.warning("directories not assigned", reason=error.message)
+
+    def _resume_moves(self, hosting: Hosting, moves: Moves) -> None:
+        for key, path in hosting.resumed:
+            hosted = hosting.by_id.get(key)
+            try:
+                if hosted is not None:
+                    moves.ask(hosted, path)
+            except Rejected as error:
+                self._log.warning("move not begun again", reason=error.message)
 
     def _deleted(self, hosted: HostedPartition) -> None:
         assert self.broker is not None
@@ -366,10 +385,13 @@ class Node:
     async def _checkpoint(self, directory: LogDirectory) -> None:
         assert self.broker is not None
         if directory.failure is None:
-            await self.broker.hosting.checkpoint(directory)
+            try:
+                await self.broker.hosting.checkpoint(directory)
+            except Rejected as error:
+                self._log.warning("checkpoint", path=directory.path, reason=error.message)
 
     async def _close_idle(self, directory: LogDirectory) -> None:
-        directory.disk.close_idle()
+        directory.close_idle()
 
 
 def _endpoint(told: Listener, bound: Listener) -> Endpoint:
@@ -393,6 +415,13 @@ async def _serve(config: BrokerConfig, ready_file: str | None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     node = Node(config, system())
+    reasons: list[str] = []
+
+    def fatal(why: str) -> None:
+        reasons.append(why)
+        stopping.set()
+
+    node.on_fatal = fatal
     try:
         ready = await node.start()
         if ready_file is not None:
@@ -400,6 +429,8 @@ async def _serve(config: BrokerConfig, ready_file: str | None) -> None:
         await stopping.wait()
     finally:
         await node.stop()
+    if reasons:
+        raise Unavailable(f"stopped: {reasons[0]}")
 
 
 def _write_ready_file(path: Path, ready: Ready) -> None:

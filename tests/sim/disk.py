@@ -83,6 +83,8 @@ class SimDisk:
         self._locked = False
         self._tear_after: int | None = None
         self.before: Callable[[str, str], None] = lambda _operation, _path: None
+        self.free = 1 << 40
+        """Bytes that are said to be free."""
         self.syncs = 0
         self.bytes_written = 0
 
@@ -199,7 +201,7 @@ class SimDisk:
         return 2 << 40
 
     def free_bytes(self) -> int:
-        return 1 << 40
+        return self.free
 
     def lock(self) -> bool:
         if self._locked:

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from stratalog.broker.api import Api
@@ -16,6 +16,7 @@ from stratalog.broker.cluster_metadata import ClusterMetadata
 from stratalog.broker.figures import BrokerFigures
 from stratalog.broker.groups import OFFSETS_TOPIC, Groups
 from stratalog.broker.hosting import Hosting
+from stratalog.broker.moves import Moves
 from stratalog.broker.partition import HostedPartition
 from stratalog.broker.recompression import Recompression
 from stratalog.broker.tiering import Tiering
@@ -34,6 +35,7 @@ from stratalog.metadata.image import (
     METADATA_VERSION_LEVEL,
     NO_LEADER,
     Endpoint,
+    Partition,
 )
 from stratalog.ports import Outside
 from stratalog.quorum.controller import Created, Deleted, NewTopic, check_topic_name
@@ -42,6 +44,14 @@ from stratalog.replication.fetch_sessions import FetchSessions
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _ATTEMPTS_MAX: Final = 5
 LiveBroker = tuple[int, str, int, str | None]
+
+
+class Standing(NamedTuple):
+    """A partition as clients see it: `leader` is NO_LEADER with LEADER_NOT_AVAILABLE; `offline` are replicas."""
+
+    error: ErrorCode
+    leader: int
+    offline: list[int]
 
 
 class Broker:
@@ -59,6 +69,7 @@ class Broker:
         metadata: ClusterMetadata,
         hosting: Hosting,
         tiering: Tiering | None,
+        moves: Moves,
     ) -> None:
         self.apis: dict[int, Api] = dict(APIS)
         """By key, this broker's own: whoever tests clients may put another answer in front of a handler."""
@@ -71,6 +82,7 @@ class Broker:
         self.hosting = hosting
         self.tiering = tiering
         self.recompression = Recompression(outside.workers)
+        self.moves = moves
         self.groups = Groups(
             _group_settings(config),
             outside.clock,
@@ -102,16 +114,18 @@ class Broker:
             if broker.is_active and (endpoint := _endpoint(broker.endpoints, listener)) is not None
         ]
 
-    def partition_error(self, topic_id: UUID, index: int) -> ErrorCode:
-        """What Metadata says of a partition."""
-        partition = self.metadata.image.partition(topic_id, index)
-        if partition is None or partition.leader == NO_LEADER:
-            return ErrorCode.leader_not_available
-        if partition.leader == self.node_id:
+    def standing(self, topic_id: UUID, index: int, partition: Partition) -> Standing:
+        """What clients are told of a partition: it has no leader while this broker's directory of it is offline."""
+        offline: list[int] = []
+        leader = partition.leader
+        if self.node_id in partition.replicas:
             hosted = self.hosting.by_id.get((topic_id, index))
             if hosted is None or hosted.directory.failure is not None:
-                return ErrorCode.leader_not_available
-        return ErrorCode.none
+                offline = [self.node_id]
+        if leader in offline:
+            leader = NO_LEADER
+        error = ErrorCode.leader_not_available if leader == NO_LEADER else ErrorCode.none
+        return Standing(error, leader, offline)
 
     def check_in_sync_replicas(self, hosted: HostedPartition) -> None:
         """Raise Rejected(NOT_ENOUGH_REPLICAS) where acks=all cannot mean what the topic demands."""

@@ -247,6 +247,14 @@ class ClusterMetadata:
             lambda _now: self._controller.allocate_producer_ids(self._node_id, self._broker_epoch)
         )
 
+    async def assign_directories(
+        self, assigned: Mapping[tuple[UUID, int], UUID]
+    ) -> set[tuple[UUID, int]]:
+        """Have it noted in which directory partitions are; those of them that are still this broker's."""
+        return await self._submit(
+            lambda _now: self._controller.assign_directories(self._node_id, assigned)
+        )
+
     async def close(self) -> None:
         """Close the log cleanly."""
         if self._runtime is not None and self._directory.failure is None:
@@ -289,7 +297,7 @@ class ClusterMetadata:
         return HostedPartition(identity, log, self._directory, replica)
 
     async def _become_leader(self, partition: HostedPartition) -> None:
-        voter = Voter(self._node_id, self._directory_ids[0])
+        voter = Voter(self._node_id, self._directory.id)
         state, records = become_leader(
             self._state,
             voter,

@@ -2,9 +2,9 @@
 
 In: bytes of one connection. Out: calls to the handlers, and their answers as bytes. It knows no API.
 
-Requests are started in order. A handler that answers at once or returns a future has done what depends on order, so
-the next request may start while the future is pending (a producer's pipelined batches); one that returns a
-coroutine is run to its end first, as Kafka does with every request of a connection. Reading stops while too much is
+Requests are served one after another, as Kafka does: whatever stands behind a produce sees it done. Only produces may
+follow each other while their answers are pending (a producer's pipelined batches), for the log keeps their order: their
+handler has done what depends on it when it returns a future. Reading stops while too much is
 unanswered or the client does not read its answers, so a connection's memory is bounded.
 
 Whatever a handler does wrong costs this connection, and nothing else.
@@ -25,6 +25,7 @@ from stratalog.wire.frames import FrameReader
 _IN_FLIGHT_MAX: Final = 32
 _WAITING_FRAMES_MAX: Final = 16
 _WAITING_BYTES_MAX: Final = 1 << 20
+_PRODUCE: Final = 0
 
 Answer = list[Buffer] | None
 """An answer's buffers, None where the request wants none."""
@@ -157,6 +158,7 @@ class Connection(asyncio.BufferedProtocol):
             and self._serial is None
             and self._writable
             and len(self._answers) < _IN_FLIGHT_MAX
+            and (not self._answers or _is_produce(self._frames[0]))
         ):
             frame = self._frames.popleft()
             self._waiting_bytes -= len(frame)
@@ -235,6 +237,10 @@ class Connection(asyncio.BufferedProtocol):
             transport.write(buffers[0])
         else:
             transport.writelines(buffers)
+
+
+def _is_produce(frame: memoryview) -> bool:
+    return frame[0] << 8 | frame[1] == _PRODUCE if len(frame) > 1 else False
 
 
 def _as_it_is(answer: Answer) -> Answer:

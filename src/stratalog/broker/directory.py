@@ -16,6 +16,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
+from uuid import UUID
 
 import structlog
 
@@ -30,6 +31,7 @@ Done = Callable[[Failure], None]
 _IN_FLIGHT_BYTES_MAX: Final = 64 << 20
 _JOBS_AT_ONCE: Final = 64
 _READERS: Final = 2
+_NO_ID: Final = UUID(int=0)
 
 
 class _Job:
@@ -120,18 +122,23 @@ class LogDirectory:
     def __init__(
         self,
         path: str,
-        disk: Disk,
+        disk: Disk | OSError,
         workers: Workers,
         *,
+        directory_id: UUID = _NO_ID,
         in_flight_bytes_max: int = _IN_FLIGHT_BYTES_MAX,
         on_failed: Callable[["LogDirectory", BaseException], None] = lambda _directory, _error: (
             None
         ),
     ) -> None:
+        """In place of a disk: why there is none, and the directory is offline from the start."""
         self.path = path
-        self.disk = disk
-        self.failure: Failure = None
+        self.id = directory_id
+        self.failure: Failure = disk if isinstance(disk, OSError) else None
         self.in_flight_bytes = 0
+        self.free_bytes = 0
+        """Of its file system, as of the last `space`."""
+        self._disk = None if isinstance(disk, OSError) else disk
         self._in_flight_bytes_max = in_flight_bytes_max
         self._on_failed = on_failed
         self._writer: Worker = workers.start(f"write {path}")
@@ -139,10 +146,16 @@ class LogDirectory:
         self._jobs: deque[_Job] = deque()
         self._busy = False
         self._loop = asyncio.get_running_loop()
-        self._broken: Failure = None  # the writing thread's own view of `failure`, at once
+        self._broken: Failure = self.failure  # the writing thread's own view of `failure`, at once
         self._room: deque[asyncio.Future[None]] = deque()
         self._idle: asyncio.Future[None] | None = None
         self._log = structlog.get_logger()
+
+    @property
+    def disk(self) -> Disk:
+        """The drive itself, for who reads from threads of his own."""
+        assert self._disk is not None, "it could be opened"
+        return self._disk
 
     @property
     def has_room(self) -> bool:
@@ -197,10 +210,17 @@ class LogDirectory:
         self.check()
         return self._reading(lambda: run(self.disk, program))
 
-    def space(self) -> "asyncio.Future[tuple[int, int]]":
+    async def space(self) -> tuple[int, int]:
         """Bytes in all and free bytes of the file system, from a reader thread: a stalled drive answers late."""
         self.check()
-        return self._reading(lambda: (self.disk.total_bytes(), self.disk.free_bytes()))
+        total, free = await self._reading(lambda: (self.disk.total_bytes(), self.disk.free_bytes()))
+        self.free_bytes = free
+        return total, free
+
+    def close_idle(self) -> None:
+        """Close files that nobody used since the last call."""
+        if self._disk is not None:
+            self._disk.close_idle()
 
     def check(self) -> None:
         """Raise `Rejected(KAFKA_STORAGE_ERROR)` where the directory has failed."""
@@ -222,7 +242,8 @@ class LogDirectory:
         self.failure = self.failure or Unavailable("it is closed")
         await self._writer.close()
         await self._reader.close()
-        self.disk.close()
+        if self._disk is not None:
+            self._disk.close()
 
     def _queue(self, job: _Job) -> None:
         self.in_flight_bytes += job.bytes

@@ -7,6 +7,10 @@ At start every directory loads its partitions in parallel on its own thread; a d
 any other is recovered from its recovery points. Directories of partitions that metadata does not know are set aside
 as `-stray`, never deleted; those of topics whose deletion it remembers are deleted.
 
+A new partition goes where the most free bytes are for each partition, itself included: equal drives get equally many
+(Kafka's rule), a drive of twice the room twice as many, and a topic of a hundred partitions does not fall on one drive
+because that has a little more room today. Between equals the first of `log.dirs` is taken.
+
 A change is acted on at once: a partition may be used as soon as it is in the tables, for what is asked of it is
 performed after its directory was made, in the same order. So a stalled drive delays who waits for its partitions, and
 no other change.
@@ -21,19 +25,22 @@ import structlog
 
 from stratalog.broker.directory import Failure, LogDirectory
 from stratalog.broker.partition import HostedPartition, PartitionIdentity
+from stratalog.broker.settling import Claim, Key, settle
 from stratalog.broker.survey import (
     DELETE,
+    FUTURE,
     STRAY,
     Checkpoint,
     NameAndIndex,
     Survey,
     checkpoint_files,
+    future_of,
     name_aside,
     parse_directory_name,
     survey_directory,
 )
 from stratalog.config import BrokerConfig, DynamicConfigs, LogConfig, log_config
-from stratalog.errors import Corrupt, ErrorCode, Rejected, UserError
+from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.log.checkpoints import CLEAN_SHUTDOWN, encode_clean_shutdown
 from stratalog.log.effects import (
     Effect,
@@ -52,6 +59,8 @@ from stratalog.replication.partition import PartitionReplica
 from stratalog.wire.ids import topic_id_text
 
 OnHosted = Callable[[HostedPartition], None]
+_UNIT_BYTES: Final = 64 << 20
+"""What free space is counted in: less is no difference between two drives."""
 _CLEAN: Final = WriteFile(CLEAN_SHUTDOWN, encode_clean_shutdown(-1))
 
 
@@ -79,6 +88,10 @@ class Hosting:
         self._loaded: dict[LogDirectory, set[NameAndIndex]] = {}
         """Directories of which everything is known, with the names that their checkpoint files have."""
         self._log = structlog.get_logger()
+        self._left: set[LogDirectory] = set()
+        """Directories with partitions that were not loaded: the mark of a clean stop would speak for them too."""
+        self.resumed: list[tuple[Key, str]] = []
+        """Moves that a crash ended, with the directory they went to."""
         self.on_led: list[OnHosted] = []
         self.on_deleted: list[OnHosted] = []
         self.on_rolled: list[OnHosted] = []
@@ -120,21 +133,31 @@ class Hosting:
         UserError where two directories hold the same partition.
         """
         self._image = image
-        problems: list[UserError] = []
+        surveys: dict[LogDirectory, Survey] = {}
 
-        async def load_one(directory: LogDirectory) -> None:
+        async def survey(directory: LogDirectory) -> None:
             try:
-                await self._load_directory(directory, image, removed_topics)
+                surveys[directory] = await directory.run(survey_directory())
+                await directory.space()
+            except Rejected as error:
+                surveys.pop(directory, None)
+                self._log.error("log directory away", path=directory.path, reason=error.message)
+
+        async def load_one(directory: LogDirectory, claim: Claim) -> None:
+            try:
+                await self._load_directory(directory, surveys[directory], claim)
             except Rejected as error:
                 self._log.error("log directory away", path=directory.path, reason=error.message)
-            except UserError as error:
-                problems.append(error)
 
-        async with asyncio.TaskGroup() as loading:
+        async with asyncio.TaskGroup() as surveying:
             for directory in self.directories:
-                loading.create_task(load_one(directory))
-        if problems:
-            raise problems[0]
+                surveying.create_task(survey(directory))
+        surveys = {one: surveys[one] for one in self.directories if one in surveys}
+        some_away = len(surveys) < len(self.directories)
+        claims = settle(surveys, image, self._node_id, removed_topics, some_away=some_away)
+        async with asyncio.TaskGroup() as loading:
+            for directory, claim in claims.items():
+                loading.create_task(load_one(directory, claim))
         made = [self._host_topic(topic, image) for topic in image.topics_by_id.values()]
         await _all_of([one for writes in made for one in writes])
         self._may_lead = True
@@ -211,12 +234,30 @@ class Hosting:
         return self._add(identity, log, directory), written
 
     def _directory_for_new(self) -> LogDirectory | None:
-        """The sound directory with the fewest partitions."""
-        counts = {one: 0 for one in self._loaded if one.failure is None}
+        """The sound directory with the most free bytes for each partition, a new one included."""
+        counts = {one: 1 for one in self.directories if one in self._loaded and one.failure is None}
         for hosted in self.by_id.values():
             if hosted.directory in counts:
                 counts[hosted.directory] += 1
-        return min(counts, key=lambda directory: counts[directory], default=None)
+        return max(
+            counts,
+            key=lambda one: (one.free_bytes // _UNIT_BYTES / counts[one], -counts[one]),
+            default=None,
+        )
+
+    def unassigned(self, topics: Iterable[UUID] | None = None) -> dict[Key, UUID]:
+        """The partitions (of these topics) that metadata does not know to be where they are, with where that is."""
+        found: dict[Key, UUID] = {}
+        chosen = self._image.topics_by_id if topics is None else topics
+        for topic_id in chosen:
+            topic = self._image.topics_by_id.get(topic_id)
+            for index, partition in topic.partitions.items() if topic is not None else ():
+                hosted = self.by_id.get((topic_id, index))
+                if hosted is None or hosted.is_holding or hosted.directory.failure is not None:
+                    continue
+                if partition.directory_of(self._node_id) != hosted.directory.id:
+                    found[topic_id, index] = hosted.directory.id
+        return found
 
     def _add(
         self, identity: PartitionIdentity, log: PartitionLog, directory: LogDirectory
@@ -243,26 +284,33 @@ class Hosting:
             if self._by_name.get((identity.topic, identity.index)) is hosted:
                 del self._by_name[identity.topic, identity.index]
             hosted.retire()
-        for directory in {hosted.directory for hosted in gone}:
-            if directory.failure is None:
-                self._put_aside(directory, [one for one in gone if one.directory is directory])
+        for directory in self.directories:
+            here = [one for one in gone if directory in one.copies]
+            if here and directory.failure is None:
+                self.put_aside(directory, here)
         for hosted in gone:
             for react in self.on_deleted:
                 react(hosted)
 
-    def _put_aside(self, directory: LogDirectory, gone: Iterable[HostedPartition]) -> None:
-        """Rename first, as Kafka does, so that the name is free at once; remove after it.
+    def put_aside(self, directory: LogDirectory, gone: Iterable[HostedPartition]) -> None:
+        """Delete what a directory has of partitions that are not there any more.
 
-        The checkpoints forget them before: another topic of that name must not be taken for what these were.
+        Rename first, as Kafka does, so that the name is free at once; remove after it. The checkpoints forget them
+        before: another topic of that name must not be taken for what these were.
         """
         effects: list[Effect] = []
         names = {(one.identity.topic, one.identity.index) for one in gone}
         if names & self._loaded[directory]:
             effects += self._checkpoint(directory)
-        asides = []
-        for hosted in gone:
-            asides.append(name_aside(hosted.log.directory, self._entropy.uuid().hex, DELETE))
-            effects.append(Rename(hosted.log.directory, asides[-1]))
+        self.discard(directory, [one.log.directory for one in gone], effects)
+
+    def discard(
+        self, directory: LogDirectory, names: Sequence[str], before: Sequence[Effect] = ()
+    ) -> None:
+        """Rename directories so that nobody takes them for partitions, then remove them."""
+        effects = [*before]
+        asides = [name_aside(name, self._entropy.uuid().hex, DELETE) for name in names]
+        effects += [Rename(name, aside) for name, aside in zip(names, asides, strict=True)]
         effects.append(SyncDirectory(""))
 
         def renamed(error: Failure) -> None:
@@ -292,26 +340,25 @@ class Hosting:
 
     # Loading
 
-    async def _load_directory(
-        self, directory: LogDirectory, image: Image, removed_topics: Collection[UUID]
-    ) -> None:
-        survey = await directory.run(survey_directory())
+    async def _load_directory(self, directory: LogDirectory, survey: Survey, claim: Claim) -> None:
         leftovers = survey.leftovers
-        hosted = 0
-        for name, topic_id in survey.partitions:
-            key = parse_directory_name(name)
-            topic = image.topics_by_id.get(topic_id) if topic_id is not None else None
-            if topic is not None and key is not None and _is_of(key, topic):
-                await self._load(directory, name, topic, survey)
-                hosted += 1
-            else:
-                aside = name_aside(name, self._entropy.uuid().hex, STRAY)
-                if topic_id in removed_topics or name in survey.unborn:
-                    aside = name_aside(name, self._entropy.uuid().hex, DELETE)
-                    leftovers.append(aside)
-                else:
-                    self._log.warning("stray partition", path=directory.path, kept_as=aside)
-                await directory.write([Rename(name, aside)])
+        effects: list[Effect] = []
+        for name in claim.deleted:
+            leftovers.append(name_aside(name, self._entropy.uuid().hex, DELETE))
+            effects.append(Rename(name, leftovers[-1]))
+        for name in claim.stray:
+            aside = name_aside(name, self._entropy.uuid().hex, STRAY)
+            effects.append(Rename(name, aside))
+            self._log.warning("stray partition", path=directory.path, kept_as=aside)
+        effects += [Rename(future, name) for future, name in claim.promoted.items()]
+        if effects:
+            await directory.write([*effects, SyncDirectory("")])
+        for name in claim.left:
+            self._left.add(directory)
+            self._log.error("its log directory is away", partition=name, untouched=directory.path)
+        for name, topic in claim.loaded:
+            await self._load(directory, name, topic, survey)
+        self.resumed += [(key, directory.path) for key in claim.resumed]
         self._loaded[directory] = survey.checkpointed
         if not survey.checkpointed <= {
             (one.identity.topic, one.identity.index) for one in self._in(directory)
@@ -320,23 +367,25 @@ class Hosting:
             await directory.write([*self._checkpoint(directory), SyncDirectory("")])
         self._remove(directory, leftovers)
         self._log.info(
-            "log directory loaded", path=directory.path, partitions=hosted, clean=survey.clean
+            "log directory loaded",
+            path=directory.path,
+            partitions=len(claim.loaded),
+            clean=survey.clean,
         )
 
-    async def _load(self, directory: LogDirectory, name: str, topic: Topic, survey: Survey) -> None:
+    async def _load(
+        self, directory: LogDirectory, found: str, topic: Topic, survey: Survey
+    ) -> None:
+        """Load a partition; `found` is what its directory was called when the survey was made."""
+        is_promoted = found.endswith(FUTURE)
+        name = future_of(found) if is_promoted else found
         key = parse_directory_name(name)
         assert key is not None
-        held = self.by_id.get((topic.id, key[1]))
-        if held is not None:
-            raise UserError(
-                f"log.dirs: {held.directory.path} and {directory.path} both hold {name}: "
-                "move one of the two directories away"
-            )
-        tiered_end, tiered_start = survey.tiered[name]
+        tiered_end, tiered_start = survey.tiered[found]
         program = load(
             name,
             self._topic_config(topic, self._image),
-            clean=survey.clean,
+            clean=survey.clean and not is_promoted,
             recovery_point=survey.recovery_points.get(key, 0),
             now_ms=self._clock.now_ms(),
             log_start_offset=max(survey.log_starts.get(key, 0), tiered_start),
@@ -355,13 +404,14 @@ class Hosting:
     # Keeping
 
     def _in(self, directory: LogDirectory) -> list[HostedPartition]:
-        return [one for one in self.by_id.values() if one.directory is directory]
+        """What its checkpoints speak for: the partitions here, and those whose move here is about to end."""
+        return [one for one in self.by_id.values() if directory in (one.directory, one.arriving)]
 
     def _checkpoint(self, directory: LogDirectory) -> list[WriteFile]:
         """The directory's checkpoint files as of now: recovery points, high watermarks, log starts."""
         checkpoints = {
             (one.identity.topic, one.identity.index): Checkpoint(
-                one.log.recovery_point, one.high_watermark, one.log.log_start_offset
+                one.recovery_point, one.high_watermark, one.log.log_start_offset
             )
             for one in self._in(directory)
         }
@@ -371,6 +421,7 @@ class Hosting:
     async def checkpoint(self, directory: LogDirectory) -> None:
         """Write the directory's checkpoint files. Raises Rejected where it has failed."""
         await directory.write(self._checkpoint(directory))
+        await directory.space()
 
     async def close(self) -> None:
         """Close every log cleanly, checkpoint, and leave the mark that nothing needs recovery.
@@ -380,19 +431,18 @@ class Hosting:
         now_ms = self._clock.now_ms()
         closing = []
         for directory in self._loaded:
-            if directory.failure is None:
-                effects = [one for log in self._in(directory) for one in log.log.close(now_ms)]
-                effects += [*self._checkpoint(directory), _CLEAN]
+            hosted = self._in(directory)
+            if directory.failure is None and not any(one.is_holding for one in hosted):
+                effects = [effect for one in hosted for effect in one.log.close(now_ms)]
+                effects += self._checkpoint(directory)
+                if directory not in self._left:
+                    effects.append(_CLEAN)
                 closing.append((directory, directory.write(effects)))
         for directory, work in closing:
             try:
                 await work
             except Rejected as error:
                 self._log.error("not closed cleanly", path=directory.path, reason=error.message)
-
-
-def _is_of(key: NameAndIndex, topic: Topic) -> bool:
-    return key[0] == topic.name and key[1] in topic.partitions
 
 
 def _remove_trees(paths: Sequence[str]) -> Program[None]:

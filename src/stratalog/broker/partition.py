@@ -10,7 +10,7 @@ do the log end offset and the high watermark move, waiting fetches wake and the 
 import asyncio
 import uuid
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -92,11 +92,17 @@ class HostedPartition:
         self.figures = PartitionFigures()
         self.hosted_from = log.log_end_offset
         """Where the log ended when it came here: what is above came in since."""
+        self.arriving: LogDirectory | None = None
+        """Where a move is about to end: its checkpoints speak for this partition too."""
+        self.copies = [directory]
+        """Every directory where the partition's name is taken by it: two while a move ends."""
         self.watching: set[FetchWait] = set()
         self.wakes = 0
         """How often waiting fetches were told to look again: one that was not waiting yet compares."""
         self._decided: deque[_Append] = deque()
         self._uncommitted: deque[_Append] = deque()
+        self._held: list[tuple[Sequence[Effect], Done]] | None = None
+        self._held_recovery_point = 0
         self._on_rolled = on_rolled
         self._log = structlog.get_logger()
 
@@ -139,7 +145,7 @@ class HostedPartition:
         effects = appended.effects
         if flush:
             effects = (*effects, *log.flush())
-        self.directory.perform(effects, self._performed)
+        self._perform(effects, self._performed)
         self.figures.bytes_in += appended.size
         self._decided.append(_Append(appended, len(log.segments) != segments, then))
         return appended
@@ -172,7 +178,7 @@ class HostedPartition:
             if not appended.duplicate:
                 log.performed(appended)
             self.replica.on_append(log.log_end_offset)
-        except BaseException as bug:
+        except BaseException as bug:  # told to who waits, and raised on to the directory
             append.then(bug)
             raise
         self._uncommitted.append(append)
@@ -279,8 +285,58 @@ class HostedPartition:
         Raises `Rejected` where the partition is not hosted any more: its directory may be another topic's by now.
         """
         if effects:
-            self.check_hosted()
-            await self.directory.write(effects)
+            await self.write(effects)
+
+    def write(self, effects: Sequence[Effect]) -> "asyncio.Future[None]":
+        """As `perform`, at once: without effects the future waits for the earlier ones."""
+        self.check_hosted()
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: Failure) -> None:
+            if answer.done():
+                return
+            if error is None:
+                answer.set_result(None)
+            else:
+                answer.set_exception(error)
+
+        self._perform(effects, done)
+        return answer
+
+    def _perform(self, effects: Sequence[Effect], done: Done) -> None:
+        if self._held is None:
+            self.directory.perform(effects, done)
+        else:
+            self._held.append((effects, done))
+
+    # Moving to another directory (`moves.py`)
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether effects wait for the end of a move."""
+        return self._held is not None
+
+    @property
+    def recovery_point(self) -> int:
+        """Up to where a checkpoint may say that the log is durable: what is held is not."""
+        return self.log.recovery_point if self._held is None else self._held_recovery_point
+
+    def hold(self) -> None:
+        """Keep what is decided from here on: paths say nothing of the directory, so it may be performed in another."""
+        assert self._held is None
+        self._held = []
+        self._held_recovery_point = self.log.recovery_point
+
+    def release(self) -> None:
+        """Perform what was held, in `directory`, in order."""
+        held, self._held = self._held or [], None
+        for effects, done in held:
+            try:
+                self.check_hosted()
+            except Rejected as error:
+                done(error)
+            else:
+                self.directory.perform(effects, done)
 
     def become_leader(self, leader_epoch: int) -> None:
         """Lead from `leader_epoch`, which the metadata log has committed."""

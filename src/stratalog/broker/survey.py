@@ -34,6 +34,7 @@ TIER_MANIFEST: Final = "tier-manifest"
 """A partition's last known manifest, beside its log."""
 DELETE: Final = "-delete"
 STRAY: Final = "-stray"
+FUTURE: Final = "-future"
 _NAME_LENGTH_MAX: Final = 255
 _METADATA_BYTES_MAX: Final = 4096
 _CHECKPOINT_BYTES_MAX: Final = 64 << 20
@@ -46,13 +47,15 @@ class Survey:
     """What a log directory holds. Checkpoints are by name: an earlier topic of that name may have written them.
 
     `partitions`: directories' names with the topic ids in them; `unborn`: those of them whose making was interrupted;
-    `leftovers`: directories of unfinished deletions; `tiered`: by directory, up to where the bucket has the log and
+    `leftovers`: directories of unfinished deletions; `futures`: copies that moves had begun here, with their topic ids;
+    `tiered`: by directory, up to where the bucket has the log and
     where the bucket's part began, as last known.
     """
 
     clean: bool = False
     partitions: list[tuple[str, UUID | None]] = field(default_factory=list)
     leftovers: list[str] = field(default_factory=list)
+    futures: list[tuple[str, UUID | None]] = field(default_factory=list)
     unborn: set[str] = field(default_factory=set)
     tiered: dict[str, tuple[int, int]] = field(default_factory=dict)
     recovery_points: dict[NameAndIndex, int] = field(default_factory=dict)
@@ -74,6 +77,11 @@ def name_aside(directory: str, unique: str, suffix: str) -> str:
     """What a partition's directory is called once it is none any more; cut to what file systems take, as in Kafka."""
     tail = f".{unique}{suffix}"
     return directory[: _NAME_LENGTH_MAX - len(tail)] + tail
+
+
+def future_of(name: str) -> str:
+    """The directory that a move's copy `<topic>-<partition>.<unique>-future` is to become."""
+    return name.removesuffix(FUTURE).rpartition(".")[0]
 
 
 def parse_directory_name(name: str) -> NameAndIndex | None:
@@ -108,6 +116,9 @@ def survey_directory() -> Program[Survey]:
             continue
         if name.endswith(DELETE):
             survey.leftovers.append(name)
+        elif name.endswith(FUTURE):
+            survey.futures.append((name, (yield from _topic_id(name))))
+            survey.tiered[name] = yield from _tiered(name)
         elif parse_directory_name(name) is not None:
             topic_id = yield from _topic_id(name)
             if topic_id is None and not (yield from _has_log(name)):

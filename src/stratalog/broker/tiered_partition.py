@@ -133,8 +133,7 @@ class TieredPartition:
         copies = hosted.log.config.copies_to_tier
         effects = hosted.log.due(now_ms, limit_offset=hosted.high_watermark, tier=copies)
         synced = hosted.log.recovery_point  # holds once what was decided so far is performed
-        hosted.check_hosted()
-        await hosted.directory.write(effects)
+        await hosted.write(effects)
         return synced
 
     async def _activate(self) -> None:

@@ -22,6 +22,8 @@ NO_LEADER = -1
 # Kafka: DirectoryId (KIP-858).
 DIRECTORY_MIGRATING = UUID(int=0)
 DIRECTORY_UNASSIGNED = UUID(int=1)
+DIRECTORY_RESERVED_MAX = 99
+"""Up to here ids mean something special, and are no directory's."""
 
 
 class ResourceType(IntEnum):
@@ -93,6 +95,13 @@ class Partition:
     leader_recovery_state: int = 0
     eligible_leader_replicas: tuple[int, ...] = ()
     last_known_elr: tuple[int, ...] = ()
+
+    def directory_of(self, broker_id: int) -> UUID | None:
+        """The log directory that the broker's replica is known to be in; None while none is assigned."""
+        if broker_id not in self.replicas or not self.directories:
+            return None
+        found = self.directories[self.replicas.index(broker_id)]
+        return found if found.int > DIRECTORY_RESERVED_MAX else None
 
 
 @dataclass(frozen=True, slots=True)

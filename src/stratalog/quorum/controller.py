@@ -7,7 +7,7 @@ The image is always that of the last replayed record. Every decision is taken on
 applied. Kafka: QuorumController and its *ControlManager classes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
@@ -15,6 +15,7 @@ from uuid import UUID
 from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.metadata.delta import Delta
 from stratalog.metadata.image import (
+    DIRECTORY_UNASSIGNED,
     EMPTY,
     METADATA_VERSION,
     METADATA_VERSION_LEVEL,
@@ -221,6 +222,26 @@ class Controller:
             or (partition.leader == NO_LEADER and broker_id in partition.isr)
         ]
         return Decision(records, len(records))
+
+    def assign_directories(
+        self, broker_id: int, assigned: Mapping[tuple[UUID, int], UUID]
+    ) -> Decision[Any, set[tuple[UUID, int]]]:
+        """Note in which of its directories the broker has each partition (KIP-858). Answer: those that are its own."""
+        records = []
+        held = set()
+        for (topic_id, index), directory in assigned.items():
+            partition = self.image.partition(topic_id, index)
+            if partition is None or broker_id not in partition.replicas:
+                continue
+            held.add((topic_id, index))
+            before = partition.directories or (DIRECTORY_UNASSIGNED,) * len(partition.replicas)
+            at = partition.replicas.index(broker_id)
+            after = (*before[:at], directory, *before[at + 1 :])
+            if after != partition.directories:
+                records.append(
+                    PartitionChangeRecord(partition_id=index, topic_id=topic_id, directories=after)
+                )
+        return Decision(records, held)
 
     def _registered(self, broker_id: int, broker_epoch: int) -> Broker:
         """Raises Rejected: BROKER_ID_NOT_REGISTERED, STALE_BROKER_EPOCH."""

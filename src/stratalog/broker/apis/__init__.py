@@ -6,6 +6,7 @@ In: a `Call`. Out: the answer's body. Handlers translate between the wire and th
 from stratalog.broker.api import Api
 from stratalog.broker.apis import (
     alter_configs,
+    alter_replica_log_dirs,
     api_versions,
     create_partitions,
     create_topics,
@@ -62,6 +63,7 @@ _MODULES = (
     delete_groups,
     offset_delete,
     alter_configs,
+    alter_replica_log_dirs,
     create_partitions,
     delete_records,
     describe_log_dirs,

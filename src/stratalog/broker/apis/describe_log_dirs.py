@@ -46,6 +46,17 @@ async def _directory(call: Call, directory: LogDirectory, wanted: Wanted) -> Any
         asked = wanted is None or identity.index in wanted.get(identity.topic, ())
         if asked and hosted.directory is directory:
             topics.setdefault(identity.topic, []).append(_partition(reply, hosted))
+    for move in call.broker.moves.to(directory):
+        identity = move.hosted.identity
+        if wanted is None or identity.index in wanted.get(identity.topic, ()):
+            topics.setdefault(identity.topic, []).append(
+                reply.DescribeLogDirsPartition(
+                    partition_index=identity.index,
+                    partition_size=move.size,
+                    offset_lag=move.lag,
+                    is_future_key=True,
+                )
+            )
     return reply.DescribeLogDirsResult(
         error_code=ErrorCode.none,
         log_dir=directory.path,

@@ -52,17 +52,18 @@ def _topic(call: Call, topic: Topic, page: list[tuple[int, Partition]]) -> Any:
         is_internal=topic.name in call.broker.internal_topics,
         partitions=[
             reply.DescribeTopicPartitionsResponsePartition(
-                error_code=call.broker.partition_error(topic.id, index),
+                error_code=standing.error,
                 partition_index=index,
-                leader_id=partition.leader,
+                leader_id=standing.leader,
                 leader_epoch=partition.leader_epoch,
                 replica_nodes=partition.replicas,
                 isr_nodes=partition.isr,
                 eligible_leader_replicas=partition.eligible_leader_replicas,
                 last_known_elr=partition.last_known_elr,
-                offline_replicas=[],
+                offline_replicas=standing.offline,
             )
             for index, partition in page
+            for standing in (call.broker.standing(topic.id, index, partition),)
         ],
     )
 

@@ -87,15 +87,16 @@ def _topic(
         is_internal=topic.name in call.broker.internal_topics,
         partitions=[
             reply.MetadataResponsePartition(
-                error_code=call.broker.partition_error(topic_id, index),
+                error_code=standing.error,
                 partition_index=index,
-                leader_id=partition.leader,
+                leader_id=standing.leader,
                 leader_epoch=partition.leader_epoch,
                 replica_nodes=list(partition.replicas),
                 isr_nodes=list(partition.isr),
-                offline_replicas=[],
+                offline_replicas=standing.offline,
             )
             for index, partition in sorted(topic.partitions.items())
+            for standing in (call.broker.standing(topic_id, index, partition),)
         ],
     )
 

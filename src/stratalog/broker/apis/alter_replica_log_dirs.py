@@ -1,0 +1,41 @@
+"""AlterReplicaLogDirs (key 34), versions 1-2.
+
+v1 throttle time. v2 flexible. Answered at once: DescribeLogDirs shows how far a move is (KIP-113).
+"""
+
+from typing import Any
+
+from stratalog.broker.api import Api, Call
+from stratalog.errors import ErrorCode, Rejected
+
+
+def handle(call: Call) -> Any:
+    """Begin to move each partition to the directory it is named under."""
+    reply = call.reply
+    rows: dict[str, list[Any]] = {}
+    for directory in call.body.dirs:
+        for topic in directory.topics:
+            for index in topic.partitions:
+                row = reply.AlterReplicaLogDirPartitionResult(
+                    partition_index=index,
+                    error_code=_move(call, topic.name, index, directory.path),
+                )
+                rows.setdefault(topic.name, []).append(row)
+    return reply.AlterReplicaLogDirsResponse(
+        results=[
+            reply.AlterReplicaLogDirTopicResult(topic_name=name, partitions=partitions)
+            for name, partitions in rows.items()
+        ]
+    )
+
+
+def _move(call: Call, topic: str, index: int, path: str) -> ErrorCode:
+    broker = call.broker
+    try:
+        broker.moves.ask(broker.hosting.get(topic, index), path)
+    except Rejected as error:
+        return error.code
+    return ErrorCode.none
+
+
+API = Api("AlterReplicaLogDirs", 34, (1, 2), handle)

@@ -1,0 +1,139 @@
+"""Which copy of a partition counts, where log directories hold several, and what becomes of the others.
+
+In: what lies in each directory (`survey.py`), what metadata says. Out: per directory what to load, to rename, to
+delete, to keep aside. It decides only; `hosting.py` carries it out.
+
+Metadata's assignment of a partition to a directory is what a move between directories commits (`moves.py`): the copy
+there counts, finished under its own name or not yet renamed; every other is what the move left behind. A partition
+that is assigned to a directory which is away is not taken from another one: what lies there may be old.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from stratalog.broker.directory import LogDirectory
+from stratalog.broker.survey import NameAndIndex, Survey, future_of, parse_directory_name
+from stratalog.errors import UserError
+from stratalog.metadata.image import Image, Topic
+
+Key = tuple[UUID, int]
+
+
+@dataclass(slots=True)
+class Claim:
+    """What becomes of the partitions' directories within one log directory, by name.
+
+    `promoted`: copies of moves that were committed, with the name that they get; they are loaded too. `left`: what must
+    be neither used nor touched. `resumed`: moves to here that a crash ended.
+    """
+
+    loaded: list[tuple[str, Topic]] = field(default_factory=list)
+    promoted: dict[str, str] = field(default_factory=dict)
+    deleted: list[str] = field(default_factory=list)
+    stray: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    resumed: list[Key] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Copies:
+    """One partition's directories: those of its name, and those of moves under way."""
+
+    named: dict[LogDirectory, str] = field(default_factory=dict)
+    futures: dict[LogDirectory, str] = field(default_factory=dict)
+
+
+def settle(
+    surveys: Mapping[LogDirectory, Survey],
+    image: Image,
+    node_id: int,
+    removed_topics: Collection[UUID],
+    *,
+    some_away: bool,
+) -> dict[LogDirectory, Claim]:
+    """Decide on everything at once. Raises UserError where two directories hold a partition and nothing says which."""
+    claims = {directory: Claim() for directory in surveys}
+    found: dict[Key, _Copies] = {}
+    for directory, survey in surveys.items():
+        _find(directory, survey, image, removed_topics, claims[directory], found)
+    homes = {directory.id: directory for directory in surveys}
+    for key, copies in found.items():
+        topic = image.topics_by_id[key[0]]
+        assigned = topic.partitions[key[1]].directory_of(node_id)
+        home = None if assigned is None else homes.get(assigned)
+        if assigned is not None and home is None and some_away:
+            for names in (copies.named, copies.futures):
+                for directory, name in names.items():
+                    claims[directory].left.append(name)
+        else:
+            _settle_one(key, topic, claims, copies, home)
+    return claims
+
+
+def _find(
+    directory: LogDirectory,
+    survey: Survey,
+    image: Image,
+    removed_topics: Collection[UUID],
+    claim: Claim,
+    found: dict[Key, _Copies],
+) -> None:
+    for name, topic_id in survey.partitions:
+        key = _key(image, parse_directory_name(name), topic_id)
+        if key is not None:
+            found.setdefault(key, _Copies()).named[directory] = name
+        elif topic_id in removed_topics or name in survey.unborn:
+            claim.deleted.append(name)
+        else:
+            claim.stray.append(name)
+    for name, topic_id in survey.futures:
+        key = _key(image, parse_directory_name(future_of(name)), topic_id)
+        if key is None:
+            claim.deleted.append(name)
+        else:
+            found.setdefault(key, _Copies()).futures[directory] = name
+
+
+def _settle_one(
+    key: Key,
+    topic: Topic,
+    claims: Mapping[LogDirectory, Claim],
+    copies: _Copies,
+    home: LogDirectory | None,
+) -> None:
+    named, futures = copies.named, copies.futures
+    if home is not None and home not in named and home in futures:
+        future = futures.pop(home)
+        claims[home].promoted[future] = future_of(future)
+        claims[home].loaded.append((future, topic))
+        winner: LogDirectory | None = home
+    elif home is not None and home in named:
+        winner = home
+    else:
+        # Nothing was committed, or a person moved the directory: the only one there is.
+        if len(named) > 1:
+            name = next(iter(named.values()))
+            both = " and ".join(sorted(directory.path for directory in named))
+            raise UserError(
+                f"log.dirs: {both} both hold {name}: move one of the two directories away"
+            )
+        winner = next(iter(named), None)
+    for directory, name in named.items():
+        claim = claims[directory]
+        if directory is winner:
+            claim.loaded.append((name, topic))
+        else:
+            claim.deleted.append(name)
+    for directory, name in futures.items():
+        claims[directory].deleted.append(name)
+        if winner is not None and directory is not winner:
+            claims[directory].resumed.append(key)
+
+
+def _key(image: Image, name: NameAndIndex | None, topic_id: UUID | None) -> Key | None:
+    """The partition of that name and id, if it is one that metadata knows."""
+    topic = None if topic_id is None else image.topics_by_id.get(topic_id)
+    if topic is None or name is None or name[0] != topic.name or name[1] not in topic.partitions:
+        return None
+    return topic.id, name[1]
