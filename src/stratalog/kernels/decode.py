@@ -8,7 +8,7 @@ What is checked: format, CRC32C of each batch, that offsets follow each other wi
 compaction says so), every length inside every record. Control batches and aborted transactions are left out.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,11 +42,23 @@ class Decoder:
     whole batches.
     """
 
-    def __init__(self, layout: Layout, first: int, end: int) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        first: int,
+        end: int,
+        *,
+        unreadable: Callable[[str], None] | None = None,
+    ) -> None:
+        """`unreadable` is told of a batch that is what a producer wrote and yet cannot be read.
+
+        What is whole before the fault is kept, the rest of the batch left out. Without `unreadable`: Corrupt.
+        """
         self.end = end
         self.next_offset = first
         self.consumed = 0
-        self._rows = Rows(layout)
+        self._unreadable = unreadable or _refuse
+        self._rows = Rows(layout, self._unreadable)
         self._table = np.empty((_TABLE_ROWS, compiled.TABLE_COLUMNS), dtype=np.int64)
 
     def decode(
@@ -133,9 +145,10 @@ class Decoder:
                     raise Corrupt(f"{name}: batch at offset {base}: {error}") from error
             return False
         if attributes & _CODEC > 4:
-            raise Corrupt(
+            self._unreadable(
                 f"{name}: batch at offset {base}: unknown compression codec {attributes & _CODEC}"
             )
+            return False
         last = base + row[compiled.LAST_DELTA]
         if last < first or base >= self.end or not row[compiled.COUNT]:
             return False
@@ -150,15 +163,21 @@ class Decoder:
         try:
             restored = decompress(row[compiled.ATTRIBUTES] & _CODEC, records, max_bytes=MAX_PAYLOAD)
         except Corrupt as error:
-            raise Corrupt(f"{name}: batch at offset {base}: {error}") from error
+            self._unreadable(f"{name}: batch at offset {base}: {error}")
+            return
         if not restored:
-            raise Corrupt(
+            self._unreadable(
                 f"{name}: batch at offset {base}: no records where {row[compiled.COUNT]} should be"
             )
+            return
         table[0, compiled.START], table[0, compiled.END] = 0, len(restored)
         yield from self._rows.add(
             np.frombuffer(restored, dtype=np.uint8), table, first, self.end, name
         )
+
+
+def _refuse(what: str) -> None:
+    raise Corrupt(what)
 
 
 class _Aborted:

@@ -7,14 +7,13 @@ A payload is kept only as long as rows of it wait. Scratch arrays are made once 
 to Arrow is allocated at its exact size.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from stratalog.errors import Corrupt
 from stratalog.kernels import compiled
 
 MAX_ROWS = 32768
@@ -73,8 +72,10 @@ def arrow_schema(*, headers: bool, origin: bool) -> pa.Schema:
 class Rows:
     """Rows that wait for their Arrow batch."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, unreadable: Callable[[str], None]) -> None:
+        """`unreadable` is told of a batch whose records make no sense: it raises, or the rest of it is left out."""
         self._layout = layout
+        self._unreadable = unreadable
         rows = layout.max_rows
         self._schema = arrow_schema(headers=layout.headers, origin=layout.origin is not None)
         self._state = np.zeros(compiled.STATE_SLOTS, dtype=np.int64)
@@ -94,7 +95,7 @@ class Rows:
     ) -> Iterator[pa.RecordBatch]:
         """Take the records of `table`'s batches with first <= offset < end; yields what got full meanwhile.
 
-        Raises Corrupt, naming `name` and the offset.
+        Raises what `unreadable` does, which is told `name` and the offset.
         """
         assert payload.nbytes < 1 << 31, "spans inside a payload are 32 bits"
         state = self._state
@@ -103,6 +104,11 @@ class Rows:
         while True:
             rows, headers = int(state[compiled.ROWS]), int(state[compiled.HEADERS])
             compiled.find_rows(payload, table, state, self._longs, self._ints, self._spans)
+            status = int(state[compiled.STATUS])
+            if status in _WRONG and self._layout.headers:
+                # Only the headers of whole records count.
+                counts = self._ints[compiled.HEADER_COUNT, : state[compiled.ROWS]]
+                state[compiled.HEADERS] = counts.sum()
             if state[compiled.ROWS] > rows:
                 self._pieces.append(
                     (
@@ -113,7 +119,6 @@ class Rows:
                         int(state[compiled.HEADERS]),
                     )
                 )
-            status = int(state[compiled.STATUS])
             if status == compiled.DONE:
                 return
             if status == compiled.FULL:
@@ -123,10 +128,12 @@ class Rows:
             else:
                 batch = table[state[compiled.BATCH]]
                 base, count = int(batch[compiled.BASE_OFFSET]), int(batch[compiled.COUNT])
-                raise Corrupt(
+                self._unreadable(
                     f"{name}: batch at offset {base}, record {int(state[compiled.RECORD])} of {count}: "
                     f"{_WRONG[status]}"
                 )
+                state[compiled.BATCH] += 1
+                state[compiled.RECORD] = 0
 
     def flush(self) -> Iterator[pa.RecordBatch]:
         """What waits, as at most one Arrow batch."""

@@ -13,7 +13,7 @@ from stratalog.errors import Corrupt
 from stratalog.log.effects import Program, Read, Result
 from stratalog.log.index import OFFSET_ENTRY, TIME_ENTRY, search_file
 from stratalog.log.segment import Segment
-from stratalog.wire.batch import HEADER_SIZE, BatchHeader, parse_header
+from stratalog.wire.batch import HEADER_SIZE, BatchHeader, crc_holds, parse_header
 from stratalog.wire.records import read_records
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "segment_at",
 ]
 
+_OPENED_BYTES_MAX: Final = 32 << 20
 _SCAN_BYTES: Final = 256 * 1024
 _HEADERS_BYTES: Final = 8 * 1024
 """What one look for a batch reads at a time: index entries lie about half as far apart."""
@@ -311,11 +312,31 @@ def _search_records(
                 wanted = max(header.size, _SCAN_BYTES)
                 break
             if header.max_timestamp >= timestamp and header.next_offset > start_offset:
-                for record in read_records(memoryview(data)[at : at + header.size]):
-                    if record.timestamp >= timestamp and start_offset <= record.offset < end_offset:
-                        return record.offset, record.timestamp, header.leader_epoch
+                batch = memoryview(data)[at : at + header.size]
+                found = _search_batch(batch, header, timestamp, start_offset, end_offset)
+                if found is not None:
+                    return *found, header.leader_epoch
             at += header.size
         if at == 0 and size == segment.readable - position:
             raise Corrupt(f"{segment.path} ends inside the batch at {position}")
         position += at
+    return None
+
+
+def _search_batch(
+    batch: memoryview, header: BatchHeader, timestamp: int, start_offset: int, end_offset: int
+) -> tuple[int, int] | None:
+    """The record looked for, as (offset, timestamp).
+
+    Where a producer wrote what cannot be opened, or what would fill the memory, the batch's beginning: nothing at or
+    after `timestamp` lies before it. Raises Corrupt where the bytes are not what the producer wrote.
+    """
+    try:
+        for record in read_records(batch, max_bytes=_OPENED_BYTES_MAX):
+            if record.timestamp >= timestamp and start_offset <= record.offset < end_offset:
+                return record.offset, min(record.timestamp, header.max_timestamp)
+    except Corrupt:
+        if not crc_holds(batch, 0, header):
+            raise
+        return max(header.base_offset, start_offset), header.max_timestamp
     return None

@@ -53,7 +53,8 @@ def _decoder(wanted: Range, shared: Shared, origin: str) -> Decoder:
         origin if shared.include_origin else None,
         headers=shared.include_headers,
     )
-    return Decoder(layout, wanted.first, wanted.end)
+    unreadable = None if shared.fail_on_data_loss else _log_lost
+    return Decoder(layout, wanted.first, wanted.end, unreadable=unreadable)
 
 
 # --- bucket ---------------------------------------------------------------------------------------------------
@@ -187,4 +188,8 @@ def _fetch(
 def _lose(shared: Shared, what: str, cause: Exception) -> None:
     if shared.fail_on_data_loss:
         raise DataLoss(f"{what}; failOnDataLoss=false reads on without them") from cause
+    _log_lost(what)
+
+
+def _log_lost(what: str) -> None:
     getLogger("stratalog.spark").warning("%s", what)

@@ -47,6 +47,8 @@ _EPOCH: Final = Struct(">i")
 _CRC: Final = Struct(">I")
 _ATTRIBUTES: Final = Struct(">h")
 _MAGIC_AT: Final = 16
+_RECORD_BYTES_MIN: Final = 7
+"""Seven fields of a byte each: of what is not compressed, a count can be held against that without opening it."""
 
 
 class BatchHeader(NamedTuple):
@@ -191,6 +193,9 @@ def _check_fields(header: BatchHeader) -> None:
             ErrorCode.invalid_record,
             f"{count} records with a last offset delta of {header.last_offset_delta}",
         )
+    payload = header.size - HEADER_SIZE
+    if payload < (1 if header.codec else count * _RECORD_BYTES_MIN):
+        raise Rejected(ErrorCode.invalid_record, f"{count} records in {payload} bytes")
     if header.is_control:
         raise Rejected(ErrorCode.invalid_record, "clients do not write control batches")
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):

@@ -27,6 +27,7 @@ __all__ = [
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
+_TIMEDELTA_MS_MIN: Final = timedelta.min // _MILLISECOND
 _TIMEDELTA_MS_MAX: Final = timedelta.max // _MILLISECOND
 _DATETIME_MS_MAX: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
 
@@ -70,7 +71,7 @@ def _without_none(declared: Any) -> tuple[Any, bool]:
 
 def ms_to_timedelta(milliseconds: int) -> timedelta:
     """The duration, or the longest there is."""
-    return timedelta(milliseconds=max(-_TIMEDELTA_MS_MAX, min(milliseconds, _TIMEDELTA_MS_MAX)))
+    return timedelta(milliseconds=max(_TIMEDELTA_MS_MIN, min(milliseconds, _TIMEDELTA_MS_MAX)))
 
 
 def ms_to_datetime(milliseconds: int) -> datetime | None:

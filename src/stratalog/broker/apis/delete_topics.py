@@ -9,6 +9,7 @@ from uuid import UUID
 from stratalog.broker.api import Api, Call
 from stratalog.errors import Rejected
 from stratalog.quorum.controller import Deleted
+from stratalog.wire.ids import ZERO_ID
 
 
 async def handle(call: Call) -> Any:
@@ -16,7 +17,10 @@ async def handle(call: Call) -> Any:
     body, reply = call.body, call.reply
     wanted: list[str | UUID]
     if call.version >= 6:
-        wanted = [topic.name if topic.name is not None else topic.topic_id for topic in body.topics]
+        wanted = [
+            topic.name if topic.name is not None else topic.topic_id or ZERO_ID
+            for topic in body.topics
+        ]
     else:
         wanted = list(body.topic_names)
     try:

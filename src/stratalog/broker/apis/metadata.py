@@ -4,6 +4,7 @@ v1 controller, racks, null means all topics. v2 cluster id. v4 auto-creation can
 v7 leader epoch. v8 authorized operations. v9 flexible. v10 topic ids. v12 asking by id. v13 top-level error.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -12,6 +13,7 @@ from stratalog.errors import ErrorCode
 from stratalog.metadata.image import Topic
 
 _NO_ID = UUID(int=0)
+_BY_ID_FROM = 12
 
 
 def handle(call: Call) -> Any:
@@ -21,6 +23,10 @@ def handle(call: Call) -> Any:
         return _answer(
             call, [(t.name, t.id, t) for t in call.broker.metadata.image.topics_by_id.values()]
         )
+    if call.version < _BY_ID_FROM and not all(map(_is_by_name, asked)):
+        names = [topic.name or "" for topic in asked]
+        rows = [(name, _NO_ID, None) for name in names]
+        return _answer(call, rows, dict.fromkeys(names, ErrorCode.invalid_request))
     names = [topic.name for topic in asked if topic.name is not None]
     missing = [name for name in names if call.broker.metadata.topic(name) is None]
     if missing and call.broker.may_create(
@@ -28,6 +34,11 @@ def handle(call: Call) -> Any:
     ):
         return _create_and_answer(call, missing)
     return _answer(call, _found(call))
+
+
+def _is_by_name(asked: Any) -> bool:
+    """Versions 10 and 11 can say an id, or no name, and mean nothing by it (Kafka: KafkaApis)."""
+    return asked.name is not None and not getattr(asked, "topic_id", None)
 
 
 async def _create_and_answer(call: Call, missing: list[str]) -> Any:
@@ -51,8 +62,8 @@ def _found(call: Call) -> list[tuple[str | None, UUID, Topic | None]]:
 
 def _answer(
     call: Call,
-    rows: list[tuple[str | None, UUID, Topic | None]],
-    errors: dict[str, ErrorCode] | None = None,
+    rows: Sequence[tuple[str | None, UUID, Topic | None]],
+    errors: Mapping[str, ErrorCode] | None = None,
 ) -> Any:
     broker, reply = call.broker, call.reply
     return reply.MetadataResponse(
@@ -70,7 +81,11 @@ def _answer(
 
 
 def _topic(
-    call: Call, name: str | None, topic_id: UUID, topic: Topic | None, errors: dict[str, ErrorCode]
+    call: Call,
+    name: str | None,
+    topic_id: UUID,
+    topic: Topic | None,
+    errors: Mapping[str, ErrorCode],
 ) -> Any:
     reply = call.reply
     if topic is None:

@@ -1,0 +1,22 @@
+"""A hundred thousand hostile frames: nothing fails, nothing is left, the neighbour is served.
+
+`python -m tests.fuzz --frames 10000000` is the long run; this one is the same for everybody.
+"""
+
+import pytest
+from tests.fuzz.__main__ import rounds
+from tests.fuzz.attack import FRAMES_PER_ROUND
+
+from stratalog.broker.apis import APIS
+
+SEED = 4
+FRAMES = 100_000
+PARTS = 4
+ROUNDS = FRAMES // FRAMES_PER_ROUND // PARTS
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_hostile_frames_of_every_api_and_version(part):
+    apis = rounds(SEED, part * ROUNDS, ROUNDS)
+    assert apis.total() == FRAMES // PARTS
+    assert set(apis) == set(APIS), "every API had its share"
