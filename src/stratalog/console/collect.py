@@ -16,7 +16,7 @@ from stratalog.broker.figures import NOT_DECODED, Histogram
 from stratalog.broker.partition import HostedPartition
 from stratalog.console import metrics as m
 from stratalog.console.exposition import head, histogram, labelled, sample
-from stratalog.console.health import offline_partitions, reasons
+from stratalog.console.health import health
 from stratalog.console.lag import GroupLags, Lag
 from stratalog.console.metrics import Metric
 from stratalog.console.pause import Pause
@@ -24,6 +24,7 @@ from stratalog.console.watched import Watched
 from stratalog.errors import ErrorCode
 
 _LINES: Final = 400
+_PIECE: Final = 32 * 1024
 _GROUP_PARTITIONS_MAX: Final = 10_000
 """Samples of one partition of one group: what is beyond them is in the sums by topic only."""
 _PER_PARTITION: Final = (
@@ -129,31 +130,35 @@ class Scraper:
     async def pieces(self) -> AsyncIterator[bytes]:
         """The whole exposition, piece by piece."""
         pause = Pause(self._watched.clock.elapsed_ns)
-        lines: list[str] = []
-        async for line in self._lines(pause):
-            lines.append(line)
-            if len(lines) >= _LINES:
-                yield "".join(lines).encode()
-                lines.clear()
-                await pause()
-        yield "".join(lines).encode()
+        held: list[str] = []
+        size = 0
+        async for text in self._texts(pause):
+            held.append(text)
+            size += len(text)
+            if size >= _PIECE:
+                yield "".join(held).encode()
+                held, size = [], 0
+            await pause()
+        yield "".join(held).encode()
         yield generate_latest(self._process)
 
-    async def _lines(self, pause: Pause) -> AsyncIterator[str]:
-        for line in self._of_node():
-            yield line
+    async def _texts(self, pause: Pause) -> AsyncIterator[str]:
+        for text in self._of_node():
+            yield text
         broker = self._watched.broker()
-        ready = not await reasons(self._watched, pause)
-        for line in _family(m.READY, [("", int(ready))]):
-            yield line
+        found = await health(self._watched, pause)
+        for text in _family(m.READY, [("", int(not found.reasons))]):
+            yield text
+        for text in _family(m.PARTITIONS_OFFLINE, [("", found.offline)]):
+            yield text
         if broker is None:
             return
-        for line in _of_requests(broker):
-            yield line
-        async for line in self._of_partitions(broker, pause):
-            yield line
-        async for line in self._of_groups(broker, pause):
-            yield line
+        for text in _of_requests(broker):
+            yield text
+        async for text in self._of_partitions(broker, pause):
+            yield text
+        async for text in self._of_groups(broker, pause):
+            yield text
 
     def _of_node(self) -> Iterator[str]:
         yield head(m.LOOP_DELAY)
@@ -183,23 +188,18 @@ class Scraper:
             labels = labelled(m.PARTITION_BYTES, identity.topic, identity.index)
             rows.append((labels, (log.size, *offsets, log.log_end_offset)))
         for metric, column in _PER_PARTITION:
-            for line in _family(metric, ((labels, row[column]) for labels, row in rows)):
-                yield line
+            for text in _family(metric, ((labels, row[column]) for labels, row in rows)):
+                yield text
         for metric, name in _PER_TOPIC:
-            for line in _family(metric, _by_topic(metric, topics, name)):
-                yield line
+            for text in _family(metric, _by_topic(metric, topics, name)):
+                yield text
         tiered = {name: topic for name, topic in topics.items() if topic.tiered}
         for metric, name in _PER_TIERED_TOPIC:
-            for line in _family(metric, _by_topic(metric, tiered, name)):
-                yield line
-        offline, _first = await offline_partitions(broker, pause)
-        for metric, value in (
-            (m.PARTITIONS, len(rows)),
-            (m.PARTITIONS_OFFLINE, offline),
-            (m.PRODUCER_IDS, producers),
-        ):
-            for line in _family(metric, [("", value)]):
-                yield line
+            for text in _family(metric, _by_topic(metric, tiered, name)):
+                yield text
+        for metric, value in ((m.PARTITIONS, len(rows)), (m.PRODUCER_IDS, producers)):
+            for text in _family(metric, [("", value)]):
+                yield text
 
     async def _of_groups(self, broker: Broker, pause: Pause) -> AsyncIterator[str]:
         """Measured to the end first: who reads the answer slowly holds up no other scrape."""
@@ -229,8 +229,8 @@ class Scraper:
             ),
             (m.GROUP_HEADROOM_BYTES, _by_group(sums, lambda one: sorted(one.headroom_bytes)[:1])),
         ):
-            for line in _family(metric, samples):
-                yield line
+            for text in _family(metric, samples):
+                yield text
 
 
 def _of_requests(broker: Broker) -> Iterator[str]:
@@ -251,9 +251,14 @@ def _of_requests(broker: Broker) -> Iterator[str]:
 
 
 def _family(metric: Metric, samples: Iterable[_Sample]) -> Iterator[str]:
-    yield head(metric)
+    """Its head and samples, many lines at a time."""
+    lines = [head(metric)]
     for labels, value in samples:
-        yield sample(metric, labels, value)
+        lines.append(sample(metric, labels, value))
+        if len(lines) >= _LINES:
+            yield "".join(lines)
+            lines.clear()
+    yield "".join(lines)
 
 
 def _by_topic(metric: Metric, topics: dict[str, _Topic], name: str) -> Iterator[_Sample]:

@@ -7,22 +7,31 @@ and every group is known.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from uuid import UUID
 
 from stratalog.broker.broker import Broker
 from stratalog.console.pause import Pause
 from stratalog.console.watched import Watched
 
-__all__ = ["offline_partitions", "reasons"]
+__all__ = ["Health", "health"]
 
 
-async def reasons(watched: Watched, pause: Pause) -> list[str]:
-    """Why the node is not ready, a line each."""
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Why a node is not ready, a line each, and how many partitions it should serve and does not."""
+
+    reasons: list[str]
+    offline: int = 0
+
+
+async def health(watched: Watched, pause: Pause) -> Health:
+    """Look at a node."""
     if watched.stopping():
-        return ["it is stopping"]
+        return Health(["it is stopping"])
     broker = watched.broker()
     if broker is None:
-        return ["it is starting: log directories are being read"]
+        return Health(["it is starting: log directories are being read"])
     found = [
         f"log directory {one.path} has failed: {one.failure}"
         for one in watched.directories()
@@ -30,15 +39,15 @@ async def reasons(watched: Watched, pause: Pause) -> list[str]:
     ]
     if not broker.metadata.registered:
         found.append("it is starting: the broker is not registered")
-    count, first = await offline_partitions(broker, pause)
+    count, first = await _offline(broker, pause)
     if count:
         found.append(f"{count} partitions are not served, {first} first")
     if broker.groups.is_loading:
         found.append("consumer groups are being loaded")
-    return found
+    return Health(found, count)
 
 
-async def offline_partitions(broker: Broker, pause: Pause) -> tuple[int, str]:
+async def _offline(broker: Broker, pause: Pause) -> tuple[int, str]:
     """How many partitions should be led here and are not (or not on a directory that works), and one of them."""
     count, first = 0, ""
     for key, name in _placed_here(broker):

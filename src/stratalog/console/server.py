@@ -22,7 +22,7 @@ from uvicorn.server import ServerState
 from stratalog.broker.figures import Histogram
 from stratalog.console.collect import Scraper
 from stratalog.console.exposition import CONTENT_TYPE
-from stratalog.console.health import reasons
+from stratalog.console.health import health
 from stratalog.console.pause import Pause
 from stratalog.console.watched import Watched
 from stratalog.ports import Listener, Network
@@ -106,9 +106,10 @@ class Console:
         return PlainTextResponse("ok\n")
 
     async def _readyz(self, _request: Request) -> Response:
-        found = await reasons(self._watched, Pause(self._watched.clock.elapsed_ns))
-        if found:
-            return PlainTextResponse("".join(f"{line}\n" for line in found), status_code=503)
+        found = await health(self._watched, Pause(self._watched.clock.elapsed_ns))
+        if found.reasons:
+            text = "".join(f"{line}\n" for line in found.reasons)
+            return PlainTextResponse(text, status_code=503)
         return PlainTextResponse("ready\n")
 
     async def _watch_loop(self) -> None:
