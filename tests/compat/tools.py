@@ -1,8 +1,8 @@
 """Other people's tools, fetched once and kept outside the repository.
 
-In: Maven coordinates. Out: Apache Kafka's jars, its command line tools as function calls. What cannot be had skips
-the test with the reason, which the summary repeats; with CI=true it is a failure. It never writes into the
-checkout.
+In: Maven coordinates, Go packages. Out: Apache Kafka's jars, its command line tools as function calls; programs. What
+cannot be had skips the test with the reason, which the summary repeats; with CI=true it is a failure. It never writes
+into the checkout.
 """
 
 import fcntl
@@ -29,6 +29,7 @@ KAFKA_ARTIFACTS = (
     f"org.apache.logging.log4j:log4j-1.2-api:{LOG4J_VERSION}",
 )
 FETCH_TIMEOUT_S = 300
+BUILD_TIMEOUT_S = 900
 
 
 def cannot_be_had(what: str, why: str) -> NoReturn:
@@ -174,3 +175,39 @@ def java_tool(
         check=False,
         env=java_environment(),
     )
+
+
+@cache
+def _go_program(name: str, package: str) -> tuple[Path, str]:
+    version = package.rpartition("@")[2]
+    with fetching(f"{name}-{version}") as program:
+        if program.is_file():
+            return program, ""
+        go = shutil.which("go")
+        if go is None:
+            return program, "Go is not installed"
+        with tempfile.TemporaryDirectory(prefix="stratalog-go-", dir=program.parent) as scratch:
+            try:
+                done = subprocess.run(
+                    [go, "install", package],
+                    env=os.environ | {"GOBIN": scratch},
+                    capture_output=True,
+                    text=True,
+                    timeout=BUILD_TIMEOUT_S,
+                    stdin=subprocess.DEVNULL,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired:
+                return program, f"go install did not finish within {BUILD_TIMEOUT_S} s"
+            if done.returncode != 0:
+                return program, f"go install failed: {done.stderr[-200:]}"
+            (Path(scratch) / name).rename(program)
+        return program, ""
+
+
+def go_program(name: str, package: str) -> Path:
+    """A program built by `go install package@version`, once; skips where it cannot be had."""
+    program, failure = _go_program(name, package)
+    if failure:
+        cannot_be_had(package, failure)
+    return program

@@ -1,22 +1,27 @@
 """A bucket in a cloud object store, through obstore: `s3://`, `gs://`, `az://`.
 
-In: calls of `ports.ObjectStore`. Out: requests, retried with backoff and jitter by obstore for a bounded time. It never
-creates a bucket, and never sees a key: obstore reads them from the environment.
+In: calls of `ports.ObjectStore`. Out: requests, retried with backoff and jitter by obstore for a bounded time. It
+creates a bucket only where its URL asks for that (`create_bucket=true`).
 
-What may be set in the URL's query: `endpoint`, `region`, and `virtual_hosted_style_request` for S3. Put-if-absent is
-the store's own (`If-None-Match: *`), so it is only as good as the store: see `docs/formats.md`.
+What may be set in the URL's query: `adapters/bucket_url.py`. Put-if-absent is the store's own (`If-None-Match: *`), so
+it is only as good as the store: `strata tier check` tells.
 """
 
+import os
+import re
+import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from datetime import timedelta
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 import obstore
 from obstore import store as stores
 from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError, PreconditionError
 
+from stratalog.adapters.bucket_url import BucketUrl, parse_bucket_url, read_access_keys
 from stratalog.errors import Unavailable, UserError
 from stratalog.ports import AlreadyExists, Buffer, ObjectInfo
 
@@ -25,12 +30,21 @@ __all__ = ["CloudStore"]
 _PART_BYTES: Final = 8 * 1024 * 1024
 _PARTS_IN_FLIGHT: Final = 3
 _DELETE_BATCH: Final = 1000
+_KEYS_FOR: Final = timedelta(minutes=5)
 _RETRIES: Final[Any] = {
-    "max_retries": 6,
+    # Some ten seconds in all where nobody answers: a server may restart, and who waits is told soon enough.
+    "max_retries": 8,
     "retry_timeout": timedelta(seconds=60),
-    "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5)},
+    "backoff": {
+        "init_backoff": timedelta(milliseconds=100),
+        "max_backoff": timedelta(seconds=5),
+        "base": 3,
+    },
 }
-_SETTINGS: Final = {"endpoint", "region", "virtual_hosted_style_request"}
+_CODE: Final = re.compile(r"<Code>(\w+)</Code>", re.ASCII)
+_BUCKET_CODES: Final = {"NoSuchBucket", "ContainerNotFound"}
+_OBJECT_CODES: Final = {None, "NoSuchKey", "NoSuchVersion", "BlobNotFound"}
+_trust: Final = threading.Lock()
 
 
 class CloudStore:
@@ -38,22 +52,33 @@ class CloudStore:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        parts = urlsplit(url)
-        settings: dict[str, Any] = dict(parse_qsl(parts.query))
-        if unknown := sorted(settings.keys() - _SETTINGS):
-            raise UserError(f"{url}: {unknown[0]!r} is none of {', '.join(sorted(_SETTINGS))}")
-        plain_http = settings.get("endpoint", "").startswith("http://")
+        self._at = parse_bucket_url(url)
         try:
-            self._store: Any = stores.from_url(
-                f"{parts.scheme}://{parts.netloc}{parts.path}",
-                client_options={"allow_http": True} if plain_http else None,
-                retry_config=_RETRIES,
-                **settings,
-            )
+            with _trusting(self._at.ca_file):
+                self._store: Any = stores.from_url(
+                    f"{self._at.scheme}://{self._at.bucket}/{self._at.prefix}",
+                    client_options={"allow_http": True} if self._at.plain_http else None,
+                    retry_config=_RETRIES,
+                    **_settings(self._at),
+                )
         except (BaseError, ValueError) as error:
-            raise UserError(f"{url}: {error}") from error
+            raise UserError(f"{url}: {str(error).splitlines()[0]}") from error
 
     def put(self, path: str, chunks: Iterable[Buffer]) -> None:
+        # What fits into one part goes up in one request instead of three.
+        source = iter(chunks)
+        first: list[Buffer] = []
+        size = 0
+        for chunk in source:
+            first.append(chunk)
+            size += len(memoryview(chunk).cast("B"))
+            if size > _PART_BYTES:
+                self._put_in_parts(path, chain(first, source))
+                return
+        with self._failures(path, in_bucket=True):
+            obstore.put(self._store, path, b"".join(first), use_multipart=False)
+
+    def _put_in_parts(self, path: str, chunks: Iterable[Buffer]) -> None:
         failures: list[BaseException] = []
 
         def pieces() -> Iterator[Buffer]:
@@ -82,6 +107,19 @@ class CloudStore:
             raise
 
     def put_if_absent(self, path: str, data: Buffer) -> None:
+        # The first thing that is ever put is put if absent (who owns the bucket), so here a bucket comes to be.
+        try:
+            self._create_object(path, data)
+        except _NoBucketError:
+            if not self._at.create_bucket:
+                raise
+            from stratalog.adapters.s3_bucket import S3Bucket  # noqa: PLC0415 - an extra
+
+            with closing(S3Bucket(self._at)) as bucket:
+                bucket.create()
+            self._create_object(path, data)
+
+    def _create_object(self, path: str, data: Buffer) -> None:
         with self._failures(path, in_bucket=True):
             obstore.put(self._store, path, data, mode="create")
 
@@ -100,8 +138,15 @@ class CloudStore:
             return b""
 
     def size(self, path: str) -> int:
-        with self._failures(path):
-            return int(obstore.head(self._store, path)["size"])
+        try:
+            with self._failures(path):
+                return int(obstore.head(self._store, path)["size"])
+        except FileNotFoundError:
+            # Such an answer has no body, so it may mean anything: asking for a byte tells a missing object from
+            # revoked keys and a missing bucket.
+            with self._failures(path):
+                obstore.get_range(self._store, path, start=0, length=1)
+            raise
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         # Object stores list by whole path segments through obstore, so a name's beginning is matched here.
@@ -140,11 +185,87 @@ class CloudStore:
             yield
         except (AlreadyExistsError, PreconditionError) as error:
             raise AlreadyExists(path) from error
-        except (NotFoundError, FileNotFoundError) as error:
-            if in_bucket or "NoSuchBucket" in str(error):
-                raise Unavailable(f"{path} in {self.url}: no such bucket") from error
-            raise FileNotFoundError(f"{path} in {self.url}") from error
         except (BaseError, OSError) as error:
             text = str(error).strip()
-            reason = "no such bucket" if "NoSuchBucket" in text else text.split("\n", 1)[0]
-            raise Unavailable(f"{path} in {self.url}: {reason}") from error
+            missing = isinstance(error, NotFoundError | FileNotFoundError)
+            code = found[1] if (found := _CODE.search(text)) else None
+            where = f"{path} in {self.url}"
+            if code in _BUCKET_CODES or (missing and in_bucket and code is None):
+                raise _NoBucketError(f"{where}: no such bucket") from error
+            if missing and not in_bucket and code in _OBJECT_CODES:
+                raise FileNotFoundError(where) from error
+            # Some servers answer a key that they do not know with 404 too: that is no missing object.
+            reason = text.split("\n", 1)[0]
+            raise Unavailable(
+                f"{where}: {code}" if missing and code else f"{where}: {reason}"
+            ) from error
+
+
+class _NoBucketError(Unavailable):
+    """The bucket itself is missing: it may come, or be created."""
+
+
+def _settings(at: BucketUrl) -> dict[str, Any]:
+    """What obstore is told, by its own names for each kind of store."""
+    match at.scheme:
+        case "s3":
+            settings: dict[str, Any] = {
+                "endpoint": _virtual_endpoint(at) if at.virtual_hosted else at.endpoint,
+                "region": at.region,
+                "virtual_hosted_style_request": at.virtual_hosted or None,
+                "credential_provider": _KeysFromFile(at) if at.credentials_file else None,
+            }
+        case "gs":
+            settings = {"base_url": at.endpoint, "application_credentials": at.credentials_file}
+        case _:
+            settings = {"endpoint": at.endpoint, "account_name": at.account_name}
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def _virtual_endpoint(at: BucketUrl) -> str | None:
+    """The endpoint with the bucket as the first label of its host, where obstore wants it."""
+    if at.endpoint is None:
+        return None
+    parts = urlsplit(at.endpoint)
+    if parts.netloc.startswith(f"{at.bucket}."):
+        return at.endpoint
+    return urlunsplit(parts._replace(netloc=f"{at.bucket}.{parts.netloc}"))
+
+
+class _KeysFromFile:
+    """Keys read again every few minutes, so that a file that is replaced counts without a restart."""
+
+    def __init__(self, at: BucketUrl) -> None:
+        assert at.credentials_file is not None
+        self._path, self._profile = at.credentials_file, at.profile
+        self()  # a file without keys is told now, in one line
+
+    def __call__(self) -> dict[str, Any]:
+        keys = read_access_keys(self._path, self._profile)
+        return {
+            "access_key_id": keys.access_key_id,
+            "secret_access_key": keys.secret_access_key,
+            "token": keys.session_token,
+            "expires_at": datetime.now(UTC) + _KEYS_FOR,
+        }
+
+
+@contextmanager
+def _trusting(ca_file: str | None) -> Iterator[None]:
+    """Have the client that is built inside trust the authorities in `ca_file`, and those only.
+
+    obstore has no setting for it; what it is built on reads this variable while it builds a client, and never again.
+    """
+    if ca_file is None:
+        yield
+        return
+    with _trust:
+        before = os.environ.get("SSL_CERT_FILE")
+        os.environ["SSL_CERT_FILE"] = ca_file
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ["SSL_CERT_FILE"]
+            else:
+                os.environ["SSL_CERT_FILE"] = before

@@ -8,8 +8,8 @@ port says. It never caches an object and never waits for longer than a request a
     s3://bucket/prefix?endpoint=http://127.0.0.1:9000&region=…
     gs://bucket/prefix   az://container/prefix
 
-Keys come from the environment (`AWS_*`, `GOOGLE_*`, `AZURE_*`), never from the URL, which is printed. Every store is
-thread-safe.
+Keys come from the environment (`AWS_*`, `GOOGLE_*`, `AZURE_*`) or a file that the URL names, never from the URL itself,
+which is printed. Every store is thread-safe.
 """
 
 import threading

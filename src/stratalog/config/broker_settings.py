@@ -253,7 +253,8 @@ TIER = (
         Kind.STRING,
         "",
         "The bucket, or a prefix of one, that closed segments go to; empty: no tier. A directory "
-        "(`file:///data/bucket`) is a bucket too.",
+        "(`file:///data/bucket`) is a bucket too. Endpoint, region and more are part of the URL "
+        "([stores.md](stores.md)).",
         Shaped(
             check_url, "file:///…, s3://bucket/prefix, gs://…, az://…, memory://name or nothing"
         ),

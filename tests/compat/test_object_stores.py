@@ -1,0 +1,379 @@
+"""Our stores against real S3 servers, MinIO and versitygw, and a directory: what the tier relies on, and how it fails.
+
+`./test --all tests/compat/test_object_stores.py` runs it; the servers are built once with Go (some minutes).
+"""
+
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing
+
+import pytest
+from tests.compat.object_servers import (
+    ENVIRONMENT,
+    KEY,
+    SECRET,
+    TearingProxy,
+    s3_server,
+    write_certificates,
+)
+from tests.integration.server_process import Server, strata
+
+from stratalog.adapters.bucket_url import parse_bucket_url
+from stratalog.adapters.object_store import open_store
+from stratalog.adapters.s3_bucket import S3Bucket
+from stratalog.errors import Unavailable, UserError
+from stratalog.ports import AlreadyExists
+
+pytestmark = [pytest.mark.big, pytest.mark.xdist_group("object_stores"), pytest.mark.timeout(300)]
+
+RACERS, ROUNDS = 20, 25
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module", autouse=True)
+def keys():
+    with pytest.MonkeyPatch.context() as environment:
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            environment.delenv(name)
+        for name, value in ENVIRONMENT.items():
+            environment.setenv(name, value)
+        yield
+
+
+@pytest.fixture(scope="module", params=["minio", "versitygw"])
+def server(request, tmp_path_factory):
+    with s3_server(request.param, tmp_path_factory.mktemp(request.param)) as started:
+        create(started.url("tier"))
+        yield started
+
+
+@pytest.fixture(params=["minio", "versitygw", "file"])
+def url(request, tmp_path):
+    """A place of the test's own, by URL, in each kind of store."""
+    if request.param == "file":
+        return tmp_path.as_uri() + "/bucket"
+    return request.getfixturevalue(f"shared_{request.param}").url("tier", request.node.originalname)
+
+
+@pytest.fixture(scope="module")
+def shared_minio(tmp_path_factory):
+    with s3_server("minio", tmp_path_factory.mktemp("shared")) as started:
+        create(started.url("tier"))
+        yield started
+
+
+@pytest.fixture(scope="module")
+def shared_versitygw(tmp_path_factory):
+    with s3_server("versitygw", tmp_path_factory.mktemp("shared")) as started:
+        create(started.url("tier"))
+        yield started
+
+
+@pytest.fixture
+def store(url):
+    return open_store(url)
+
+
+def create(url):
+    with closing(S3Bucket(parse_bucket_url(url))) as bucket:
+        bucket.create()
+        bucket.create()  # one that is ours is no error
+
+
+def unfinished(url):
+    with closing(S3Bucket(parse_bucket_url(url))) as bucket:
+        return list(bucket.unfinished_uploads())
+
+
+def paths(store, prefix=""):
+    return sorted(info.path for info in store.list(prefix))
+
+
+def test_objects_come_back_whole_and_in_ranges(store):
+    store.put("a/b/c", [b"0123", bytearray(b"45"), memoryview(b"6789"), b""])
+    assert store.get("a/b/c") == b"0123456789"
+    assert store.size("a/b/c") == 10
+    assert store.get_range("a/b/c", 3, 4) == b"3456"
+    assert store.get_range("a/b/c", 8, 100) == b"89"
+    assert store.get_range("a/b/c", 100, 1) == b""
+    store.put("a/b/c", [b"new"])
+    assert store.get("a/b/c") == b"new"
+
+
+def test_missing_objects_are_named_and_absent_ones_put_once(store):
+    for ask in (store.get, store.size, lambda path: store.get_range(path, 0, 1)):
+        with pytest.raises(FileNotFoundError, match="no/such"):
+            ask("no/such")
+    store.put_if_absent("m/1", b"first")
+    with pytest.raises(AlreadyExists, match="m/1"):
+        store.put_if_absent("m/1", b"second")
+    assert store.get("m/1") == b"first"
+    store.delete(["m/1", "m/2"])
+    store.put_if_absent("m/1", b"third")
+    assert store.get("m/1") == b"third"
+
+
+def test_more_objects_than_a_page_are_listed_at_once_and_deleted(store):
+    wanted = [f"many/{number:04d}" for number in range(1100)]
+    for path in wanted:
+        store.put(path, [b"x"])
+    assert paths(store, "many/") == wanted
+    assert paths(store, "many/00") == wanted[:100]
+    store.delete([*wanted, "many/never"])
+    assert paths(store, "many/") == []
+
+
+def test_a_large_object_goes_up_in_parts_and_leaves_none(store, url):
+    pieces = [bytes([n]) * MIB for n in range(40)]
+    store.put("big", iter(pieces))
+    assert store.size("big") == 40 * MIB
+    assert store.get("big") == b"".join(pieces)
+    assert store.get_range("big", 8 * MIB - 1, 2) == b"\x07\x08"
+    if url.startswith("s3:"):
+        assert unfinished(url) == []
+
+
+def test_a_put_whose_source_fails_leaves_nothing(store, url):
+    def source():
+        for _ in range(20):
+            yield b"x" * MIB
+        raise OSError("the drive of the log directory")
+
+    with pytest.raises(OSError, match="log directory"):
+        store.put("a/b", source())
+    assert paths(store) == []
+    if url.startswith("s3:"):
+        assert unfinished(url) == []
+
+
+def race(url, start, number, results):
+    store = open_store(url)
+    won = []
+    start.wait(60)
+    for one in range(ROUNDS):
+        try:
+            store.put_if_absent(f"fresh/{one}/manifest", b"%d " % number * 5000)
+            won.append(one)
+        except AlreadyExists:
+            # The loser must find the winner's whole object at once.
+            words = store.get(f"fresh/{one}/manifest").split()
+            assert len(set(words)) == 1
+            assert len(words) == 5000
+    results.put((number, won))
+
+
+def test_of_twenty_processes_that_put_one_absent_object_exactly_one_wins(url):
+    context = multiprocessing.get_context("spawn")
+    start = context.Barrier(RACERS)
+    results = context.Queue()
+    children = [
+        context.Process(target=race, args=(url, start, number, results)) for number in range(RACERS)
+    ]
+    for child in children:
+        child.start()
+    told = [results.get(timeout=200) for _ in children]
+    for child in children:
+        child.join(30)
+        assert child.exitcode == 0
+    winners = [one for _, won in told for one in won]
+    assert sorted(winners) == list(range(ROUNDS))
+    store = open_store(url)
+    for number, won in told:
+        for one in won:
+            assert store.get(f"fresh/{one}/manifest").split()[0] == b"%d" % number
+
+
+def test_a_missing_bucket_is_no_missing_object(server):
+    store = open_store(server.url("no-such-bucket"))
+    for ask in (
+        lambda: store.get("x"),
+        lambda: store.put("x", [b"1"]),
+        lambda: store.put_if_absent("x", b"1"),
+        lambda: list(store.list("x")),
+    ):
+        with pytest.raises(Unavailable, match="no such bucket"):
+            ask()
+
+
+def test_a_bucket_is_created_where_the_url_asks_for_it(server):
+    store = open_store(server.url("made-on-request", "below", create_bucket="true"))
+    with pytest.raises(Unavailable, match="no such bucket"):
+        store.get("x")  # reading creates nothing
+    store.put_if_absent("x", b"1")
+    assert open_store(server.url("made-on-request")).get("below/x") == b"1"
+
+
+def test_an_answer_that_is_torn_is_asked_for_again_and_never_half_an_object(server):
+    data = os.urandom(4 * MIB)
+    open_store(server.url("tier", "torn")).put("big", [data])
+    with TearingProxy(server.port) as proxy:
+        store = open_store(server.url("tier", "torn", endpoint=f"http://127.0.0.1:{proxy.port}"))
+        for keep in (0, 10, 1000, 70_000, 2 * MIB):
+            proxy.tear(times=1, keep=keep)
+            try:
+                assert store.get("big") == data
+            except Unavailable:
+                assert store.get("big") == data
+            assert proxy.torn == 1
+        proxy.tear(times=1, keep=500)
+        try:
+            assert store.get_range("big", MIB, MIB) == data[MIB : 2 * MIB]
+        except Unavailable:
+            assert store.get_range("big", MIB, MIB) == data[MIB : 2 * MIB]
+
+
+def test_a_put_whose_answer_is_lost_is_made_again_and_one_of_an_absent_object_is_told_apart(server):
+    with TearingProxy(server.port) as proxy:
+        store = open_store(server.url("tier", "lost", endpoint=f"http://127.0.0.1:{proxy.port}"))
+        proxy.tear(times=1, keep=0)
+        store.put("again", [b"whole"])
+        assert proxy.torn == 1
+        assert store.get("again") == b"whole"
+        pieces = [os.urandom(MIB) for _ in range(20)]
+        proxy.tear(times=2, keep=0)
+        store.put("parts", pieces)
+        assert store.get("parts") == b"".join(pieces)
+        # We may have won without hearing of it: whoever commits reads the object back and compares its write's id.
+        proxy.tear(times=1, keep=0)
+        with pytest.raises((AlreadyExists, Unavailable)):
+            store.put_if_absent("once", b"ours")
+        assert store.get("once") == b"ours"
+
+
+def test_a_server_that_is_away_for_a_moment_costs_time_and_nothing_else(tmp_path):
+    with s3_server("minio", tmp_path) as server:
+        create(server.url("tier"))
+        store = open_store(server.url("tier"))
+        store.put("before", [b"1"])
+        server.kill()
+        back = threading.Timer(1.5, server.start)
+        back.start()
+        store.put("during", [b"2" * MIB] * 20)
+        back.join()
+        assert (store.get("before"), store.get("during")) == (b"1", b"2" * 20 * MIB)
+
+
+@pytest.mark.parametrize("kind", ["minio", "versitygw"])
+def test_any_region_and_tls_by_an_authority_of_one_s_own(kind, tmp_path):
+    ca_file = write_certificates(tmp_path)
+    trusted = os.environ.get("SSL_CERT_FILE")
+    with s3_server(kind, tmp_path, ca_file=ca_file, region="cellar-2") as server:
+        create(server.url("tier"))
+        store = open_store(server.url("tier"))
+        store.put("a", [b"1"])
+        assert store.get("a") == b"1"
+        assert os.environ.get("SSL_CERT_FILE") == trusted
+        stranger = tmp_path / "stranger"
+        other = write_certificates(stranger)
+        for wrong in (str(other), ""):
+            quick = open_store(server.url("tier", ca_file=wrong))
+            began = time.monotonic()
+            with pytest.raises(Unavailable):
+                quick.get("a")
+            assert time.monotonic() - began < 120
+        assert store.get("a") == b"1"
+
+
+def test_keys_from_a_file_which_may_be_replaced_and_wrong_ones_in_a_line(server, tmp_path):
+    file = tmp_path / "keys"
+    file.write_text(
+        "[default]\naws_access_key_id = nobody\naws_secret_access_key = nothing\n\n"
+        f"[tier]\naws_access_key_id = {KEY}\naws_secret_access_key = {SECRET}\n"
+    )
+    code = (
+        "import sys\nfrom stratalog.adapters.object_store import open_store\n"
+        "store = open_store(sys.argv[1])\nstore.put('a', [b'1'])\nprint(store.get('a'))\n"
+    )
+    bare = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+
+    def run(url, **environment):
+        return subprocess.run(
+            [sys.executable, "-c", code, url],
+            env=bare | environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    done = run(server.url("tier", "keys", credentials_file=str(file), profile="tier"))
+    assert done.stdout == "b'1'\n", done.stderr
+    done = run(
+        server.url("tier", "keys"), AWS_SHARED_CREDENTIALS_FILE=str(file), AWS_PROFILE="tier"
+    )
+    assert done.stdout == "b'1'\n", done.stderr
+    done = run(server.url("tier", "keys", credentials_file=str(file)))
+    assert "Unavailable" in done.stderr
+    assert "nothing" not in done.stderr
+    for ask in ("get", "size"):
+        # Revoked keys must never look like a missing object.
+        with pytest.raises(Unavailable):
+            getattr(open_store(server.url("tier", "keys", credentials_file=str(file))), ask)(
+                "never"
+            )
+    with pytest.raises(UserError, match=r"no profile \[other\]"):
+        open_store(server.url("tier", credentials_file=str(file), profile="other"))
+
+
+def test_virtual_hosted_requests_name_the_bucket_in_the_host(tmp_path, monkeypatch):
+    """The bucket's own host has no address here: the server is asked as if it were a proxy, which shows the host."""
+    with s3_server("minio", tmp_path, domain="s3.test") as server:
+        create(server.url("tier"))
+        open_store(server.url("tier")).put("a", [b"1"])
+        monkeypatch.setenv("http_proxy", server.endpoint)
+        url = server.url("tier", endpoint="http://s3.test", virtual_hosted_style_request="true")
+        assert open_store(url).get("a") == b"1"
+        create(url)
+        assert unfinished(url) == []
+
+
+def test_a_broker_tiers_there_and_the_commands_see_it(server, tmp_path):
+    url = server.url("product", "cluster-a", create_bucket="true")
+    with Server(
+        tmp_path,
+        [
+            f"tier.url={url}",
+            "remote.log.manager.task.interval.ms=100",
+            "log.segment.bytes=1048576",
+            "log.retention.check.interval.ms=100",
+        ],
+    ) as broker:
+        at = ("-b", broker.address)
+        made = strata("topic", "create", "t", "-c", "remote.storage.enable=true", *at)
+        assert made.returncode == 0, made.stderr
+        lines = "".join(f"{number:06d} {'x' * 1000}\n" for number in range(5000))
+        sent = strata("produce", "t", *at, stdin=lines)
+        assert sent.returncode == 0, sent.stderr
+        for _ in range(300):
+            listed = strata("tier", "list", url, "--json")
+            rows = json.loads(listed.stdout) if listed.returncode == 0 else []
+            if rows and rows[0]["segments"] >= 4:
+                break
+            time.sleep(0.1)
+        else:
+            pytest.fail(f"not tiered: {listed.stdout} {listed.stderr} {broker.said()}")
+        assert rows[0]["topic"] == "t"
+        verified = strata("tier", "verify", url)
+        assert verified.returncode == 0, verified.stdout + verified.stderr
+        assert unfinished(url) == []
+        read = strata("consume", "t", "--from", "beginning", "--until-end", *at)
+        assert read.stdout == lines
+
+
+def test_the_check_passes_them(url):
+    done = strata("tier", "check", url, "--size", "16MiB", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {row["check"] for row in json.loads(done.stdout) if row["passed"]} == {
+        "put-if-absent",
+        "read-after-write",
+        "list-after-write",
+        "ranges",
+        "delete",
+        "throughput",
+    }
+    assert paths(open_store(url)) == []
