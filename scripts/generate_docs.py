@@ -22,9 +22,11 @@ from typer.testing import CliRunner
 
 from stratalog.broker.apis import APIS
 from stratalog.cli.main import app
+from stratalog.config.aliases import BROKER_ALIASES, BUCKET_ALIASES, TOPIC_ALIASES
 from stratalog.config.broker_settings import BROKER_SETTINGS
 from stratalog.config.kafka_only import KAFKA_ONLY
 from stratalog.config.kinds import Kind, Setting
+from stratalog.config.profiles import LEFT_TO_YOU, PROFILES
 from stratalog.config.topic_settings import TOPIC_SETTINGS
 from stratalog.console.metrics import METRICS
 
@@ -65,6 +67,64 @@ def setting_row(setting: Setting, *more: str) -> tuple[str, ...]:
     )
 
 
+def profiles() -> str:
+    """What `--profile` sets, and what it leaves."""
+    return f"""## `strata server --profile production`
+
+What two articles advise, set where nothing else is: a file, the environment or an override beats it. The server prints
+each value that it takes, and each that stays.
+
+{
+        table(
+            ("setting", "value", "advised by", "why", "where"),
+            [
+                (f"`{a.name}`", f"`{a.value}`", a.of, a.why, "with a tier" if a.tier else "always")
+                for a in PROFILES["production"]
+            ],
+        )
+    }
+What they advise besides, and why it is left alone:
+
+{
+        table(
+            ("setting", "advised by", "advice", "why not"),
+            [
+                (", ".join(f"`{one}`" for one in name.split(", ")), of, advice, why)
+                for name, of, advice, why in LEFT_TO_YOU
+            ],
+        )
+    }
+*Tips*: "Kafka tips", nine months of running Kafka at Conversant (2015). *FlashBlade*: Confluent's tiered storage on a
+FlashBlade object store (2020).
+
+"""
+
+
+def aliases() -> str:
+    """Confluent's names."""
+    return f"""## Confluent's names for the tier
+
+Taken as what they stand for, with a line that says so; our own name wins where both are given. In the environment they
+begin with `CONFLUENT_TIER_` or `KAFKA_CONFLUENT_TIER_`. A hotset of -1 (all) is -2 here.
+
+{
+        table(
+            ("of a broker", "stands for"),
+            [
+                *((f"`{name}`", f"`{ours}`") for name, ours in sorted(BROKER_ALIASES.items())),
+                *((f"`{name}`", "`tier.url`, together") for name in BUCKET_ALIASES),
+            ],
+        )
+    }
+{
+        table(
+            ("of a topic", "stands for"),
+            [(f"`{name}`", f"`{ours}`") for name, ours in sorted(TOPIC_ALIASES.items())],
+        )
+    }
+"""
+
+
 def settings() -> str:
     """docs/settings.md."""
     broker = [setting_row(setting) for _, setting in sorted(BROKER_SETTINGS.items())]
@@ -90,7 +150,7 @@ wrong value is an error of one line and exit code 2. Settings marked **ours** do
 Given when a topic is made; where it says nothing, the broker's setting counts, the first one that is set.
 
 {table((*head, "broker's default"), topic)}
-## Kafka's settings without effect here
+{profiles()}{aliases()}## Kafka's settings without effect here
 
 Each is accepted with a warning that says so, so that a file written for Kafka works as it is:
 

@@ -31,12 +31,20 @@ class Server:
     Data is in `place/data`; a second Server on the same place continues where the first ended.
     """
 
-    def __init__(self, place: Path, overrides: Sequence[str] = (), *, port: int = 0) -> None:
+    def __init__(
+        self,
+        place: Path,
+        overrides: Sequence[str] = (),
+        *,
+        port: int = 0,
+        options: Sequence[str] = (),
+    ) -> None:
         self.place = place
         self.data = place / "data"
         self.output = place / "server.log"
         self.port = port
         self._ready = place / "ready.json"
+        self._options = options
         self._overrides = [f"log.dirs={self.data}", *overrides]
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -56,7 +64,7 @@ class Server:
         words = [word for setting in settings for word in ("--override", setting)]
         with self.output.open("ab") as output:
             self._process = subprocess.Popen(
-                [*STRATA, "server", "--ready-file", str(self._ready), *words],
+                [*STRATA, "server", "--ready-file", str(self._ready), *self._options, *words],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -5,6 +5,7 @@ In: a handler's question. Out: its answer. It holds no state of its own but the 
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -43,6 +44,7 @@ from stratalog.replication.fetch_sessions import FetchSessions
 
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _ATTEMPTS_MAX: Final = 5
+_REMOTE: Final = "remote.storage.enable"
 LiveBroker = tuple[int, str, int, str | None]
 
 
@@ -246,7 +248,18 @@ class Broker:
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> list[Created]:
         """Create topics; answered once they are hosted."""
+        if self.config.bool("tier.enable"):
+            topics = [self._tiered(topic) for topic in topics]
         return await self.metadata.create_topics(topics, validate_only=validate_only)
+
+    def _tiered(self, topic: NewTopic) -> NewTopic:
+        """A new topic with the tier on, unless it says otherwise or is compacted: its own, whatever is set later."""
+        policies = topic.configs.get(
+            "cleanup.policy", ",".join(self.config.list("log.cleanup.policy"))
+        )
+        if "compact" in policies or _REMOTE in topic.configs:
+            return topic
+        return replace(topic, configs={**topic.configs, _REMOTE: "true"})
 
     async def delete_topics(self, topics: Sequence[str | UUID]) -> list[Deleted]:
         """Delete topics by name or id."""

@@ -125,6 +125,7 @@ async def alter_settings(
 
 def parse_configs(items: Sequence[str]) -> dict[str, str]:
     """`name=value` items as pairs; raises UserError for one without `=`."""
+    from stratalog.config import our_topic_setting
     from stratalog.errors import UserError
 
     pairs = {}
@@ -132,7 +133,11 @@ def parse_configs(items: Sequence[str]) -> dict[str, str]:
         name, equals, value = item.partition("=")
         if not equals:
             raise UserError(f"{item}: expected NAME=VALUE")
-        pairs[name.strip()] = value.strip()
+        name, value = name.strip(), value.strip()
+        ours, meant = our_topic_setting(name, value)
+        if ours != name:
+            note(f"{name} stands for {ours}={meant}")
+        pairs[ours] = meant
     return pairs
 
 

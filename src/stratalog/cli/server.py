@@ -22,13 +22,21 @@ def server(
             help="Write {node_id, host, port, pid, console_port} as JSON there once requests are served.",
         ),
     ] = None,
+    profile: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Settings that somebody advises, where nothing else is set: production.",
+        ),
+    ] = "",
 ) -> None:
     """Run a broker and controller in this process.
 
     Settings have Kafka's names. --override beats the environment (STRATA_LOG_RETENTION_MS is log.retention.ms), the
-    environment beats the file. With listeners=PLAINTEXT://:0 a free port is taken; --ready-file tells which.
+    environment beats the file, the file beats a profile. With
+    listeners=PLAINTEXT://:0 a free port is taken; --ready-file tells which.
     """
-    config = load_config(properties, override)
+    config = load_config(properties, override, profile)
     from stratalog.node import run_server
 
     run_server(config, ready_file=None if ready_file is None else str(ready_file))

@@ -86,8 +86,10 @@ def cell(value: Any) -> str:
             return str(value)
 
 
-def load_config(properties: Path | None, overrides: Sequence[str] | None) -> "BrokerConfig":
-    """A broker's settings from file, environment and overrides; warnings go to standard error."""
+def load_config(
+    properties: Path | None, overrides: Sequence[str] | None, profile: str = ""
+) -> "BrokerConfig":
+    """A broker's settings from file, environment, overrides and profile; what is to be said goes to standard error."""
     import os
 
     from stratalog.config import BrokerConfig, parse_properties
@@ -101,9 +103,10 @@ def load_config(properties: Path | None, overrides: Sequence[str] | None) -> "Br
             raise UserError(f"{properties}: {error.strerror}") from None
         except UnicodeDecodeError:
             raise UserError(f"{properties}: not a properties file (it is not UTF-8)") from None
-    config, warnings = BrokerConfig.load(parse_properties(text), overrides or (), os.environ)
-    for warning in warnings:
-        note(f"warning: {warning}")
+    given = parse_properties(text)
+    config, lines = BrokerConfig.load(given, overrides or (), os.environ, profile=profile)
+    for line in lines:
+        note(line if line.startswith("profile ") else f"warning: {line}")
     return config
 
 

@@ -4,6 +4,7 @@ In: the text of properties, overrides and the environment; a topic's own setting
 Nothing here reads a file, an environment or a clock, and no text of a setting goes further.
 """
 
+from stratalog.config.aliases import our_topic_setting
 from stratalog.config.broker import BrokerConfig, parse_properties
 from stratalog.config.describe import (
     ConfigEntry,
@@ -32,5 +33,6 @@ __all__ = [
     "describe_every_broker",
     "describe_topic",
     "log_config",
+    "our_topic_setting",
     "parse_properties",
 ]

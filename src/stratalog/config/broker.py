@@ -3,8 +3,9 @@
 In: the text of a properties file, `--override` items and the environment, as values. Out: `BrokerConfig`, and
 warnings for a person. It never reads a file or the environment by itself, and nothing after it sees text.
 
-Precedence: override, then environment, then file, then default. In the environment `STRATA_LOG_RETENTION_MS` is
-`log.retention.ms`; `KAFKA_LOG_RETENTION_MS` is too, as in Kafka's images, and yields to the former.
+Precedence: override, then environment, then file, then profile, then default. In the environment
+`STRATA_LOG_RETENTION_MS` is `log.retention.ms`; `KAFKA_LOG_RETENTION_MS` is too, as in Kafka's images, and yields to
+the former. `CONFLUENT_TIER_…` is Confluent's `confluent.tier.…` (`aliases.py`).
 """
 
 import builtins
@@ -13,10 +14,12 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from types import MappingProxyType
 
+from stratalog.config.aliases import our_names
 from stratalog.config.broker_settings import BROKER_SETTINGS
 from stratalog.config.kafka_only import KAFKA_ONLY, KAFKA_ONLY_PREFIXES
 from stratalog.config.kinds import BadValue, Value
 from stratalog.config.listeners import Listener, parse_address, parse_listener
+from stratalog.config.profiles import PROFILES
 from stratalog.errors import UserError
 
 # What Kafka's start scripts and images read from the environment themselves: never settings of a broker.
@@ -29,6 +32,7 @@ NOT_SETTINGS = frozenset(
 )
 PREFIXES = ("KAFKA_", "STRATA_")
 """Weakest first."""
+_CONFLUENT = "CONFLUENT_TIER_"
 
 
 def parse_properties(text: str) -> dict[str, str]:
@@ -72,6 +76,9 @@ def settings_of_environment(environ: Mapping[str, str]) -> dict[str, tuple[str, 
         for variable, value in sorted(environ.items()):
             if variable.startswith(prefix) and variable not in NOT_SETTINGS:
                 found[_name_of(variable.removeprefix(prefix))] = (variable, value)
+    for variable, value in sorted(environ.items()):
+        if variable.startswith(_CONFLUENT):
+            found[_name_of(variable)] = (variable, value)
     return found
 
 
@@ -93,8 +100,10 @@ class BrokerConfig:
         properties: Mapping[builtins.str, builtins.str] | None = None,
         overrides: Sequence[builtins.str] = (),
         environ: Mapping[builtins.str, builtins.str] | None = None,
+        *,
+        profile: builtins.str = "",
     ) -> tuple["BrokerConfig", builtins.list[builtins.str]]:
-        """The configuration, and one line of warning for each name that has no effect.
+        """The configuration, and lines for a person: each name without effect or of another's, and what a profile did.
 
         Raises UserError, one line with name, value and what is accepted, for a value that is wrong.
         """
@@ -103,9 +112,11 @@ class BrokerConfig:
             chosen[name] = (text, f"environment {variable}")
         for name, text in parse_overrides(overrides).items():
             chosen[name] = (text, "override")
+        chosen, warnings = our_names(chosen)
+        if profile:
+            warnings += _take_profile(profile, chosen)
         values: dict[builtins.str, Value] = {}
         sources: dict[str, builtins.str] = {}
-        warnings = []
         for name, (text, source) in chosen.items():
             if name not in BROKER_SETTINGS:
                 warnings.append(_warning(name, source))
@@ -224,7 +235,29 @@ class BrokerConfig:
             )
 
 
+def _take_profile(profile: str, chosen: dict[str, tuple[str, str]]) -> list[str]:
+    """Add what a profile sets to what was chosen; a line for each of its settings. Raises UserError for an unknown."""
+    if profile not in PROFILES:
+        raise UserError(
+            f"--profile: {profile!r} is not accepted; accepted: {', '.join(sorted(PROFILES))}"
+        )
+    has_tier = bool(chosen.get("tier.url", ("", ""))[0])
+    lines = []
+    for advice in PROFILES[profile]:
+        if advice.name in chosen:
+            text, source = chosen[advice.name]
+            lines.append(f"profile {profile}: {advice.name} stays {text} (from the {source})")
+        elif has_tier or not advice.tier:
+            chosen[advice.name] = (advice.value, f"profile {profile}")
+            setting = BROKER_SETTINGS[advice.name]
+            was = setting.text(setting.default)
+            lines.append(f"profile {profile}: {advice.name}={advice.value} instead of {was}")
+    return lines
+
+
 def _warning(name: str, source: str) -> str:
+    if name.startswith("confluent."):
+        return f"setting {name} (from the {source}) is Confluent's and has no effect here"
     if name in KAFKA_ONLY or name.startswith(KAFKA_ONLY_PREFIXES):
         return f"setting {name} (from the {source}) is Kafka's and has no effect here"
     close = get_close_matches(name, BROKER_SETTINGS, n=1, cutoff=0.85)

@@ -261,6 +261,14 @@ TIER = (
         ours=True,
     ),
     Setting(
+        "tier.enable",
+        Kind.BOOLEAN,
+        False,
+        "Whether topics made from now on are tiered (`remote.storage.enable`) unless they say otherwise or are "
+        "compacted.",
+        ours=True,
+    ),
+    Setting(
         "tier.max.lag.ms",
         Kind.LONG,
         10 * MINUTE_MS,

@@ -4,11 +4,17 @@ All that a resource sets, anew. v1 the same. v2 flexible. Kafka prefers Incremen
 only this one.
 """
 
-from typing import Any
+from typing import Any, TypeVar
+
+from structlog import get_logger
 
 from stratalog.broker.api import Api, Call
+from stratalog.config import our_topic_setting
+from stratalog.metadata.image import ResourceType
 from stratalog.quorum.configurations import Change, Operation
 from stratalog.quorum.controller import Alteration, Altered
+
+_Text = TypeVar("_Text", str, str | None)
 
 
 async def handle(call: Call) -> Any:
@@ -17,13 +23,28 @@ async def handle(call: Call) -> Any:
         Alteration(
             resource.resource_type,
             resource.resource_name,
-            tuple(Change(one.name, Operation.SET, one.value) for one in resource.configs),
+            tuple(change(resource, one.name, Operation.SET, one.value) for one in resource.configs),
             replaces=True,
         )
         for resource in call.body.resources
     ]
     altered = await call.broker.metadata.alter_configs(asked, validate_only=call.body.validate_only)
     return call.reply.AlterConfigsResponse(responses=results(call.reply, altered))
+
+
+def change(resource: Any, name: str, operation: int, value: str | None) -> Change:
+    """One setting as it was asked for, a topic's by our own name."""
+    if resource.resource_type == ResourceType.TOPIC:
+        name, value = our_setting(name, value)
+    return Change(name, operation, value)
+
+
+def our_setting(name: str, value: _Text) -> tuple[str, _Text]:
+    """A topic's setting by our own name, with a line in the log where it came by another."""
+    ours, meant = our_topic_setting(name, value)
+    if ours != name:
+        get_logger().info("setting by another name", setting=name, stands_for=ours, value=meant)
+    return ours, meant
 
 
 def results(reply: Any, altered: list[Altered]) -> list[Any]:

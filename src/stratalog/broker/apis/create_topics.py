@@ -7,6 +7,7 @@ v7 topic ids.
 from typing import Any
 
 from stratalog.broker.api import Api, Call
+from stratalog.broker.apis.alter_configs import our_setting
 from stratalog.config import ConfigEntry
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.quorum.controller import Created, NewTopic
@@ -28,7 +29,7 @@ def _new_topic(topic: Any) -> NewTopic:
         partitions=topic.num_partitions,
         replication_factor=topic.replication_factor,
         assignments={a.partition_index: tuple(a.broker_ids) for a in topic.assignments},
-        configs={c.name: c.value for c in topic.configs if c.value is not None},
+        configs=dict(our_setting(c.name, c.value) for c in topic.configs if c.value is not None),
     )
 
 

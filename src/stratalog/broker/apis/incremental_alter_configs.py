@@ -6,8 +6,7 @@ Settings one by one (KIP-339). v1 flexible.
 from typing import Any
 
 from stratalog.broker.api import Api, Call
-from stratalog.broker.apis.alter_configs import results
-from stratalog.quorum.configurations import Change
+from stratalog.broker.apis.alter_configs import change, results
 from stratalog.quorum.controller import Alteration
 
 
@@ -17,7 +16,10 @@ async def handle(call: Call) -> Any:
         Alteration(
             resource.resource_type,
             resource.resource_name,
-            tuple(Change(one.name, one.config_operation, one.value) for one in resource.configs),
+            tuple(
+                change(resource, one.name, one.config_operation, one.value)
+                for one in resource.configs
+            ),
         )
         for resource in call.body.resources
     ]

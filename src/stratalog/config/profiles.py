@@ -1,0 +1,102 @@
+"""Sets of settings that somebody advises, to be taken by one word: `strata server --profile production`.
+
+In: nothing. Out: `PROFILES`. Data only. A profile is weaker than everything that is set: file, environment, override.
+
+The advice is of two articles. *Tips*: "Kafka tips", nine months of running Kafka at Conversant (Medium, 2015).
+*FlashBlade*: tiered storage on a FlashBlade object store (2020).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+__all__ = ["LEFT_TO_YOU", "PROFILES", "Advice"]
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """One setting, as text; `of` says who advises it, `why` their reason. With `tier` it counts where a tier is."""
+
+    name: str
+    value: str
+    of: str
+    why: str
+    tier: bool = False
+
+
+PRODUCTION = (
+    Advice(
+        "auto.create.topics.enable",
+        "false",
+        "Tips",
+        "a misspelt topic is found at once instead of being created",
+    ),
+    Advice("message.max.bytes", "4194304", "Tips", "2-4 MB, with room for what is to come"),
+    Advice(
+        "log.roll.hours",
+        "24",
+        "Tips",
+        "roll more often than every 7 days, so that old records do not stay because new ones lie beside them",
+    ),
+    Advice(
+        "log.segment.bytes",
+        "104857600",
+        "FlashBlade",
+        "a segment of 100 MB is still in memory when it is copied to the bucket",
+        tier=True,
+    ),
+    Advice(
+        "log.local.retention.ms",
+        "0",
+        "FlashBlade",
+        "a fast bucket needs no second copy on local disks",
+        tier=True,
+    ),
+    Advice(
+        "remote.log.manager.copier.thread.pool.size",
+        "8",
+        "FlashBlade",
+        "archiver threads, for throughput",
+        tier=True,
+    ),
+    Advice(
+        "remote.log.reader.threads",
+        "16",
+        "FlashBlade",
+        "fetcher threads, for throughput",
+        tier=True,
+    ),
+)
+
+PROFILES: Mapping[str, tuple[Advice, ...]] = MappingProxyType({"production": PRODUCTION})
+
+LEFT_TO_YOU = (
+    ("log.dirs", "Tips", "one large file system on RAID", "only you know the disks"),
+    (
+        "log.retention.hours",
+        "Tips",
+        "as short as is practical, 3 days say",
+        "it deletes data; with a tier years may be the point",
+    ),
+    (
+        "default.replication.factor",
+        "both",
+        "3",
+        "one node cannot keep three replicas; with several it will be set",
+    ),
+    (
+        "socket.send.buffer.bytes, socket.receive.buffer.bytes",
+        "Tips",
+        "4 MB",
+        "the system sizes socket buffers by itself, and better",
+    ),
+    ("cleanup.policy", "Tips", "avoid compaction", "the default is `delete`"),
+    ("controlled.shutdown.enable", "Tips", "true", "a stop is always a controlled one here"),
+    (
+        "compression.type",
+        "FlashBlade",
+        "compress at the producer if possible, else at the broker",
+        "the default, `producer`, keeps what producers do",
+    ),
+)
+"""Setting, who advises, what, and why a profile leaves it alone."""

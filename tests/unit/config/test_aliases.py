@@ -1,0 +1,142 @@
+"""Confluent's names for the tier, and profiles: what they come to, and what they never overrule."""
+
+import pytest
+
+from stratalog.config import BrokerConfig
+from stratalog.config.aliases import BROKER_ALIASES, TOPIC_ALIASES, our_topic_setting
+from stratalog.config.broker_settings import BROKER_SETTINGS
+from stratalog.config.kinds import Kind
+from stratalog.config.profiles import LEFT_TO_YOU, PROFILES
+from stratalog.config.topic_settings import TOPIC_SETTINGS
+from stratalog.errors import UserError
+
+# As the article on FlashBlade gives them.
+FLASHBLADE = {
+    "CONFLUENT_TIER_FEATURE": "true",
+    "CONFLUENT_TIER_ENABLE": "true",
+    "CONFLUENT_TIER_BACKEND": "S3",
+    "CONFLUENT_TIER_S3_BUCKET": "kafka",
+    "CONFLUENT_TIER_S3_REGION": "any",
+    "CONFLUENT_TIER_S3_AWS_ENDPOINT_OVERRIDE": "https://10.62.64.200",
+    "KAFKA_LOG_SEGMENT_BYTES": "104857600",
+    "CONFLUENT_TIER_ARCHIVER_NUM_THREADS": "8",
+    "CONFLUENT_TIER_FETCHER_NUM_THREADS": "16",
+    "CONFLUENT_TIER_LOCAL_HOTSET_MS": "0",
+}
+
+
+def test_the_articles_environment_works_as_it_is() -> None:
+    config, lines = BrokerConfig.load(environ=FLASHBLADE)
+    assert config.tier_url == "s3://kafka?region=any&endpoint=https://10.62.64.200"
+    assert config.bool("tier.enable")
+    assert config.int("log.segment.bytes") == 100 << 20
+    assert config.int("remote.log.manager.copier.thread.pool.size") == 8
+    assert config.int("remote.log.reader.threads") == 16
+    assert config.int("log.local.retention.ms") == 0
+    assert len(lines) == len(FLASHBLADE) - 1
+    assert (
+        "confluent.tier.local.hotset.ms (from the environment CONFLUENT_TIER_LOCAL_HOTSET_MS) "
+        "stands for log.local.retention.ms=0"
+    ) in lines
+
+
+@pytest.mark.parametrize(
+    ("settings", "url"),
+    [
+        ({"s3.bucket": "b", "s3.prefix": "a/b/"}, "s3://b/a/b"),
+        ({"backend": "GCS", "gcs.bucket": "b", "s3.region": "r"}, "gs://b"),
+        ({"backend": "AzureBlockBlob", "azure.block.blob.container": "c"}, "az://c"),
+        ({"feature": "false", "s3.bucket": "b"}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_bucket_is_one_url_here(settings: dict[str, str], url: str) -> None:
+    names = {f"confluent.tier.{name}": value for name, value in settings.items()}
+    config, lines = BrokerConfig.load(names)
+    assert config.tier_url == url
+    assert len(lines) == len(settings)
+
+
+def test_our_own_name_wins() -> None:
+    config, lines = BrokerConfig.load(
+        {
+            "confluent.tier.feature": "true",
+            "confluent.tier.fetcher.num.threads": "9",
+            "remote.log.reader.threads": "3",
+            "tier.url": "memory://here",
+        }
+    )
+    assert config.int("remote.log.reader.threads") == 3
+    assert config.tier_url == "memory://here"
+    assert lines == [
+        "confluent.tier.feature (from the file) yields to tier.url",
+        "confluent.tier.fetcher.num.threads (from the file) yields to remote.log.reader.threads",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"feature": "true"}, r"s3\.bucket is not set"),
+        ({"s3.bucket": "b", "backend": "tape"}, "'tape' is not accepted"),
+        ({"local.hotset.ms": "soon"}, r"log\.local\.retention\.ms: 'soon' is not accepted"),
+    ],
+)
+def test_what_cannot_be_used_is_said(settings: dict[str, str], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        BrokerConfig.load({f"confluent.tier.{name}": value for name, value in settings.items()})
+
+
+def test_other_names_of_confluents_are_named_as_such() -> None:
+    _, lines = BrokerConfig.load({"confluent.license": "x"})
+    assert lines == [
+        "setting confluent.license (from the file) is Confluent's and has no effect here"
+    ]
+
+
+def test_a_topics_settings_have_aliases_too() -> None:
+    assert our_topic_setting("confluent.tier.enable", "true") == ("remote.storage.enable", "true")
+    hotset = "confluent.tier.local.hotset.ms"
+    assert our_topic_setting(hotset, "-1") == ("local.retention.ms", "-2")
+    assert our_topic_setting(hotset, None) == ("local.retention.ms", None)
+    assert our_topic_setting("retention.ms", "-1") == ("retention.ms", "-1")
+
+
+def test_every_alias_is_of_something() -> None:
+    assert set(BROKER_ALIASES.values()) <= set(BROKER_SETTINGS)
+    assert set(TOPIC_ALIASES.values()) <= set(TOPIC_SETTINGS)
+
+
+def test_a_profile_sets_what_nobody_else_does_and_says_so() -> None:
+    config, lines = BrokerConfig.load(
+        {"message.max.bytes": "77"}, ["log.roll.hours=5"], profile="production"
+    )
+    assert not config.bool("auto.create.topics.enable")
+    assert config.int("message.max.bytes") == 77
+    assert config.int("log.roll.hours") == 5
+    assert config.int("log.segment.bytes") == 1 << 30  # advised for a tier, and there is none
+    assert lines == [
+        "profile production: auto.create.topics.enable=false instead of true",
+        "profile production: message.max.bytes stays 77 (from the file)",
+        "profile production: log.roll.hours stays 5 (from the override)",
+    ]
+
+
+def test_a_profile_knows_of_a_tier_by_any_name() -> None:
+    config, lines = BrokerConfig.load({"confluent.tier.s3.bucket": "b"}, profile="production")
+    assert config.int("log.segment.bytes") == 104857600
+    assert config.int("log.local.retention.ms") == 0
+    assert len(lines) == 1 + len(PROFILES["production"])
+
+
+def test_a_profile_that_nobody_knows() -> None:
+    with pytest.raises(UserError, match="--profile: 'fast' is not accepted; accepted: production"):
+        BrokerConfig.load(profile="fast")
+
+
+def test_what_profiles_set_are_values_of_settings() -> None:
+    for advice in PROFILES["production"]:
+        setting = BROKER_SETTINGS[advice.name]
+        assert setting.parse(advice.value) != setting.default
+        assert setting.kind is not Kind.PASSWORD
+    assert not {name for name, *_ in LEFT_TO_YOU} & {a.name for a in PROFILES["production"]}
