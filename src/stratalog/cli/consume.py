@@ -1,12 +1,11 @@
 """`strata consume`: records of a topic, printed as they come.
 
-In: a topic and where to begin. Out: one line per record on standard output. It joins no group; with --group it reads
-all partitions asked for, begins where that group's offsets are and commits what it has printed.
+In: a topic and where to begin. Out: records on standard output, in one of several forms. How they are fetched, and as
+a member of which group, is `follow.py`'s.
 """
 
 import base64
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,7 +13,6 @@ import typer
 from stratalog.cli.terminal import (
     DEFAULT_BOOTSTRAP,
     BootstrapServer,
-    connected,
     note,
     run,
     show_json,
@@ -27,7 +25,18 @@ if TYPE_CHECKING:
     from stratalog.wire.fetch import FetchedPartition
     from stratalog.wire.records import Record
 
-FETCH_WAIT_MS = 500
+FIELDS = {
+    "t": "topic",
+    "p": "partition",
+    "o": "offset",
+    "T": "timestamp",
+    "k": "key",
+    "K": "key length",
+    "s": "value",
+    "S": "value length",
+    "h": "headers",
+}
+ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 
 
 def consume(
@@ -49,59 +58,79 @@ def consume(
     until_end: Annotated[
         bool, typer.Option("--until-end", help="Stop at what is the end when it starts.")
     ] = False,
+    timeout: Annotated[
+        float | None, typer.Option(min=0, metavar="S", help="Stop where nothing comes for so long.")
+    ] = None,
     key_separator: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Print the key and this before the value.")
     ] = None,
     headers: Annotated[
         bool, typer.Option("--headers", help="Print NAME=VALUE,… and a tab before each record.")
     ] = False,
+    layout: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="TEXT",
+            help="Print this for each record: %t topic, %p partition, %o offset, %T timestamp, %k key, %s value, "
+            "%K and %S their lengths (-1: none), %h headers, %% a percent sign; \\n \\t \\0 as usual.",
+        ),
+    ] = None,
     group: Annotated[
         str | None,
         typer.Option(
             metavar="GROUP",
-            help="Go on where this group's offsets are (--from where it has none), and commit.",
+            help="Be a member: share partitions with the others, begin where the group is (--from where it is "
+            "nowhere), commit.",
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per record.")] = False,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Print records until interrupted, or as many as asked for.
+    r"""Print records until interrupted, or as many as asked for.
 
-    With --group what was printed is committed, at the latest a round later: after a crash some may come again. It takes
-    no part in the group's rebalances, so a group with members refuses its commits.
+    With --group it takes part in the group's rebalances (classic protocol, range assignor), beside consumers of any
+    kind. What was printed is committed, at the latest a round later: after a crash some may come again. With
+    --partition as well it joins nothing, and a group with members refuses its commits.
+
+    Example: strata consume t --from beginning --max-messages 10 --format '%p %o %k: %s\n'
     """
-    printer = Printer(topic, key_separator, headers=headers, as_json=json)
-    wanted = Wanted(topic, start, partition, group, until_end, max_messages)
+    from asyncio import CancelledError
+
+    from stratalog.cli.follow import Wanted, follow
+
+    printer = Printer(topic, key_separator, headers=headers, as_json=json, layout=layout)
+    wanted = Wanted(topic, start, partition, group, until_end, max_messages, timeout)
     try:
         run(follow(bootstrap_server, wanted, printer))
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, CancelledError):  # SIGINT, SIGTERM
         note("")
     note(f"{printer.count} record(s)")
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What to read: from where, as whom, and until when."""
-
-    topic: str
-    start: str
-    partitions: list[int] | None
-    group: str | None
-    until_end: bool
-    max_messages: int | None
 
 
 class Printer:
     """Prints records and counts them."""
 
     def __init__(
-        self, topic: str, key_separator: str | None, *, headers: bool, as_json: bool
+        self,
+        topic: str,
+        key_separator: str | None,
+        *,
+        headers: bool,
+        as_json: bool,
+        layout: str | None = None,
     ) -> None:
+        """Raises UserError for a layout that is not understood, and for two forms at once."""
+        from stratalog.errors import UserError
+
+        if layout is not None and (as_json or headers or key_separator is not None):
+            raise UserError("--format says it all: leave --json, --headers and --key-separator out")
         self.count = 0
         self._headers = headers
         self._topic = topic
         self._separator = None if key_separator is None else key_separator.encode()
         self._as_json = as_json
+        self._layout = None if layout is None else pieces_of(layout)
 
     def print(self, partition: int, record: "Record") -> None:
         """One record; bytes go out as they are, unless JSON was asked for."""
@@ -109,13 +138,79 @@ class Printer:
         if self._as_json:
             show_json({"topic": self._topic, "partition": partition, **record_json(record)})
             return
+        if self._layout is not None:
+            sys.stdout.buffer.write(self._laid_out(self._layout, partition, record))
+            return
         line = record.value or b""
         if self._separator is not None:
             line = (record.key or b"") + self._separator + line
         if self._headers:
-            pairs = [name.encode() + b"=" + (value or b"") for name, value in record.headers]
-            line = b",".join(pairs) + b"\t" + line
+            line = headers_text(record) + b"\t" + line
         sys.stdout.buffer.write(line + b"\n")
+
+    def _laid_out(self, layout: "list[bytes | str]", partition: int, record: "Record") -> bytes:
+        out = b""
+        for piece in layout:
+            match piece:
+                case bytes():
+                    out += piece
+                case "s":
+                    out += record.value or b""
+                case "k":
+                    out += record.key or b""
+                case "h":
+                    out += headers_text(record)
+                case _:
+                    out += str(self._fact(piece, partition, record)).encode()
+        return out
+
+    def _fact(self, field: str, partition: int, record: "Record") -> str | int:
+        match field:
+            case "t":
+                return self._topic
+            case "p":
+                return partition
+            case "o":
+                return record.offset
+            case "T":
+                return record.timestamp
+            case "K":
+                return -1 if record.key is None else len(record.key)
+            case _:
+                return -1 if record.value is None else len(record.value)
+
+
+def headers_text(record: "Record") -> bytes:
+    """NAME=VALUE,…"""
+    return b",".join(name.encode() + b"=" + (value or b"") for name, value in record.headers)
+
+
+def pieces_of(layout: str) -> "list[bytes | str]":
+    """A --format as bytes to print and letters of `FIELDS`. Raises UserError naming what is not understood."""
+    from stratalog.errors import UserError
+
+    pieces: list[bytes | str] = []
+    letters = iter(layout)
+    for letter in letters:
+        if letter == "\\":
+            escaped = next(letters, "")
+            if escaped not in ESCAPES:
+                raise UserError(
+                    f"--format: \\{escaped} is not accepted; accepted: \\n \\t \\r \\0 \\\\"
+                )
+            pieces.append(ESCAPES[escaped])
+        elif letter == "%":
+            field = next(letters, "")
+            if field == "%":
+                pieces.append(b"%")
+            elif field in FIELDS:
+                pieces.append(field)
+            else:
+                accepted = ", ".join(f"%{name} ({said})" for name, said in FIELDS.items())
+                raise UserError(f"--format: %{field} is not accepted; accepted: {accepted}, %%")
+        else:
+            pieces.append(letter.encode())
+    return pieces
 
 
 def record_json(record: "Record") -> dict[str, Any]:
@@ -139,65 +234,6 @@ def text_or_base64(name: str, data: bytes | None) -> dict[str, str | None]:
         return {name: data.decode()}
     except UnicodeDecodeError:
         return {f"{name}_base64": base64.b64encode(data).decode()}
-
-
-async def follow(bootstrap: str, wanted: Wanted, printer: Printer) -> None:
-    """Fetch each partition in turn and print, waiting only where the last round brought nothing."""
-    from stratalog.client.calls import LATEST
-
-    topic = wanted.topic
-    async with connected(bootstrap) as client:
-        chosen = await chosen_partitions(client, topic, wanted.partitions)
-        positions = await first_offsets(client, topic, chosen, wanted.start)
-        if wanted.group is not None:
-            positions |= await committed_offsets(client, wanted.group, topic, chosen)
-        ends: dict[int, int] = {}
-        if wanted.until_end:
-            listed = await client.list_offsets({(topic, index): LATEST for index in chosen})
-            ends = {index: offset.offset for (_, index), offset in listed.items()}
-        wait_ms = 0
-        while unread := [i for i in positions if i not in ends or positions[i] < ends[i]]:
-            before = dict(positions)
-            for index in unread:
-                fetched = await client.fetch(topic, index, positions[index], max_wait_ms=wait_ms)
-                for offset, record in records_from(whole(fetched), positions[index]):
-                    if record is not None and record.offset >= ends.get(index, record.offset + 1):
-                        positions[index] = ends[index]  # what came since is the next reader's
-                        break
-                    positions[index] = offset
-                    if record is not None:
-                        printer.print(index, record)
-                    if printer.count == wanted.max_messages:
-                        await keep(client, wanted, positions, before)
-                        return
-            await keep(client, wanted, positions, before)
-            wait_ms = 0 if positions != before else max(1, FETCH_WAIT_MS // len(unread))
-
-
-async def committed_offsets(
-    client: "Client", group: str, topic: str, partitions: list[int]
-) -> dict[int, int]:
-    """Where a group goes on, for those partitions that it has an offset of."""
-    from stratalog.client.admin import fetch_offsets
-
-    found = await client.on_coordinator(group, fetch_offsets(group))
-    return {index: found[topic, index] for index in partitions if (topic, index) in found}
-
-
-async def keep(
-    client: "Client", wanted: Wanted, positions: dict[int, int], before: dict[int, int]
-) -> None:
-    """What was printed leaves this process; only then is it committed."""
-    from stratalog.client.admin import commit_offsets
-
-    sys.stdout.flush()
-    moved = {
-        (wanted.topic, index): offset
-        for index, offset in positions.items()
-        if offset != before[index]
-    }
-    if wanted.group is not None and moved:
-        await client.on_coordinator(wanted.group, commit_offsets(wanted.group, moved))
 
 
 def whole(fetched: "FetchedPartition") -> memoryview:

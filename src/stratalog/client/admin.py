@@ -245,8 +245,12 @@ def fetch_offsets(group: str) -> Call[Offsets]:
     return Call(OFFSET_FETCH, build, read)
 
 
-def commit_offsets(group: str, offsets: Mapping[tuple[str, int], int]) -> Call[None]:
-    """Commit offsets as one who is no member: only a group without members takes them."""
+def commit_offsets(
+    group: str, offsets: Mapping[tuple[str, int], int], member_id: str = "", generation: int = -1
+) -> Call[None]:
+    """Commit offsets as a member of a generation, or as one who is none: then only a group without members takes
+    them.
+    """
 
     def build(version: int) -> Any:
         types = request(OFFSET_COMMIT, version)
@@ -262,8 +266,8 @@ def commit_offsets(group: str, offsets: Mapping[tuple[str, int], int]) -> Call[N
             )
         return types.OffsetCommitRequest(
             group_id=group,
-            generation_id_or_member_epoch=-1,
-            member_id="",
+            generation_id_or_member_epoch=generation,
+            member_id=member_id,
             group_instance_id=None,
             topics=[
                 types.OffsetCommitRequestTopic(name=name, partitions=found)

@@ -1,16 +1,19 @@
-"""What a consumer is told to read: the assignment inside the classic group protocol's opaque bytes.
+"""What consumers tell each other through their group: subscriptions, and what each is told to read.
 
-In: a member's assignment. Out: its (topic, partition)s. It never fails: what makes no sense is nobody's assignment.
+In: a member's opaque bytes, or what they should say. Out: topics or (topic, partition)s, or the bytes. It never fails
+to read: what makes no sense is nobody's assignment.
 
-The bytes are the client library's (Kafka: ConsumerProtocolAssignment): a version, then topics with partitions, then
-user data. Later versions only append.
+The bytes are the client library's (Kafka: ConsumerProtocolSubscription, ConsumerProtocolAssignment): a version, then
+topics (with partitions), then user data. Later versions only append.
 """
 
+from collections.abc import Collection, Iterable
 from struct import Struct, error
 from typing import Final
 
 _I16: Final = Struct(">h")
 _I32: Final = Struct(">i")
+_NO_USER_DATA: Final = _I32.pack(-1)
 
 
 def decode_assignment(data: memoryview) -> tuple[tuple[str, int], ...]:
@@ -30,3 +33,44 @@ def decode_assignment(data: memoryview) -> tuple[tuple[str, int], ...]:
     except (error, UnicodeDecodeError):
         return ()
     return tuple(found)
+
+
+def encode_assignment(partitions: Iterable[tuple[str, int]]) -> bytes:
+    """What tells a member to read these, in version 0, which every consumer reads."""
+    topics: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        topics.setdefault(topic, []).append(index)
+    out = bytearray(_I16.pack(0) + _I32.pack(len(topics)))
+    for topic, indexes in topics.items():
+        out += _text(topic) + _I32.pack(len(indexes))
+        for index in indexes:
+            out += _I32.pack(index)
+    return bytes(out + _NO_USER_DATA)
+
+
+def encode_subscription(topics: Collection[str]) -> bytes:
+    """What a consumer tells its group's leader (Kafka: ConsumerProtocolSubscription, version 0)."""
+    out = bytearray(_I16.pack(0) + _I32.pack(len(topics)))
+    for topic in topics:
+        out += _text(topic)
+    return bytes(out + _NO_USER_DATA)
+
+
+def decode_subscription(data: memoryview) -> tuple[str, ...]:
+    """Topics that a consumer subscribes to; what later versions append does not matter here."""
+    found = []
+    try:
+        (topics,), position = _I32.unpack_from(data, _I16.size), _I16.size + _I32.size
+        for _ in range(topics):
+            (length,) = _I16.unpack_from(data, position)
+            position += _I16.size
+            found.append(bytes(data[position : position + length]).decode())
+            position += length
+    except (error, UnicodeDecodeError):
+        return ()
+    return tuple(found)
+
+
+def _text(topic: str) -> bytes:
+    encoded = topic.encode()
+    return _I16.pack(len(encoded)) + encoded

@@ -1,0 +1,266 @@
+"""A member of a consumer group, by the classic protocol: it joins, is assigned partitions, and says it is alive.
+
+In: a client of its own, a group, a topic. Out: the partitions to read until the next rebalance. It never starts a
+task: whoever reads calls `beat` between two rounds, more often than the session lasts.
+
+Eager rebalances with Kafka's range assignor, which every consumer knows: whoever is the leader, ours or not, the
+others can read what it says. A JoinGroup waits for the other members, and a connection's requests are answered in
+order, so that the client must not be the one that fetches.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from stratalog.client.admin import Offsets, commit_offsets
+from stratalog.client.aio import Client
+from stratalog.client.apis import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
+from stratalog.client.calls import Call, error_of
+from stratalog.errors import ErrorCode, Rejected, Unavailable
+from stratalog.wire.assignment import (
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from stratalog.wire.messages import request
+
+__all__ = ["Member", "range_assignment"]
+
+PROTOCOL = "range"
+SESSION_MS = 45_000
+REBALANCE_MS = 60_000
+HEARTBEAT_S = 1.0
+LEAVE_S = 5.0
+_ATTEMPTS = 10
+
+LOST = frozenset(
+    {
+        ErrorCode.illegal_generation,
+        ErrorCode.rebalance_in_progress,
+        ErrorCode.unknown_member_id,
+    }
+)
+"""What a coordinator says to one whose assignment no longer holds."""
+
+Key = tuple[str, int]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """An answer to JoinGroup; `members` (member id, instance id, subscription) are told to the leader alone."""
+
+    error: ErrorCode
+    member_id: str
+    generation: int
+    leader: str
+    members: tuple[tuple[str, str | None, bytes], ...]
+
+
+def join_group(group: str, member_id: str, subscription: bytes) -> Call[Joined]:
+    """Join, or join again; answered once everybody has."""
+
+    def build(version: int) -> Any:
+        types = request(JOIN_GROUP, version)
+        return types.JoinGroupRequest(
+            group_id=group,
+            session_timeout=SESSION_MS,
+            rebalance_timeout=REBALANCE_MS,
+            member_id=member_id,
+            group_instance_id=None,
+            protocol_type="consumer",
+            protocols=[types.JoinGroupRequestProtocol(name=PROTOCOL, metadata=subscription)],
+            reason=None,
+        )
+
+    def read(body: Any) -> Joined:
+        code = error_of(body.error_code)
+        if code not in {ErrorCode.none, ErrorCode.member_id_required}:
+            raise Rejected(code, f"joining group {group}: {code.name}")
+        members = tuple(
+            (one.member_id, one.group_instance_id, one.metadata) for one in body.members
+        )
+        return Joined(code, body.member_id, int(body.generation_id), body.leader, members)
+
+    return Call(JOIN_GROUP, build, read)
+
+
+def sync_group(
+    group: str, joined: Joined, assignments: Mapping[str, bytes]
+) -> Call[tuple[Key, ...]]:
+    """Tell (as the leader) or hear who reads what."""
+
+    def build(version: int) -> Any:
+        types = request(SYNC_GROUP, version)
+        return types.SyncGroupRequest(
+            group_id=group,
+            generation_id=joined.generation,
+            member_id=joined.member_id,
+            group_instance_id=None,
+            assignments=[
+                types.SyncGroupRequestAssignment(member_id=member_id, assignment=assignment)
+                for member_id, assignment in assignments.items()
+            ],
+            protocol_type="consumer",
+            protocol_name=PROTOCOL,
+        )
+
+    def read(body: Any) -> tuple[Key, ...]:
+        code = error_of(body.error_code)
+        if code:
+            raise Rejected(code, f"assignment in group {group}: {code.name}")
+        return decode_assignment(memoryview(body.assignment))
+
+    return Call(SYNC_GROUP, build, read)
+
+
+def heartbeat(group: str, member_id: str, generation: int) -> Call[ErrorCode]:
+    """Say that a member is alive; an error of `LOST` is an answer."""
+
+    def build(version: int) -> Any:
+        return request(HEARTBEAT, version).HeartbeatRequest(
+            group_id=group,
+            generation_id=generation,
+            member_id=member_id,
+            group_instance_id=None,
+        )
+
+    def read(body: Any) -> ErrorCode:
+        code = error_of(body.error_code)
+        if code and code not in LOST:
+            raise Rejected(code, f"heartbeat in group {group}: {code.name}")
+        return code
+
+    return Call(HEARTBEAT, build, read)
+
+
+def leave_group(group: str, member_id: str) -> Call[None]:
+    """Leave: the others need not wait until the session has ended. That one was gone already is fine."""
+
+    def build(version: int) -> Any:
+        types = request(LEAVE_GROUP, version)
+        identity = types.MemberIdentity(
+            member_id=member_id,
+            group_instance_id=None,
+            reason=None,
+        )
+        return types.LeaveGroupRequest(group_id=group, members=[identity])
+
+    return Call(LEAVE_GROUP, build, lambda _body: None)
+
+
+def range_assignment(
+    members: Mapping[str, Sequence[str]], partitions: Mapping[str, int]
+) -> dict[str, list[Key]]:
+    """What each member reads: of every topic a run of partitions, the first members one more where it does not divide.
+
+    `members`: member -> topics, in the order of the members; `partitions`: topic -> how many. Kafka: RangeAssignor.
+    """
+    assigned: dict[str, list[Key]] = {member: [] for member in members}
+    for topic, count in sorted(partitions.items()):
+        readers = [member for member, topics in members.items() if topic in topics]
+        first = 0
+        for number, member in enumerate(readers):
+            share = count // len(readers) + (number < count % len(readers))
+            assigned[member] += [(topic, index) for index in range(first, first + share)]
+            first += share
+    return assigned
+
+
+class Member:
+    """`join`, then `beat` until it is False, then `join` again; `leave` at the end.
+
+    Raises Unavailable where the coordinator cannot be reached, Rejected where it wants none of us.
+    """
+
+    def __init__(self, client: Client, group: str, topic: str) -> None:
+        """`client` answers for nobody else, and waits for more than `REBALANCE_MS`."""
+        self.generation = -1
+        self._client = client
+        self._group = group
+        self._topic = topic
+        self._member_id = ""
+        self._is_in = False
+        self._beaten_s = 0.0
+
+    async def join(self) -> tuple[Key, ...]:
+        """The partitions to read from now on; perhaps none. Waits for the other members."""
+        self._is_in = False
+        for _ in range(_ATTEMPTS):
+            try:
+                joined = await self._ask(
+                    join_group(self._group, self._member_id, encode_subscription([self._topic]))
+                )
+                self._member_id = joined.member_id
+                if joined.error == ErrorCode.member_id_required:
+                    continue
+                told = await self._assign(joined) if joined.leader == joined.member_id else {}
+                assigned = await self._ask(sync_group(self._group, joined, told))
+            except Rejected as error:
+                if error.code not in LOST:
+                    raise
+                self._forget(error.code)
+                continue
+            self.generation = joined.generation
+            self._is_in = True
+            self._beaten_s = asyncio.get_running_loop().time()
+            return assigned
+        raise Unavailable(f"group {self._group} does not come to rest: others join all the time")
+
+    async def beat(self) -> bool:
+        """Say that we are alive, where that is due; False once the assignment no longer holds."""
+        now_s = asyncio.get_running_loop().time()
+        if self._is_in and now_s - self._beaten_s >= HEARTBEAT_S:
+            self._beaten_s = now_s
+            code = await self._ask(heartbeat(self._group, self._member_id, self.generation))
+            if code:
+                self._lost(code)
+        return self._is_in
+
+    async def commit(self, offsets: Offsets) -> bool:
+        """Commit as a member; False where the assignment no longer holds, and nothing was committed."""
+        call = commit_offsets(self._group, offsets, self._member_id, self.generation)
+        try:
+            await self._ask(call)
+        except Rejected as error:
+            if error.code not in LOST:
+                raise
+            self._lost(error.code)
+            return False
+        return True
+
+    async def leave(self) -> None:
+        """Leave at once, if we are in; who cannot be told will notice when the session ends."""
+        if self._is_in:
+            self._is_in = False
+            with suppress(Unavailable, Rejected, TimeoutError):
+                async with asyncio.timeout(LEAVE_S):
+                    await self._ask(leave_group(self._group, self._member_id))
+
+    async def _ask(self, call: Call[T]) -> T:
+        return await self._client.on_coordinator(self._group, call)
+
+    def _lost(self, code: ErrorCode) -> None:
+        # While the others rejoin we are still a member, whose offsets are taken.
+        self._is_in = False
+        self._forget(code)
+
+    def _forget(self, code: ErrorCode) -> None:
+        if code == ErrorCode.unknown_member_id:
+            self._member_id = ""
+
+    async def _assign(self, joined: Joined) -> dict[str, bytes]:
+        subscribed = {
+            member_id: decode_subscription(memoryview(metadata))
+            for member_id, instance_id, metadata in sorted(
+                joined.members, key=lambda one: (one[1] is None, one[1] or one[0])
+            )
+        }
+        topics = sorted({topic for some in subscribed.values() for topic in some})
+        info = await self._client.metadata(topics)
+        counts = {topic: len(info.topics[topic].partitions) for topic in topics}
+        assigned = range_assignment(subscribed, counts)
+        return {member_id: encode_assignment(keys) for member_id, keys in assigned.items()}
