@@ -208,7 +208,7 @@ async def watch(place: Path) -> None:
 
 async def read_back(client: "Client") -> tuple[int, int]:
     """Read the topic from its first offset; (records, how many are not what was written)."""
-    from stratalog.cli.consume import records_from, whole
+    from stratalog.cli.reading import records_from, whole
 
     count = wrong = offset = 0
     while offset < RECORDS:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from stratalog.cli.terminal import connected, note
 
 if TYPE_CHECKING:
-    from stratalog.cli.consume import Printer
+    from stratalog.cli.forms import Printer
     from stratalog.client.admin import Offsets
     from stratalog.client.aio import Client
     from stratalog.client.membership import Member
@@ -56,7 +56,7 @@ async def follow(bootstrap: str, wanted: Wanted, printer: "Printer") -> None:
 
 async def existing(client: "Client", wanted: Wanted) -> list[int]:
     """The partitions to read. Raises UserError for a topic or partition that is not there."""
-    from stratalog.cli.consume import chosen_partitions
+    from stratalog.cli.reading import chosen_partitions
 
     return await chosen_partitions(client, wanted.topic, wanted.partitions)
 
@@ -125,7 +125,7 @@ class Following:
         commit: "Callable[[Offsets], Awaitable[bool]]",
     ) -> "Following":
         """Look up where to begin, and to end where that is wanted."""
-        from stratalog.cli.consume import first_offsets
+        from stratalog.cli.reading import first_offsets
 
         positions = await first_offsets(client, wanted.topic, partitions, wanted.start)
         if wanted.group is not None:
@@ -184,7 +184,7 @@ class Following:
         return True
 
     def _print(self, fetched: "Fetched", reader: "Reader") -> None:
-        from stratalog.cli.consume import records_from
+        from stratalog.cli.reading import records_from
 
         index = fetched.partition
         end = self._ends.get(index)

@@ -155,7 +155,7 @@ async def move(
     as_json: bool,
 ) -> None:
     """Work out the offsets, commit them unless `dry_run`, and show them. Raises UserError while it has members."""
-    from stratalog.cli.consume import chosen_partitions, first_offsets
+    from stratalog.cli.reading import chosen_partitions, first_offsets
     from stratalog.client.admin import commit_offsets, describe_group, fetch_offsets
     from stratalog.errors import UserError
 

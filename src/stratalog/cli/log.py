@@ -171,7 +171,7 @@ def dump_records(
     batch: memoryview, row: dict[str, Any], header: "BatchHeader", *, as_json: bool
 ) -> None:
     """Print a batch and the records in it."""
-    from stratalog.cli.consume import record_json
+    from stratalog.cli.forms import record_json
     from stratalog.wire.records import read_records
 
     found = [record_json(record) for record in read_records(batch)]

@@ -238,8 +238,8 @@ async def print_produce(
 ) -> None:
     """Send, print a line now and then, and one at the end. Raises Rejected, Unavailable, UserError."""
     from stratalog.adapters.system import monotonic_s
-    from stratalog.cli.consume import chosen_partitions
     from stratalog.cli.perf_load import Figures, Load, produced_line
+    from stratalog.cli.reading import chosen_partitions
 
     async with connected(bootstrap) as client:
         partitions = await chosen_partitions(client, topic, None)
@@ -343,8 +343,8 @@ async def print_consume(
 ) -> None:
     """Read, print a line now and then, and one at the end. Raises Rejected, Unavailable, Corrupt, UserError."""
     from stratalog.adapters.system import monotonic_s
-    from stratalog.cli.consume import chosen_partitions, first_offsets
     from stratalog.cli.perf_read import Read, Reading, read_line
+    from stratalog.cli.reading import chosen_partitions, first_offsets
 
     async with connected(bootstrap) as client:
         partitions = await chosen_partitions(client, topic, None)

@@ -153,7 +153,7 @@ def encoded(separator: str | None) -> bytes | None:
 async def send(bootstrap: str, order: Order, lines: BinaryIO) -> int:
     """Send every line and wait for the acknowledgements; returns how many. Raises Rejected, Unavailable."""
     from stratalog.adapters.system import SystemClock
-    from stratalog.cli.consume import chosen_partitions
+    from stratalog.cli.reading import chosen_partitions
 
     clock = SystemClock()
     async with connected(bootstrap) as client:

@@ -1,0 +1,77 @@
+"""Where reading begins, and the records in what was fetched.
+
+In: a topic, the words of `--from`, fetched bytes. Out: partitions, offsets, records. It never prints.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stratalog.client.aio import Client
+    from stratalog.wire.fetch import FetchedPartition
+    from stratalog.wire.records import Record
+
+
+def whole(fetched: "FetchedPartition") -> memoryview:
+    """A fetched partition's batches in one piece."""
+    pieces = fetched.records
+    if isinstance(pieces, bytes | bytearray | memoryview):
+        return memoryview(pieces)
+    return memoryview(b"".join(pieces))
+
+
+def records_from(data: memoryview, start: int) -> "Iterator[tuple[int, Record | None]]":
+    """(offset to go on from, record) for each record from `start` on; no record where only the offset moves.
+
+    Raises Corrupt for a batch that is not what was written.
+    """
+    from stratalog.errors import Corrupt
+    from stratalog.wire.batch import crc_holds, scan
+    from stratalog.wire.records import read_records
+
+    for position, header in scan(data):
+        if not crc_holds(data, position, header):
+            raise Corrupt(f"the batch at offset {header.base_offset} has a wrong CRC")
+        if not header.is_control:
+            for record in read_records(data[position : position + header.size]):
+                if record.offset >= start:
+                    yield record.offset + 1, record
+        yield header.next_offset, None
+
+
+async def chosen_partitions(client: "Client", topic: str, wanted: list[int] | None) -> list[int]:
+    """The partitions to read; raises UserError for a topic or partition that is not there."""
+    from stratalog.cli.topic import existing_topic
+    from stratalog.errors import UserError
+
+    known = sorted((await existing_topic(client, topic)).partitions)
+    for index in wanted or ():
+        if index not in known:
+            raise UserError(f"topic {topic} has no partition {index}; it has {len(known)}")
+    return sorted(set(wanted)) if wanted else known
+
+
+async def first_offsets(
+    client: "Client", topic: str, partitions: list[int], start: str
+) -> dict[int, int]:
+    """Where each partition begins, for `--from`. Raises UserError for words that are not understood."""
+    from stratalog.client.calls import EARLIEST, LATEST
+    from stratalog.errors import UserError
+
+    if start.isdecimal():
+        return dict.fromkeys(partitions, int(start))
+    words = {"beginning": EARLIEST, "end": LATEST}
+    if start in words:
+        timestamp = words[start]
+    elif start.startswith("@") and start[1:].isdecimal():
+        timestamp = int(start[1:])
+    else:
+        raise UserError(
+            f"--from: {start!r} is not accepted; accepted: beginning, end, an offset, @ms"
+        )
+    keys = [(topic, index) for index in partitions]
+    listed = await client.list_offsets(dict.fromkeys(keys, timestamp))
+    late = [key for key in keys if listed[key].offset < 0]
+    ends = await client.list_offsets(dict.fromkeys(late, LATEST)) if late else {}
+    return {key[1]: (ends[key] if key in ends else listed[key]).offset for key in keys}
