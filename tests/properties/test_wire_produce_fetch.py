@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
-from stratalog.wire import fetch, produce
+from stratalog.wire import fetch, fetch_request, produce
 from stratalog.wire.construct import body_class, request_types, response_types
 from stratalog.wire.fetch import FetchedPartition, FetchedTopic, FetchResponse, NodeEndpoint
+from stratalog.wire.ids import ZERO_ID
 from stratalog.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 
 FEW = settings(max_examples=15, deadline=None)
@@ -76,6 +77,69 @@ def test_produce_requests(version, transactional_id, acks, timeout_ms, rows):
     assert b"".join(produce.encode(ours, version)) == written.getvalue()
     assert produce.decode(memoryview(written.getvalue()), version) == ours
     assert entity_reader(cls)(written.getvalue(), 0)[0] == theirs
+
+
+@pytest.mark.parametrize("version", range(4, 18))
+@FEW
+@given(
+    st.tuples(INT32, INT32, INT32, st.integers(0, 1), INT32, INT32),
+    topics(st.tuples(INT32, INT32, INT64, INT32)),
+    topics(INT32),
+    TEXT,
+)
+def test_fetch_requests(version, fields, rows, gone, rack):
+    make = request_types(1, version)
+    max_wait, min_bytes, max_bytes, isolation, session_id, session_epoch = fields
+    theirs = make.FetchRequest(
+        replica_id=-1,
+        max_wait=max_wait,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        isolation_level=isolation,
+        session_id=session_id,
+        session_epoch=session_epoch,
+        topics=[
+            make.FetchTopic(
+                topic=name,
+                topic_id=topic_id,
+                partitions=[
+                    make.FetchPartition(
+                        partition=index,
+                        current_leader_epoch=epoch,
+                        fetch_offset=offset,
+                        last_fetched_epoch=epoch ^ 1,
+                        log_start_offset=offset ^ 1,
+                        partition_max_bytes=size,
+                    )
+                    for index, epoch, offset, size in partitions
+                ],
+            )
+            for name, topic_id, partitions in rows
+        ],
+        forgotten_topics_data=[
+            make.ForgottenTopic(topic=name, topic_id=topic_id, partitions=indexes)
+            for name, topic_id, indexes in gone
+        ],
+        rack_id=rack,
+    )
+    written = BytesIO()
+    entity_writer(body_class(1, version, "request"))(written, theirs)
+    read = fetch_request.decode(memoryview(written.getvalue()), version)
+    has_sessions, has_epochs, by_id = version >= 7, version >= 9, version >= 13
+
+    def named(name, topic_id):
+        return ("", topic_id) if by_id else (name, ZERO_ID)
+
+    assert read == (
+        *fields[:4],
+        *(fields[4:] if has_sessions else (0, -1)),
+        [
+            (*named(name, topic_id), [(i, e if has_epochs else -1, o, s) for i, e, o, s in parts])
+            for name, topic_id, parts in rows
+        ],
+        [(*named(name, topic_id), indexes) for name, topic_id, indexes in gone if has_sessions],
+        rack if version >= 11 else "",
+    )
 
 
 PAIR_32_64 = st.none() | st.tuples(st.integers(0, 99), st.integers(0, 2**60))

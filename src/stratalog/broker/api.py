@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import iscoroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stratalog.broker.connection import Answer, Later
 from stratalog.errors import ErrorCode, Rejected
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 API_VERSIONS = 18
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One request as its handler sees it: `body` is the decoded request, `reply` makes the answer's entities.
 
     `listener` is the name of the listener it came through: addresses are told as that listener's clients reach them.

@@ -9,15 +9,14 @@ read before it can decide. `perform` and `run` are the only interpreters.
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from stratalog.ports import Buffer, Disk, FileInfo
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(NamedTuple):
     """Write buffers at a position of a file, creating it; page cache only."""
 
     path: str

@@ -4,6 +4,7 @@ In: nothing. Out: values. Nothing here does anything.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from stratalog.log.effects import Effect
 from stratalog.log.epochs import LeaderEpochs
@@ -14,8 +15,7 @@ from stratalog.wire.batch import BatchHeader
 __all__ = ["Appended", "Contents", "Recovered", "SegmentInfo", "SegmentParts"]
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
+class Appended(NamedTuple):
     """One decided append: its offsets (inclusive), and what must be performed before they count.
 
     `log_append_time_ms` is -1 unless the broker stamped the records. `duplicate`: these batches were here already, at

@@ -79,7 +79,9 @@ def _items(asked: Any) -> list[Any]:
 
 
 def _attributes(asked: Any) -> list[str]:
-    return [field.name for field in fields(asked)] if hasattr(asked, "__dataclass_fields__") else []
+    if hasattr(asked, "__dataclass_fields__"):
+        return [field.name for field in fields(asked)]
+    return list(getattr(asked, "_fields", ()))
 
 
 def _named(name: str, asked: Any) -> Any:

@@ -12,7 +12,7 @@ Versions 4 to 18. 4: last stable offset, aborted transactions. 5: log start offs
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from stratalog.errors import Corrupt
@@ -57,8 +57,7 @@ _OFFSET_EPOCH: Final = Struct(">qi")
 _NO_RECORDS: Final = memoryview(b"")
 
 
-@dataclass(frozen=True, slots=True)
-class FetchedPartition:
+class FetchedPartition(NamedTuple):
     """What is known of one partition.
 
     `records` are whole batches: one buffer, or several that follow each other on the wire (`decode` gives one view).
@@ -67,7 +66,7 @@ class FetchedPartition:
     (end offset, epoch).
     """
 
-    index: int
+    index: int  # type: ignore[assignment]  # the protocol's name; tuple's own method is not used
     error_code: int
     high_watermark: int
     last_stable_offset: int = -1
@@ -80,8 +79,7 @@ class FetchedPartition:
     snapshot_id: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FetchedTopic:
+class FetchedTopic(NamedTuple):
     """Named by `name` up to version 12 (then `topic_id` is None), by `topic_id` from 13 on (then `name` is "")."""
 
     name: str
@@ -99,8 +97,7 @@ class NodeEndpoint:
     rack: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FetchResponse:
+class FetchResponse(NamedTuple):
     """`session_id` 0: the fetch is not part of a session. Versions that lack a field drop it."""
 
     throttle_time_ms: int

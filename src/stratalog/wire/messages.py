@@ -4,18 +4,18 @@ In: a frame (without its length), or a header's fields and a body. Out: a `Reque
 (with their length). It is the one door to kio, and never lets another exception than the documented ones through.
 
 Bodies are kio's classes, made through `request(key, version)` and `response(key, version)`, save two that would cost
-a copy: Produce requests (`produce.ProduceRequest`) and Fetch responses (`fetch.FetchResponse`) in every version. The
-answer to a Produce may be `produce.ProduceResponse`, which is quicker.
+a copy: Produce requests (`produce.ProduceRequest`) and Fetch responses (`fetch.FetchResponse`) in every version. Two
+more are quicker: the answer to a Produce may be `produce.ProduceResponse`, and Fetch requests are read as
+`fetch_request.FetchRequest` (they are written from kio's).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.ports import Buffer
-from stratalog.wire import fetch, produce
+from stratalog.wire import fetch, fetch_request, produce
 from stratalog.wire.apis import API_VERSIONS, FETCH, PRODUCE, is_flexible
 from stratalog.wire.construct import EntityTypes, body_class
 from stratalog.wire.construct import request_types as request
@@ -43,8 +43,7 @@ _REQUEST_START: Final = Struct(">ihhi")
 _CLIENT_ID_LENGTH: Final = Struct(">h")
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHeader:
+class RequestHeader(NamedTuple):
     """Who asks for what. Kafka: RequestHeader versions 1 and 2 (the second only adds tags, which are skipped)."""
 
     api_key: int
@@ -53,9 +52,8 @@ class RequestHeader:
     client_id: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A whole request; `body` is kio's class for this key and version (for Produce: `produce.ProduceRequest`)."""
+class Request(NamedTuple):
+    """A whole request; `body` is kio's class for this key and version (for Produce and Fetch: our own)."""
 
     api_key: int
     version: int
@@ -111,6 +109,8 @@ def decode_request(frame: memoryview, served: Mapping[int, tuple[int, int]]) -> 
         raise UnsupportedVersion(header)
     if key == PRODUCE:
         body: Any = produce.decode(frame[position:], version)
+    elif key == FETCH:
+        body = fetch_request.decode(frame[position:], version)
     else:
         try:
             body = decode(body_class(key, version, "request"), bytes(frame[position:]))

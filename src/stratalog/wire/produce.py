@@ -11,7 +11,6 @@ errors, 10 current leader (never told). kio reads and writes these too, but copi
 # ruff: noqa: FBT001 - called for every field of a message: keywords would cost
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from struct import Struct
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -52,16 +51,14 @@ _ACKS_TIMEOUT: Final = Struct(">hi")
 _INLINE_BYTES: Final = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class ProducePartition:
+class ProducePartition(NamedTuple):
     """`records` is a view of the request's memory, None where the field was null."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # the protocol's name; tuple's own method is not used
     records: memoryview | None
 
 
-@dataclass(frozen=True, slots=True)
-class ProduceTopic:
+class ProduceTopic(NamedTuple):
     """Named by `name` up to version 12 (then `topic_id` is None), by `topic_id` from 13 on (then `name` is "")."""
 
     name: str
@@ -69,8 +66,7 @@ class ProduceTopic:
     partitions: list[ProducePartition]
 
 
-@dataclass(frozen=True, slots=True)
-class ProduceRequest:
+class ProduceRequest(NamedTuple):
     """`acks`: 0 no answer, 1 the leader, -1 all in-sync replicas; others are Kafka's INVALID_REQUIRED_ACKS."""
 
     transactional_id: str | None

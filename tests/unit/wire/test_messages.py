@@ -138,16 +138,10 @@ def test_an_array_that_announces_billions_is_refused_at_once(key, version, befor
 
 
 def test_a_tagged_field_that_does_not_fill_its_size_is_refused():
-    make = request(1, 12)
-    body = make.FetchRequest(
-        cluster_id="abc",
-        replica_id=-1,
-        max_wait=0,
-        min_bytes=0,
-        topics=[],
-        forgotten_topics_data=[],
+    body = request(59, 0).FetchSnapshotRequest(
+        cluster_id="abc", replica_id=-1, max_bytes=0, topics=[]
     )
-    frame = bytes(frame_of(encode_request(1, 12, 1, None, body)))
+    frame = bytes(frame_of(encode_request(59, 0, 1, None, body)))
     assert frame.endswith(b"\1\0\4\4abc")
     assert decode_request(memoryview(frame), SERVED).body == body
     for changed in (b"\1\0\5\4abcd", b"\1\0\3\4abc", b"\1\0\5\4abc"):

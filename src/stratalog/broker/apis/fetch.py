@@ -5,8 +5,7 @@ flexible, last fetched epoch. v13 topic ids. v15 replica state. v16 node endpoin
 """
 
 import asyncio
-from collections.abc import Awaitable
-from dataclasses import replace
+from collections.abc import Awaitable, Sequence
 from typing import Any, Final
 from uuid import UUID
 
@@ -14,12 +13,13 @@ from stratalog.broker.api import Api, Call
 from stratalog.broker.partition import EMPTY, FetchWait, HostedPartition
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.log.partition_log import Slices
-from stratalog.replication.fetch_sessions import LAST_FETCH, NO_SESSION, Fetch, Key
+from stratalog.ports import Buffer
+from stratalog.replication.fetch_sessions import NO_SESSION, Fetch, Key
 from stratalog.wire.fetch import FetchedPartition, FetchedTopic, FetchResponse
+from stratalog.wire.fetch_request import FetchRequest, RequestedPartition
 
 _Read = Slices | Rejected
 _READ_COMMITTED: Final = 1
-_NO_ID: Final = UUID(int=0)
 _TOPIC_IDS_FROM: Final = 13
 _RESPONSE_BYTES_MAX: Final = 8 << 20
 """Whatever a client allows: what is answered at once is read on the event loop, and held until the client took it."""
@@ -38,39 +38,39 @@ def handle(call: Call) -> Any:
     return found.finish()
 
 
-def _begin(call: Call) -> Fetch[Any]:
+def _begin(call: Call) -> Fetch[RequestedPartition]:
     """What the fetch is about: all that it names, and in a session all that was named before."""
-    request, by_id = call.body, call.version >= _TOPIC_IDS_FROM
-    forgotten = getattr(request, "forgotten_topics_data", ())
+    request: FetchRequest = call.body
+    by_id = call.version >= _TOPIC_IDS_FROM
     return call.broker.fetch_sessions.begin(
-        getattr(request, "session_id", NO_SESSION),
-        getattr(request, "session_epoch", LAST_FETCH),
+        request.session_id,
+        request.session_epoch,
         {
-            (_topic(topic, by_id=by_id), partition.partition): partition
+            (topic.topic_id if by_id else topic.topic, partition.partition): partition
             for topic in request.topics
             for partition in topic.partitions
         },
-        [(_topic(topic, by_id=by_id), index) for topic in forgotten for index in topic.partitions],
+        [
+            (topic.topic_id if by_id else topic.topic, index)
+            for topic in request.forgotten_topics_data
+            for index in topic.partitions
+        ],
         by_id=by_id,
         now_ms=call.broker.clock.now_ms(),
     )
 
 
-def _topic(topic: Any, *, by_id: bool) -> UUID | str:
-    return (topic.topic_id or _NO_ID) if by_id else topic.topic
-
-
 class _Collection:
     """What one fetch gathers, partition by partition in the order asked, within its byte limits."""
 
-    def __init__(self, call: Call, fetch: Fetch[Any]) -> None:
+    def __init__(self, call: Call, fetch: Fetch[RequestedPartition]) -> None:
         self._call = call
         self._fetch = fetch
-        request = call.body
+        request: FetchRequest = call.body
         self._read_committed = request.isolation_level == _READ_COMMITTED
         self._max_bytes = max(min(request.max_bytes, _RESPONSE_BYTES_MAX), 0)
         self._min_bytes = min(request.min_bytes, self._max_bytes)
-        self.max_wait_ms = call.broker.milliseconds(request.max_wait)
+        self.max_wait_ms = request.max_wait
         self.size = 0
         self._promised = 0  # what pending reads may bring
         self.pending: list[tuple[int, int, HostedPartition, asyncio.Task[_Read]]] = []
@@ -98,7 +98,7 @@ class _Collection:
                 reading = asyncio.create_task(_read(slices))
                 self.pending.append((place, room, self._hosted[-1], reading))
             elif slices.buffers:
-                self._fill(place, self._hosted[-1], slices)
+                self._fill(self._hosted[-1], slices)
 
     async def finish(self) -> FetchResponse:
         """Wait for pending reads, and where they give too little, for more to come; then answer."""
@@ -109,10 +109,15 @@ class _Collection:
         watched = self._hosted
         for hosted in watched:
             hosted.watching.add(waiting)
+        timer = None
         try:
             if self._marks == [_mark(hosted) for hosted in watched]:
-                await asyncio.wait((waiting.done,), timeout=self.max_wait_ms / 1000)
+                loop = asyncio.get_running_loop()
+                timer = loop.call_later(self.max_wait_ms / 1000, waiting.wake)
+                await waiting.done
         finally:
+            if timer is not None:
+                timer.cancel()
             for hosted in watched:
                 hosted.watching.discard(waiting)
         self.start()
@@ -145,29 +150,30 @@ class _Collection:
             if not isinstance(found, Slices):
                 self._found[place] = self._refused(self._found[place].index, found)
             elif found.buffers:
-                self._fill(place, hosted, found)
+                self._found[place] = self._found[place]._replace(records=found.buffers)
+                self._fill(hosted, found)
 
-    def _fill(self, place: int, hosted: HostedPartition, slices: Slices) -> None:
+    def _fill(self, hosted: HostedPartition, slices: Slices) -> None:
         size = slices.size
-        self._found[place] = replace(self._found[place], records=slices.buffers)
         self._filled.append((hosted, size, slices))
         self.size += size
 
     def _read(
-        self, key: Key, partition: Any
+        self, key: Key, partition: RequestedPartition
     ) -> tuple[FetchedPartition, int, Slices | Awaitable[Slices]]:
         """The partition's answer so far, what it may bring, and what it brings."""
         room = min(partition.partition_max_bytes, self._max_bytes - self.size - self._promised)
         room = max(room, 0)
         try:
             hosted = self._find(*key)
-            hosted.replica.check_leader(getattr(partition, "current_leader_epoch", -1))
+            hosted.replica.check_leader(partition.current_leader_epoch)
             self._hosted.append(hosted)
             self._marks.append(_mark(hosted))
             slices = self._slices(hosted, partition.fetch_offset, room)
         except Rejected as error:
             return self._refused(partition.partition, error), 0, EMPTY
-        return self._answer(hosted), room, slices
+        records = slices.buffers if type(slices) is Slices else ()
+        return self._answer(hosted, records), room, slices
 
     def _find(self, topic: UUID | str, index: int) -> HostedPartition:
         hosting = self._call.broker.hosting
@@ -186,15 +192,16 @@ class _Collection:
             return EMPTY
         return self._call.broker.read(hosted, offset, room, end, minimum_one_batch=first)
 
-    def _answer(self, hosted: HostedPartition) -> FetchedPartition:
+    def _answer(self, hosted: HostedPartition, records: Sequence[Buffer]) -> FetchedPartition:
         return FetchedPartition(
-            index=hosted.identity.index,
-            error_code=ErrorCode.none,
-            high_watermark=hosted.high_watermark,
-            last_stable_offset=hosted.last_stable_offset,
-            log_start_offset=hosted.log.log_start_offset,
-            aborted=[] if self._read_committed else None,
-            records=(),
+            hosted.identity.index,
+            ErrorCode.none,
+            hosted.high_watermark,
+            hosted.last_stable_offset,
+            hosted.log.log_start_offset,
+            [] if self._read_committed else None,
+            -1,
+            records,
         )
 
     def _refused(self, index: int, error: Rejected) -> FetchedPartition:
