@@ -1,0 +1,120 @@
+"""A member of a consumer group in a process of its own: writes down all that happens to it.
+
+In: a broker's address, a group, a topic, a file. Out: lines of JSON in the file, each written before the next thing is
+done: `{"assigned": [partitions]}`, `{"record": [partition, offset, value]}`, `{"committed": {partition: offset}}` once
+the broker has acknowledged it. It runs until it is told to end (SIGTERM).
+"""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+
+SESSION_MS = 1500
+STOP_TIMEOUT_S = 30
+
+
+@dataclass
+class Member:
+    """A running member, as the test sees it."""
+
+    process: subprocess.Popen[bytes]
+    output: Path
+
+    def lines(self) -> list[dict[str, Any]]:
+        """What it wrote; a line that is being written is left out."""
+        text = self.output.read_text() if self.output.exists() else ""
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+    def records(self) -> list[tuple[int, int, str]]:
+        return [tuple(line["record"]) for line in self.lines() if "record" in line]
+
+    def committed(self) -> dict[int, int]:
+        """The furthest acknowledged commit of each partition."""
+        found: dict[int, int] = {}
+        for line in self.lines():
+            for partition, offset in line.get("committed", {}).items():
+                found[int(partition)] = max(found.get(int(partition), 0), offset)
+        return found
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+        self.process.terminate()
+        self.process.wait(STOP_TIMEOUT_S)
+
+
+@contextmanager
+def member(address: str, group: str, topic: str, output: Path) -> Iterator[Member]:
+    """A member, ended however the block ends."""
+    with output.with_suffix(".log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.integration.group_member", address, group, topic, output],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+    running = Member(process, output)
+    try:
+        yield running
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait(STOP_TIMEOUT_S)
+
+
+def consume(address: str, group: str, topic: str, output: Path) -> None:
+    """Consume and commit until SIGTERM."""
+    ended: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _frame: ended.append(number))
+    with output.open("a", buffering=1) as out:
+
+        def tell(**line: Any) -> None:
+            out.write(json.dumps(line) + "\n")
+
+        def assigned(_consumer: Consumer, partitions: list[TopicPartition]) -> None:
+            tell(assigned=sorted(one.partition for one in partitions))
+
+        consumer = Consumer(
+            {
+                "bootstrap.servers": address,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "session.timeout.ms": SESSION_MS,
+                "heartbeat.interval.ms": SESSION_MS // 5,
+                "reconnect.backoff.max.ms": 200,
+                "log_level": 2,
+            }
+        )
+        consumer.subscribe([topic], on_assign=assigned)
+        while not ended:
+            messages = [one for one in consumer.consume(100, timeout=0.1) if one.error() is None]
+            for message in messages:
+                tell(record=[message.partition(), message.offset(), message.value().decode()])
+            if messages:
+                commit(consumer, messages, tell)
+        consumer.close()
+
+
+def commit(consumer: Consumer, messages: list[Message], tell: Any) -> None:
+    """Commit what was consumed; what the broker did not acknowledge is not told."""
+    ends: dict[int, int] = {}
+    for message in messages:
+        ends[message.partition()] = message.offset() + 1
+    offsets = [TopicPartition(messages[0].topic(), one, end) for one, end in ends.items()]
+    try:
+        done = consumer.commit(offsets=offsets, asynchronous=False)
+    except KafkaException:
+        return  # a broker that is away, a group that rebalances: somebody will consume these again
+    tell(committed={one.partition: one.offset for one in done if one.error is None})
+
+
+if __name__ == "__main__":
+    consume(sys.argv[1], sys.argv[2], sys.argv[3], Path(sys.argv[4]))

@@ -1,0 +1,406 @@
+"""What happens to real processes: killed, stopped, out of room, without their drive; while groups consume.
+
+Method: a real `strata server`, an idempotent producer and group members of librdkafka, which know nothing of us. What
+was acknowledged must be in the log at the offset that was told, in order and once; every member's records must be the
+log's; what a group has committed never goes back. A disk that is full needs a mount, which needs rights: instead the
+system refuses files beyond a size (RLIMIT_FSIZE), which any user may set for his own processes and which reaches the
+broker by the same call. The error number of a full disk is in `tests/sim/test_log_directories.py`.
+
+`FAULTS_KILLS` and `FAULTS_STOPPED_S` make it longer (`CONTRIBUTING.md`).
+"""
+
+import asyncio
+import os
+import random
+import resource
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Self
+
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    Message,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, NewTopic
+from tests.broker_process import BrokerProcess, broker_process
+from tests.integration.group_member import SESSION_MS, Member, member
+
+from stratalog.adapters.network import TcpNetwork
+from stratalog.client.aio import Client
+from stratalog.wire.batch import scan
+from stratalog.wire.records import read_records
+
+KILLS = int(os.environ.get("FAULTS_KILLS", "2"))
+STOPPED_S = float(os.environ.get("FAULTS_STOPPED_S", str(2 * SESSION_MS / 1000)))
+WAIT_S = 60 + 4 * STOPPED_S
+TOPIC, GROUP = "orders", "readers"
+PARTITIONS = 3
+SIZE = 50_000
+QUICK_GROUPS = {"group__min__session__timeout__ms": "500"}
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for it, a bounded time."""
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.05)
+
+
+def create(broker: BrokerProcess, topic: str, partitions: int, **configs: str) -> None:
+    named = {name.replace("__", "."): value for name, value in configs.items()}
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    admin.create_topics([NewTopic(topic, partitions, 1, config=named)])[topic].result(30)
+
+
+class Load:
+    """An idempotent producer that numbers what it sends to each partition, and what came of it."""
+
+    def __init__(self, address: str, topic: str = TOPIC, size: int = 100) -> None:
+        self.acknowledged: list[dict[int, str]] = [{} for _ in range(PARTITIONS)]
+        self.refused: list[str] = []
+        self._topic = topic
+        self._size = size
+        self._sent = [0] * PARTITIONS
+        self._producer = Producer(
+            {
+                "bootstrap.servers": address,
+                "enable.idempotence": True,
+                "linger.ms": 2,
+                "message.timeout.ms": int(WAIT_S * 1000),
+                "reconnect.backoff.max.ms": 200,
+                "log_level": 2,
+            }
+        )
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _told(self, error: object, message: Message) -> None:
+        if error is not None:
+            self.refused.append(str(error))
+            return
+        value = message.value().decode().split(" ")[0]
+        self.acknowledged[message.partition()][message.offset()] = value
+
+    def send(self, partition: int) -> None:
+        number = self._sent[partition]
+        self._sent[partition] += 1
+        value = f"{partition}:{number} ".ljust(self._size, ".")
+        self._producer.produce(
+            self._topic, value.encode(), partition=partition, on_delivery=self._told
+        )
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            for partition in range(PARTITIONS):
+                self.send(partition)
+            self._producer.poll(0.01)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Send nothing more, and wait for what is under way."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join(WAIT_S)
+        assert self._producer.flush(WAIT_S) == 0, "not everything was answered"
+
+    @property
+    def count(self) -> int:
+        return sum(len(one) for one in self.acknowledged)
+
+
+async def _read(address: str, topic: str, partition: int) -> list[str]:
+    client = await Client.connect(TcpNetwork(), address)
+    try:
+        found: list[str] = []
+        while True:
+            fetched = await client.fetch(topic, partition, len(found), max_wait_ms=0)
+            view = memoryview(fetched.records)
+            new = [
+                record
+                for position, header in scan(view)
+                for record in read_records(view[position : position + header.size])
+                if record.offset >= len(found)
+            ]
+            if not new:
+                assert len(found) == fetched.high_watermark
+                return found
+            for record in new:
+                assert record.offset == len(found), "a gap"
+                assert record.value is not None
+                found.append(record.value.decode().split(" ")[0])
+    finally:
+        await client.close()
+
+
+def read_log(broker: BrokerProcess, partition: int, topic: str = TOPIC) -> list[str]:
+    return asyncio.run(_read(broker.address, topic, partition))
+
+
+def committed(broker: BrokerProcess) -> dict[int, int]:
+    """What the broker says that the group has committed; asked until its coordinator is there."""
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    asked = ConsumerGroupTopicPartitions(GROUP)
+    result = admin.list_consumer_group_offsets([asked])[GROUP].result(WAIT_S)
+    return {one.partition: one.offset for one in result.topic_partitions if one.offset >= 0}
+
+
+def check_log(broker: BrokerProcess, load: Load) -> list[list[str]]:
+    """What was acknowledged is there, in order, once."""
+    logs = [read_log(broker, partition) for partition in range(PARTITIONS)]
+    for partition, log in enumerate(logs):
+        for offset, value in load.acknowledged[partition].items():
+            assert log[offset] == value, f"{partition}: {offset}"
+        numbers = [int(value.split(":")[1]) for value in log]
+        assert numbers == sorted(set(numbers)), "out of order, or there twice"
+    return logs
+
+
+def check_members(members: list[Member], logs: list[list[str]]) -> None:
+    """Together they saw every record; each saw what the log has, in order."""
+    seen: set[tuple[int, int]] = set()
+    for one in members:
+        ends: dict[int, int] = {}
+        for line in one.lines():
+            if "assigned" in line:
+                ends = {}
+            if "record" in line:
+                partition, offset, value = line["record"]
+                assert logs[partition][offset] == value.split(" ")[0]
+                assert offset > ends.get(partition, -1), "a member went back within an assignment"
+                ends[partition] = offset
+                seen.add((partition, offset))
+    everything = {(at, offset) for at, log in enumerate(logs) for offset in range(len(log))}
+    assert seen == everything
+
+
+def never_back(before: dict[int, int], after: dict[int, int]) -> None:
+    for partition, offset in before.items():
+        assert after.get(partition, -1) >= offset, f"{partition}: {before} became {after}"
+
+
+def acknowledged_commits(members: list[Member]) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for one in members:
+        for partition, offset in one.committed().items():
+            found[partition] = max(found.get(partition, 0), offset)
+    return found
+
+
+@contextmanager
+def group(broker: BrokerProcess, place: Path, count: int) -> Iterator[list[Member]]:
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(member(broker.address, GROUP, TOPIC, place / f"member-{at}"))
+            for at in range(count)
+        ]
+
+
+def caught_up(broker: BrokerProcess, logs: list[list[str]]) -> bool:
+    return committed(broker) == {at: len(log) for at, log in enumerate(logs)}
+
+
+def test_kill_9_under_load_while_a_group_consumes(tmp_path: Path) -> None:
+    chance = random.Random()
+    with broker_process(tmp_path, **QUICK_GROUPS) as broker:
+        create(broker, TOPIC, PARTITIONS, segment__bytes="1048576")
+        with group(broker, tmp_path, 2) as members, Load(broker.address) as load:
+            until(lambda: bool(acknowledged_commits(members)), "the group commits")
+            for _ in range(KILLS):
+                made, commits = load.count, acknowledged_commits(members)
+                until(lambda made=made: load.count > made, "produced")  # type: ignore[misc]
+                until(
+                    lambda commits=commits: acknowledged_commits(members) != commits,  # type: ignore[misc]
+                    "the group goes on",
+                )
+                time.sleep(chance.uniform(0, 0.3))  # any moment will do: not what is waited for
+                broker.kill()
+                before = acknowledged_commits(members)
+                broker.start()
+                never_back(before, committed(broker))
+            load.end()
+            assert not load.refused
+            logs = check_log(broker, load)
+            until(lambda: caught_up(broker, logs), "the group reads all")
+            check_members(members, logs)
+            for one in members:
+                one.stop()
+
+
+def test_a_broker_that_is_stopped_for_a_while_goes_on(tmp_path: Path) -> None:
+    with broker_process(tmp_path, **QUICK_GROUPS) as broker:
+        create(broker, TOPIC, PARTITIONS)
+        assert broker.process is not None
+        with group(broker, tmp_path, 2) as members, Load(broker.address) as load:
+            until(lambda: bool(acknowledged_commits(members)), "the group commits")
+            broker.process.send_signal(signal.SIGSTOP)
+            before, made = acknowledged_commits(members), load.count
+            time.sleep(STOPPED_S)  # the fault itself: longer than any session lasts
+            broker.process.send_signal(signal.SIGCONT)
+            until(lambda: load.count > made, "it goes on producing")
+            never_back(before, committed(broker))
+            until(lambda: acknowledged_commits(members) != before, "the group goes on")
+            load.end()
+            assert not load.refused
+            logs = check_log(broker, load)
+            until(lambda: caught_up(broker, logs), "the group reads all")
+            check_members(members, logs)
+            for one in members:
+                one.stop()
+
+
+def test_a_member_that_is_stopped_loses_its_partitions_and_gets_some_back(tmp_path: Path) -> None:
+    with broker_process(tmp_path, **QUICK_GROUPS) as broker:
+        create(broker, TOPIC, PARTITIONS)
+        with group(broker, tmp_path, 2) as members, Load(broker.address) as load:
+            sleeper, other = members
+
+            def assigned(one: Member) -> list[int]:
+                return [line for line in one.lines() if "assigned" in line][-1:] and [
+                    line["assigned"] for line in one.lines() if "assigned" in line
+                ][-1]
+
+            until(lambda: bool(assigned(sleeper)) and bool(assigned(other)), "both have some")
+            until(lambda: bool(sleeper.committed()), "it commits")
+            sleeper.process.send_signal(signal.SIGSTOP)
+            until(lambda: assigned(other) == list(range(PARTITIONS)), "the other has all")
+            before = acknowledged_commits(members)
+            sleeper.process.send_signal(signal.SIGCONT)
+            until(lambda: len(assigned(other)) < PARTITIONS, "it gives some back")
+            until(lambda: 0 < len(assigned(sleeper)) < PARTITIONS, "the sleeper has some again")
+            never_back(before, committed(broker))
+            load.end()
+            logs = check_log(broker, load)
+            until(lambda: caught_up(broker, logs), "the group reads all")
+            check_members(members, logs)
+            for one in members:
+                one.stop()
+
+
+# Drives
+
+
+def limit_files(broker: BrokerProcess, size: int) -> None:
+    """From now on the system refuses this broker's files beyond `size` bytes."""
+    assert broker.process is not None
+    _soft, hard = resource.prlimit(broker.process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(broker.process.pid, resource.RLIMIT_FSIZE, (size, hard))
+
+
+def produce_until_refused(broker: BrokerProcess, topic: str, partition: int) -> tuple[int, str]:
+    """(how many were acknowledged, why the next was not)."""
+    told: list[object] = []
+    settings = {"bootstrap.servers": broker.address, "retries": 0, "log_level": 2}
+    producer = Producer(settings)
+    while not told or told[-1] is None:
+        assert len(told) < 1000, "it was never refused"
+        producer.produce(
+            topic,
+            (b"%d " % len(told)).ljust(SIZE, b"."),
+            partition=partition,
+            on_delivery=lambda error, _message: told.append(error),
+        )
+        assert producer.flush(WAIT_S) == 0
+    return len(told) - 1, str(told[-1])
+
+
+def two_directories(tmp_path: Path) -> dict[str, str]:
+    return {"log__dirs": f"{tmp_path / 'first'},{tmp_path / 'second'}"}
+
+
+def where(tmp_path: Path, topic: str, partitions: int) -> dict[str, int]:
+    """Which partition is in which directory, one for each."""
+    return {
+        name: partition
+        for partition in range(partitions)
+        for name in ("first", "second")
+        if (tmp_path / name / f"{topic}-{partition}").is_dir()
+    }
+
+
+def high_watermark(broker: BrokerProcess, topic: str, partition: int) -> int:
+    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "looks"})
+    try:
+        return consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)[1]
+    finally:
+        consumer.close()
+
+
+def test_a_full_drive_is_told_and_after_a_restart_with_room_it_serves_again(
+    tmp_path: Path,
+) -> None:
+    with broker_process(tmp_path, **two_directories(tmp_path)) as broker:
+        create(broker, TOPIC, 2)
+        places = where(tmp_path, TOPIC, 2)
+        limit_files(broker, 300_000)
+        count, reason = produce_until_refused(broker, TOPIC, places["second"])
+        assert "disk error" in reason.lower(), reason
+        assert 3 < count < 10
+        assert high_watermark(broker, TOPIC, places["first"]) == 0, "the other drive serves on"
+        broker.kill()
+        broker.start()
+        kept = read_log(broker, places["second"])
+        assert kept[:count] == [str(number) for number in range(count)]
+        producer = Producer({"bootstrap.servers": broker.address})
+        producer.produce(TOPIC, f"{len(kept)} ".encode(), partition=places["second"])
+        assert producer.flush(30) == 0
+        assert len(read_log(broker, places["second"])) == len(kept) + 1
+        assert broker.stop() == 0
+
+
+def test_a_node_whose_only_drive_is_full_says_so_and_ends_and_comes_back(tmp_path: Path) -> None:
+    with broker_process(tmp_path) as broker:
+        create(broker, TOPIC, 1)
+        limit_files(broker, 300_000)
+        count, reason = produce_until_refused(broker, TOPIC, 0)
+        assert reason
+        assert broker.process is not None
+        assert broker.process.wait(WAIT_S) == 2
+        last = broker.log_text.strip().splitlines()[-1]
+        assert last.startswith("strata: stopped: the metadata log's directory failed"), last
+        assert "Traceback" not in broker.log_text
+        broker.start()
+        kept = read_log(broker, 0)
+        assert kept[:count] == [str(number) for number in range(count)]
+        assert broker.stop() == 0
+
+
+def test_a_drive_that_goes_away_takes_its_own_partitions_only(tmp_path: Path) -> None:
+    with broker_process(tmp_path, **two_directories(tmp_path)) as broker:
+        create(broker, TOPIC, 2, segment__bytes="1048576")
+        places = where(tmp_path, TOPIC, 2)
+        gone = tmp_path / "unmounted"
+        (tmp_path / "second").rename(gone)
+        count, reason = produce_until_refused(broker, TOPIC, places["second"])
+        assert "disk error" in reason.lower(), reason
+        producer = Producer({"bootstrap.servers": broker.address})
+        producer.produce(TOPIC, b"0 ", partition=places["first"])
+        assert producer.flush(30) == 0
+        assert broker.stop() == 0
+        broker.start()  # where the drive was mounted there is an empty directory now
+        assert read_log(broker, places["first"]) == ["0"]
+        assert "log directory away" in broker.log_text
+        create(broker, "new", 2)
+        assert not (tmp_path / "second" / "new-0").exists()
+        assert not (tmp_path / "second" / "new-1").exists()
+        assert broker.stop() == 0
+        (tmp_path / "second" / ".lock").unlink(missing_ok=True)
+        (tmp_path / "second").rmdir()
+        gone.rename(tmp_path / "second")
+        broker.start()
+        kept = read_log(broker, places["second"])
+        assert kept[:count] == [str(number) for number in range(count)]
+        assert broker.stop() == 0
