@@ -22,6 +22,7 @@ from stratalog.adapters.network import event_loop
 from stratalog.adapters.system import outside as system
 from stratalog.broker.api import Dispatcher
 from stratalog.broker.broker import Broker
+from stratalog.broker.changes import tell_changes
 from stratalog.broker.cluster_metadata import ClusterMetadata
 from stratalog.broker.connection import Connection
 from stratalog.broker.directory import LogDirectory
@@ -92,6 +93,7 @@ class Node:
 
         `stop` must be called after it, whether it succeeded or not.
         """
+        self._log.info("starting", node=self.node_id, directories=list(self.config.log_dirs))
         console_port = await self._open_console()
         cluster_id, self.directories = open_directories(
             self.config, self.outside, self._open, self._directory_failed
@@ -247,6 +249,7 @@ class Node:
         self, hosting: Hosting, image: Image, delta: Delta
     ) -> "asyncio.Future[None] | None":
         done = hosting.apply(image, delta)
+        tell_changes(image, delta)
         if len(self.directories) > 1 and hosting.unassigned(delta.changed_topics):
             self.spawn(self._assign(hosting.unassigned(delta.changed_topics)))
         if delta.deleted_topics and self.broker is not None:

@@ -8,7 +8,7 @@ import json
 import math
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.broker_process import BrokerProcess, broker_process
 from tests.integration.console_scrape import Scrape, get
 from tests.integration.server_process import strata
+from tests.integration.waiting import wait_for
 
 from stratalog.console.metrics import METRICS, Kind
 from stratalog.testing.broker import TemporaryBroker
@@ -74,13 +75,6 @@ def read(broker: BrokerProcess, topic: str, count: int) -> None:
             got += len(found)
     finally:
         consumer.close()
-
-
-def wait_for(there: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not there():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
 
 
 def test_bytes_messages_and_offsets_are_exact(broker: BrokerProcess) -> None:

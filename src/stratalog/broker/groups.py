@@ -26,6 +26,7 @@ from stratalog.coordinators.messages import (
     LeaveGroup,
     LeaveGroupAnswer,
     ListedGroup,
+    MemberExpired,
     OffsetCommit,
     OffsetCommitAnswer,
     OffsetDelete,
@@ -33,6 +34,7 @@ from stratalog.coordinators.messages import (
     OffsetFetch,
     OffsetFetchAnswer,
     OffsetRecord,
+    Rebalanced,
     Step,
     SyncGroup,
     SyncGroupAnswer,
@@ -236,6 +238,7 @@ class _Shard:
         def decide(_wall_ms: int) -> Decision[OffsetRecord, None]:
             nonlocal decided
             decided = step(self._machine, self._now_ms())
+            self._tell_news(decided)
             return Decision(decided.records, None)
 
         def then(_answer: None, error: Failure) -> None:
@@ -253,6 +256,20 @@ class _Shard:
             self._set_timer()
 
         self._runtime.run(decide, then)
+
+    def _tell_news(self, step: Step) -> None:
+        for news in step.news:
+            match news:
+                case Rebalanced(group, generation, members, reason):
+                    self._log.info(
+                        "group rebalanced",
+                        group=group,
+                        generation=generation,
+                        members=members,
+                        reason=reason,
+                    )
+                case MemberExpired(group, member, reason):
+                    self._log.warning("member expired", group=group, member=member, reason=reason)
 
     def _tell(self, error: BaseException) -> None:
         if not isinstance(error, Rejected):

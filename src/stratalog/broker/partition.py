@@ -357,7 +357,16 @@ class HostedPartition:
 
     async def keep_retention(self, now_ms: int) -> None:
         """Delete what need not be kept locally any more, and sync what is closed."""
-        await self.perform(self.log.due(now_ms, limit_offset=self.high_watermark))
+        await self.perform(self.due(now_ms))
+
+    def due(self, now_ms: int, *, tier: bool = False) -> tuple[Effect, ...]:
+        """What time asks of the log (`PartitionLog.due`), with a line for what is given up."""
+        first = self.log.segments[0].base_offset
+        effects = self.log.due(now_ms, limit_offset=self.high_watermark, tier=tier)
+        end = self.log.segments[0].base_offset
+        if end > first:
+            self._log.info("segments deleted", partition=str(self.identity), first=first, end=end)
+        return effects
 
     def wake(self) -> None:
         """Have every waiting fetch look again."""

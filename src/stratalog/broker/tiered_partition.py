@@ -131,7 +131,7 @@ class TieredPartition:
         """Local retention. Up to the offset returned this disk forgets nothing: the bucket must hold no more."""
         hosted = self._hosted
         copies = hosted.log.config.copies_to_tier
-        effects = hosted.log.due(now_ms, limit_offset=hosted.high_watermark, tier=copies)
+        effects = hosted.due(now_ms, tier=copies)
         synced = hosted.log.recovery_point  # holds once what was decided so far is performed
         await hosted.write(effects)
         return synced
@@ -221,8 +221,13 @@ class TieredPartition:
             grace_ms=bucket.config.int("remote.delete.grace.ms"),
         )
         version = self.tier.manifest.version if self.tier.manifest is not None else 0
+        start = self.tier.start_offset
         manifest = await bucket.expirer.submit(lambda: self.tier.expire(now_ms, retention))
         if manifest.version != version:
+            if manifest.log_start_offset > start:
+                self._log.info(
+                    "segments expired in the bucket", first=start, end=manifest.log_start_offset
+                )
             hosted.log.raise_log_start(min(manifest.log_start_offset, hosted.log.log_end_offset))
             await self._keep_manifest()
 

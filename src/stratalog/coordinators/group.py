@@ -83,6 +83,8 @@ class Group:
     unsynced: set[str] = field(default_factory=set)
     """Members of this generation that have not asked for their assignment."""
     awaiting_join: int = 0
+    rebalance_reason: str = ""
+    """What began the rebalance under way, or the last one."""
     joined_meanwhile: bool = False
     """A member came during the initial delay, which is then extended."""
     initial_delay_ms: int = 0

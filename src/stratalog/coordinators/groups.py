@@ -258,7 +258,7 @@ class GroupShard:
                 turn.keep_alive(group, member)
             if len(group.members) > self._settings.size_max:
                 # The limit was lowered: who joins first stays.
-                prepare(turn, group)
+                prepare(turn, group, "there are more members than group.max.size")
         assert turn.step() == Step(), "nobody waits yet"
         self._timers.set(_EXPIRY, now_ms + self._settings.offsets_retention_check_interval_ms)
 
@@ -285,7 +285,7 @@ class GroupShard:
             group = self._groups.get(record.group) if record is not None else None
             settled = (GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
             if isinstance(record, GroupMetadataKey) and group and group.state in settled:
-                prepare(turn, group)
+                prepare(turn, group, "its assignment could not be written")
         assert not turn.records, "nobody has joined again yet"
         return turn.step()
 

@@ -83,7 +83,7 @@ def _add(turn: Turn, group: Group, request: JoinGroup, member_id: str, token: An
     # It cannot send heartbeats before it knows its id, and a client that gave up and asked again leaves a member
     # behind: so a new one is kept only this long, and asks again if it is still there.
     turn.keep_waiting(group, member_id, turn.settings.new_member_join_timeout_ms)
-    prepare_or_complete(turn, group)
+    prepare_or_complete(turn, group, f"member {member_id} joined")
 
 
 def _join_again(turn: Turn, group: Group, member: Member, request: JoinGroup, token: Any) -> None:
@@ -100,7 +100,8 @@ def _join_again(turn: Turn, group: Group, member: Member, request: JoinGroup, to
         case _:
             # A leader that joins again wants a rebalance even where it says nothing new: topics may have changed.
             _update(turn, group, member, request, token)
-            prepare_or_complete(turn, group)
+            what = "leader" if leads else "member"
+            prepare_or_complete(turn, group, f"{what} {member.member_id} joined again")
 
 
 def _update(turn: Turn, group: Group, member: Member, request: JoinGroup, token: Any) -> None:
@@ -139,7 +140,7 @@ def _replace(turn: Turn, group: Group, request: JoinGroup, member_id: str, token
             turn.answer(token, _returned_answer(group, member, old_leader))
         case GroupState.STABLE | GroupState.COMPLETING_REBALANCE:
             # In the latter the leader may already have been told of the old id, and would assign to that.
-            prepare(turn, group)
+            prepare(turn, group, f"static member {instance_id} came back as {member_id}")
         case _:
             complete_if_joined(turn, group)
 

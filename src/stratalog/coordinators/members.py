@@ -103,7 +103,8 @@ def leave(turn: Turn, group: Group, request: LeaveGroup, token: Any) -> None:
     )
     turn.answer(token, LeaveGroupAnswer(OK, left))
     if len(group.members) < size:
-        prepare_or_complete(turn, group)
+        ids = [one.member_id for one in left if one.error is OK]
+        prepare_or_complete(turn, group, f"{', '.join(ids)} left")
     else:
         complete_if_joined(turn, group)
 

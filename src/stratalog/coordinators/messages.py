@@ -376,12 +376,35 @@ OffsetRecord = tuple[bytes, bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
+class Rebalanced:
+    """News for people: a group has a new generation of `members`, because of what began its rebalance."""
+
+    group_id: str
+    generation_id: int
+    members: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberExpired:
+    """News for people: a member was taken out that did not do what it must in time."""
+
+    group_id: str
+    member_id: str
+    reason: str
+
+
+News = Rebalanced | MemberExpired
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """What one call decided.
 
     `records` go into the log as one batch, in order; `answers` leave once they are committed and replayed, to whoever
-    the token stands for (tokens are the caller's, and may belong to earlier calls).
+    the token stands for (tokens are the caller's, and may belong to earlier calls). `news` is for people alone.
     """
 
     records: tuple[OffsetRecord, ...] = ()
     answers: tuple[tuple[Any, Answer], ...] = ()
+    news: tuple[News, ...] = ()

@@ -10,7 +10,12 @@ rebalance timeout. Then the members have that long to ask for their assignment.
 """
 
 from stratalog.coordinators.group import Group, Member
-from stratalog.coordinators.messages import JoinGroupAnswer, SyncGroupAnswer
+from stratalog.coordinators.messages import (
+    JoinGroupAnswer,
+    MemberExpired,
+    Rebalanced,
+    SyncGroupAnswer,
+)
 from stratalog.coordinators.states import GroupState
 from stratalog.coordinators.turn import TimerKind, Turn
 from stratalog.errors import ErrorCode
@@ -20,16 +25,17 @@ POSTPONE_MS_MIN = 1_000
 """A client may ask for no rebalance timeout at all, which must not become a busy loop."""
 
 
-def prepare_or_complete(turn: Turn, group: Group) -> None:
-    """Start a rebalance, or end the join phase of the one under way if nobody is missing."""
+def prepare_or_complete(turn: Turn, group: Group, reason: str) -> None:
+    """Start a rebalance (`reason` is for people), or end the join phase of the one under way if nobody is missing."""
     if group.state in CAN_PREPARE:
-        prepare(turn, group)
+        prepare(turn, group, reason)
     else:
         complete_if_joined(turn, group)
 
 
-def prepare(turn: Turn, group: Group) -> None:
+def prepare(turn: Turn, group: Group, reason: str) -> None:
     """Open the join phase: all members must join again."""
+    group.rebalance_reason = reason
     if group.state is GroupState.COMPLETING_REBALANCE:
         for member in group.members.values():
             member.assignment = b""
@@ -69,12 +75,16 @@ def complete_join(turn: Turn, group: Group) -> None:
         if member.join_token is None and member.group_instance_id is None:
             turn.end_session(group, member.member_id)
             group.remove(member.member_id)
+            why = "it did not join again in time"
+            turn.news.append(MemberExpired(group.group_id, member.member_id, why))
     if not group.elect_leader() and group.members:
         # Only static members are left and none has joined: wait until their sessions end, or they come back.
         delay_ms = max(group.rebalance_timeout_ms(), POSTPONE_MS_MIN)
         turn.set_timer(TimerKind.JOIN, group, delay_ms)
         return
     group.start_generation(turn.now_ms)
+    generation, size = group.generation_id, len(group.members)
+    turn.news.append(Rebalanced(group.group_id, generation, size, group.rebalance_reason))
     if not group.members:
         turn.persist(group, {})
         return
@@ -145,7 +155,9 @@ def on_sync_deadline(turn: Turn, group: Group) -> None:
     if group.unsynced and group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
         for member_id in sorted(group.unsynced):
             drop(turn, group, group.members[member_id])
-        prepare(turn, group)
+            why = "it did not ask for its assignment in time"
+            turn.news.append(MemberExpired(group.group_id, member_id, why))
+        prepare(turn, group, "members did not ask for their assignment in time")
 
 
 def on_session_deadline(turn: Turn, group: Group, member_id: str) -> None:
@@ -156,4 +168,6 @@ def on_session_deadline(turn: Turn, group: Group, member_id: str) -> None:
         complete_if_joined(turn, group)
     elif not member.is_excused():
         drop(turn, group, member)
-        prepare_or_complete(turn, group)
+        why = f"nothing was heard of it for {member.session_timeout_ms} ms"
+        turn.news.append(MemberExpired(group.group_id, member_id, why))
+        prepare_or_complete(turn, group, f"member {member_id} expired")

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from stratalog.coordinators.group import Group, Member
-from stratalog.coordinators.messages import Answer, OffsetRecord, Step
+from stratalog.coordinators.messages import Answer, News, OffsetRecord, Step
 from stratalog.coordinators.records import group_record
 from stratalog.coordinators.timers import Timers
 from stratalog.ports import Entropy
@@ -56,6 +56,7 @@ class Turn:
     now_ms: int
     records: list[OffsetRecord] = field(default_factory=list)
     answers: list[tuple[Any, Answer]] = field(default_factory=list)
+    news: list[News] = field(default_factory=list)
 
     def answer(self, token: Any, answer: Answer) -> None:
         """Answer the request that `token` stands for."""
@@ -86,4 +87,4 @@ class Turn:
 
     def step(self) -> Step:
         """All that was decided."""
-        return Step(tuple(self.records), tuple(self.answers))
+        return Step(tuple(self.records), tuple(self.answers), tuple(self.news))

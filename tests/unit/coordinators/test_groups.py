@@ -1,5 +1,7 @@
 """Goal: what stories cannot show: many at once, and the states' table."""
 
+from dataclasses import replace
+
 import pytest
 from tests.golden.group_script import CountingEntropy
 
@@ -10,7 +12,15 @@ from stratalog.coordinators.groups import (
     RECORDS_PER_EXPIRY,
     GroupShard,
 )
-from stratalog.coordinators.messages import JoinGroup, JoinGroupAnswer, Protocol, Step
+from stratalog.coordinators.messages import (
+    JoinGroup,
+    JoinGroupAnswer,
+    MemberExpired,
+    Protocol,
+    Rebalanced,
+    Step,
+    SyncGroup,
+)
 from stratalog.coordinators.records import KeptOffset, group_record, offset_record
 from stratalog.coordinators.states import TRANSITIONS, GroupState
 from stratalog.coordinators.subscriptions import subscribed_topics
@@ -74,6 +84,27 @@ def test_no_rebalance_timeout_is_no_busy_loop():
         assert ticks < 30, "time stands still"
     assert len(members) == 2
     assert shard.describe("g").state == "Empty"
+
+
+def test_who_is_not_heard_of_is_news_and_so_is_what_follows():
+    shard = loaded_shard(initial_rebalance_delay_ms=0)
+    for name in ("a", "b"):
+        shard.join(replace(join("g", name), rebalance_timeout_ms=1_000), name, 0)
+    formed = shard.tick(0)
+    a, b = (answer.member_id for _, answer in formed.answers)
+    assert formed.news == (Rebalanced("g", 1, 2, f"member {a} joined"),)
+    step = shard.tick(1_000)  # neither has asked for its assignment
+    late = "it did not ask for its assignment in time"
+    assert step.news[:2] == (MemberExpired("g", a, late), MemberExpired("g", b, late))
+    shard = loaded_shard(initial_rebalance_delay_ms=0)
+    shard.join(join("g", "a"), 1, 0)
+    [(_, answer)] = shard.tick(0).answers
+    sync = SyncGroup("g", answer.generation_id, answer.member_id)
+    shard.replay(0, *shard.sync(sync, 2, 0).records[0])
+    assert shard.tick(6_000).news == (
+        MemberExpired("g", answer.member_id, "nothing was heard of it for 6000 ms"),
+        Rebalanced("g", 2, 0, f"member {answer.member_id} expired"),
+    )
 
 
 def test_asked_while_loading_is_a_bug():

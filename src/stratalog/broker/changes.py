@@ -1,0 +1,58 @@
+"""What a change of metadata is worth in the log: topics and settings that came, changed and went.
+
+In: an image and the delta that led to it. Out: lines for people. It acts on nothing.
+"""
+
+from collections.abc import Mapping
+
+import structlog
+
+from stratalog.config.broker_settings import BROKER_SETTINGS
+from stratalog.config.kinds import Kind
+from stratalog.metadata.delta import Delta
+from stratalog.metadata.image import Image, ResourceType
+from stratalog.wire.ids import topic_id_text
+
+__all__ = ["tell_changes"]
+
+
+def tell_changes(image: Image, delta: Delta) -> None:
+    """One line for each topic and each resource whose settings changed."""
+    log = structlog.get_logger()
+    before = delta.base
+    for topic in delta.deleted_topics.values():
+        log.info("topic deleted", topic=topic.name, id=topic_id_text(topic.id))
+    for topic_id in delta.created_topics:
+        topic = image.topics_by_id[topic_id]
+        log.info(
+            "topic created",
+            topic=topic.name,
+            id=topic_id_text(topic_id),
+            partitions=len(topic.partitions),
+            settings=dict(image.topic_configs(topic.name)),
+        )
+    for topic_id in delta.changed_partitions:
+        known = before.topics_by_id.get(topic_id)
+        topic = image.topics_by_id[topic_id]
+        if known is not None and len(topic.partitions) > len(known.partitions):
+            log.info("partitions added", topic=topic.name, partitions=len(topic.partitions))
+    created = {image.topics_by_id[topic_id].name for topic_id in delta.created_topics}
+    for kind, name in delta.changed_configs:
+        is_topic = kind == ResourceType.TOPIC
+        if is_topic and (name in created or image.topic(name) is None):
+            continue  # told above
+        old, new = before.configs.get((kind, name), {}), image.configs.get((kind, name), {})
+        resource = f"topic {name}" if is_topic else f"broker {name}" if name else "every broker"
+        log.info("config changed", resource=resource, settings=_difference(old, new))
+
+
+def _difference(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str | None]:
+    """What is set anew, and None for what is set no more."""
+    names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    return {name: _shown(name, new.get(name)) for name in names}
+
+
+def _shown(name: str, value: str | None) -> str | None:
+    setting = BROKER_SETTINGS.get(name)
+    secret = setting is not None and setting.kind is Kind.PASSWORD
+    return "(hidden)" if secret and value is not None else value
