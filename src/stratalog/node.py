@@ -17,7 +17,7 @@ from uuid import UUID
 
 import structlog
 
-from stratalog.adapters.memory import keep_freed_memory
+from stratalog.adapters.memory import collect_seldom, keep_freed_memory
 from stratalog.adapters.network import event_loop
 from stratalog.adapters.system import outside as system
 from stratalog.broker.api import Dispatcher
@@ -427,6 +427,7 @@ async def _serve(config: BrokerConfig, ready_file: str | None) -> None:
     node.on_fatal = fatal
     try:
         ready = await node.start()
+        collect_seldom()
         if ready_file is not None:
             _write_ready_file(Path(ready_file), ready)
         await stopping.wait()
