@@ -76,11 +76,19 @@ def _topic_entry(
         if broker.is_set(synonym.name):
             text = setting.text(synonym_value(broker, synonym))
             synonyms.append(Synonym(synonym.name, text, ConfigSource.STATIC_BROKER_CONFIG))
-    if not synonyms:
-        name = topic.synonyms[0].name if topic.synonyms else setting.name
-        text = setting.text(broker_default(broker, setting.name))
-        synonyms.append(Synonym(name, text, ConfigSource.DEFAULT_CONFIG))
-    return _entry(setting, tuple(synonyms), is_default=override is None, read_only=False)
+    # As in Kafka the default is listed where a broker setting of that meaning has one: not where what counts is a
+    # coarser relative of it (`segment.ms` is `log.roll.hours`), or where no broker setting is behind it.
+    if topic.synonyms:
+        name = topic.synonyms[0].name
+        value = setting.default if len(topic.synonyms) == 1 else None
+        if name in BROKER_SETTINGS:
+            value = BROKER_SETTINGS[name].default
+        if value is not None:
+            synonyms.append(Synonym(name, setting.text(value), ConfigSource.DEFAULT_CONFIG))
+    default = setting.text(broker_default(broker, setting.name))
+    return _entry(
+        setting, tuple(synonyms), default=default, is_default=override is None, read_only=False
+    )
 
 
 def describe_broker(broker: BrokerConfig, dynamic: DynamicConfigs) -> list[ConfigEntry]:
@@ -133,12 +141,18 @@ def _synonym(setting: Setting, value: Value, source: ConfigSource) -> Synonym:
 
 
 def _entry(
-    setting: Setting, synonyms: tuple[Synonym, ...], *, is_default: bool, read_only: bool
+    setting: Setting,
+    synonyms: tuple[Synonym, ...],
+    *,
+    is_default: bool,
+    read_only: bool,
+    default: str | None = None,
 ) -> ConfigEntry:
+    """`default` is the value where there are no synonyms."""
     return ConfigEntry(
         name=setting.name,
-        value=synonyms[0].value,
-        source=synonyms[0].source,
+        value=synonyms[0].value if synonyms else default,
+        source=synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG,
         is_default=is_default,
         type=setting.kind,
         doc=setting.doc,

@@ -132,7 +132,7 @@ class PartitionLog:
         if origin == "client":
             repeated = self.producers.check_all(headers, base, now_ms)
             if repeated is not None:
-                return self._repeat(repeated, append_time, view)
+                return self._repeat(repeated, view)
         if append_time >= 0:
             headers = stamp(view, headers, now_ms)
         at = 0
@@ -233,13 +233,13 @@ class PartitionLog:
         while self._sealed and self._sealed[0].next_offset <= performed_offset:
             self._sealed.pop(0).drop_indexes()
 
-    def _repeat(self, batch: WrittenBatch, append_time: int, view: memoryview) -> Appended:
+    def _repeat(self, batch: WrittenBatch, view: memoryview) -> Appended:
         _first, _last, base_offset, last_offset, timestamp = batch
-        stamped = timestamp if append_time >= 0 else -1
+        # Kafka tells the time of the first try whoever gave it (`LogAppendInfo.setLogAppendTime`).
         return Appended(
             base_offset,
             last_offset,
-            stamped,
+            timestamp,
             self.log_start_offset,
             True,  # noqa: FBT003  # as above
             (),

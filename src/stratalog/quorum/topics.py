@@ -144,19 +144,30 @@ def create_records(
 def delete_records(
     image: Image, wanted: Sequence[str | UUID]
 ) -> tuple[list[RemoveTopicRecord], list[Deleted]]:
-    """Records that delete what is there, and one result per topic named by name or id, in order."""
+    """Records that delete what is there, and one result per topic named by name or id, in order.
+
+    One that is named twice is left alone, and answered once.
+    """
     resolved = [_find(image, name_or_id) for name_or_id in wanted]
     counts = Counter(topic.id for topic in resolved if topic is not None)
     records = [RemoveTopicRecord(topic_id=id_) for id_, count in counts.items() if count == 1]
     results = []
-    for name_or_id, topic in zip(wanted, resolved, strict=True):
-        if topic is None:
+    times = Counter(wanted)
+    for name_or_id, topic in dict(zip(wanted, resolved, strict=True)).items():
+        if times[name_or_id] > 1:
+            results.append(_twice(name_or_id))
+        elif topic is None:
             results.append(_not_found(name_or_id))
         elif counts[topic.id] == 1:
             results.append(Deleted(topic.name, topic.id))
-        else:
+        elif not isinstance(name_or_id, UUID):  # which has its answer with the name
             results.append(Deleted(topic.name, topic.id, ErrorCode.invalid_request, "named twice"))
     return records, results
+
+
+def _twice(name_or_id: str | UUID) -> Deleted:
+    name, topic_id = (name_or_id, ZERO_ID) if isinstance(name_or_id, str) else (None, name_or_id)
+    return Deleted(name, topic_id, ErrorCode.invalid_request, "named twice")
 
 
 def _not_found(name_or_id: str | UUID) -> Deleted:

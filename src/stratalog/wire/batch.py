@@ -145,8 +145,8 @@ def crc_holds(buf: Buffer, position: int, header: BatchHeader) -> bool:
 def check_produced(view: memoryview, *, max_batch_bytes: int) -> list[BatchHeader]:
     """The headers of a produced records field, which must be one or more whole, sound batches.
 
-    Raises Rejected with the code that Kafka answers: CORRUPT_MESSAGE (cut short, nonsense, CRC), MESSAGE_TOO_LARGE,
-    UNSUPPORTED_COMPRESSION_TYPE, INVALID_RECORD (no batch, magic 0 or 1, record count, control batch, sequence),
+    Raises Rejected with the code that Kafka answers: CORRUPT_MESSAGE (nonsense, CRC), MESSAGE_TOO_LARGE,
+    UNSUPPORTED_COMPRESSION_TYPE, INVALID_RECORD (no whole batch, magic 0 or 1, record count, control batch, sequence),
     INVALID_TIMESTAMP. The base offset is ignored: the log assigns it. Records are not opened.
     """
     headers = []
@@ -170,13 +170,16 @@ def _produced_header(
     left = end - position
     if left > _MAGIC_AT and view[position + _MAGIC_AT] in (0, 1):
         raise Rejected(ErrorCode.invalid_record, "message formats 0 and 1 are not served")
+    if left < HEADER_SIZE:
+        raise Rejected(ErrorCode.invalid_record, f"{left} bytes are not a whole record batch")
     try:
         header = parse_header(view, position)
     except Corrupt as error:
         raise Rejected(ErrorCode.corrupt_message, str(error)) from error
     if header.size > left:
+        # What is not there whole is no batch to Kafka, which looks for exactly one.
         raise Rejected(
-            ErrorCode.corrupt_message, f"a batch of {header.size} bytes in a field with {left}"
+            ErrorCode.invalid_record, f"a batch of {header.size} bytes in a field with {left}"
         )
     if header.size > max_batch_bytes:
         raise Rejected(

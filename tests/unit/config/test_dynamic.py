@@ -63,6 +63,7 @@ def test_every_source_is_described():
     assert [(s.value, s.source) for s in of_topic.synonyms] == [
         ("1048576", ConfigSource.TOPIC_CONFIG),
         *sources,
+        ("1073741824", ConfigSource.DEFAULT_CONFIG),
     ]
     assert [(s.value, s.source) for s in of_broker.synonyms][:3] == sources
     assert not of_broker.read_only

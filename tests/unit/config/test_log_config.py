@@ -140,6 +140,7 @@ def test_describe_says_where_a_value_comes_from() -> None:
     assert [(s.name, s.value) for s in segment.synonyms] == [
         ("segment.bytes", "1048576"),
         ("log.segment.bytes", "2097152"),
+        ("log.segment.bytes", "1073741824"),
     ]
     retention = entries["retention.ms"]
     assert (retention.value, retention.source) == ("7200000", ConfigSource.STATIC_BROKER_CONFIG)

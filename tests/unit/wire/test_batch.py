@@ -110,7 +110,7 @@ def test_a_sound_batch_is_accepted_whatever_its_offset():
         ({"magic": -1}, ErrorCode.corrupt_message),
         ({"size": 20}, ErrorCode.corrupt_message),
         ({"size": -1}, ErrorCode.corrupt_message),
-        ({"size": 1000}, ErrorCode.corrupt_message),
+        ({"size": 1000}, ErrorCode.invalid_record),
     ],
 )
 def test_what_is_wrong_with_a_batch_decides_the_code(changes, code):
@@ -120,9 +120,9 @@ def test_what_is_wrong_with_a_batch_decides_the_code(changes, code):
 def test_a_produced_field_is_whole_batches_and_nothing_else():
     made = batch()
     assert refused(b"") is ErrorCode.invalid_record
-    assert refused(made[:-1]) is ErrorCode.corrupt_message
-    assert refused(made + made[:30]) is ErrorCode.corrupt_message
-    assert refused(made + b"\0") is ErrorCode.corrupt_message
+    assert refused(made[:-1]) is ErrorCode.invalid_record
+    assert refused(made + made[:30]) is ErrorCode.invalid_record
+    assert refused(made + b"\0") is ErrorCode.invalid_record
     assert refused(made, limit=len(made) - 1) is ErrorCode.message_too_large
 
 

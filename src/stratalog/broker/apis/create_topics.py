@@ -43,8 +43,8 @@ def _result(call: Call, topic: Created) -> Any:
         error_message=topic.message,
         num_partitions=-1 if failed else topic.partitions,
         replication_factor=-1 if failed else topic.replication_factor,
-        configs=None
-        if failed or call.version < 5
+        configs=[]
+        if failed
         else [_config(reply, entry) for entry in call.broker.describe_topic(topic.configs)],
     )
 

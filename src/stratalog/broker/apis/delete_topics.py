@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from stratalog.broker.api import Api, Call
-from stratalog.errors import Rejected
+from stratalog.errors import ErrorCode, Rejected
 from stratalog.quorum.controller import Deleted
 from stratalog.wire.ids import ZERO_ID
 
@@ -15,11 +15,14 @@ from stratalog.wire.ids import ZERO_ID
 async def handle(call: Call) -> Any:
     """Delete by name or id; each topic has its own error."""
     body, reply = call.body, call.reply
+    both: list[Any] = []  # a name and an id: which of them is meant?
     wanted: list[str | UUID]
     if call.version >= 6:
+        both = [topic for topic in body.topics if topic.name is not None and topic.topic_id]
         wanted = [
             topic.name if topic.name is not None else topic.topic_id or ZERO_ID
             for topic in body.topics
+            if topic not in both
         ]
     else:
         wanted = list(body.topic_names)
@@ -27,6 +30,10 @@ async def handle(call: Call) -> Any:
         deleted_topics = await call.broker.delete_topics(wanted)
     except Rejected as error:
         deleted_topics = [_refused(topic, error) for topic in wanted]
+    deleted_topics += [
+        Deleted(topic.name, topic.topic_id, ErrorCode.invalid_request, "a name and an id")
+        for topic in both
+    ]
     return reply.DeleteTopicsResponse(
         responses=[
             reply.DeletableTopicResult(

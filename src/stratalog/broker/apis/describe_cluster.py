@@ -6,9 +6,11 @@ v1 endpoint type (KIP-919). v2 fenced brokers.
 from typing import Any
 
 from stratalog.broker.api import Api, Call
+from stratalog.broker.authorized import NOT_ASKED, OF_CLUSTER
 from stratalog.errors import ErrorCode
 
 _BROKERS = 1
+_CONTROLLERS = 2
 
 
 def handle(call: Call) -> Any:
@@ -17,7 +19,9 @@ def handle(call: Call) -> Any:
     endpoint_type = getattr(call.body, "endpoint_type", _BROKERS)
     if endpoint_type != _BROKERS:
         return reply.DescribeClusterResponse(
-            error_code=ErrorCode.mismatched_endpoint_type,
+            error_code=ErrorCode.mismatched_endpoint_type
+            if endpoint_type == _CONTROLLERS
+            else ErrorCode.unsupported_endpoint_type,
             error_message="this listener is a broker's: ask with endpoint type 1",
             cluster_id="",
             brokers=[],
@@ -34,6 +38,9 @@ def handle(call: Call) -> Any:
             )
             for node, host, port, rack in broker.live_brokers(call.listener)
         ],
+        cluster_authorized_operations=OF_CLUSTER
+        if call.body.include_cluster_authorized_operations
+        else NOT_ASKED,
     )
 
 

@@ -37,7 +37,7 @@ def _resource(call: Call, resource: Any) -> Any:
         error_message=None,
         resource_type=resource.resource_type,
         resource_name=resource.resource_name,
-        configs=[_entry(call, entry) for entry in entries if keys is None or entry.name in keys],
+        configs=[_entry(call, entry) for entry in entries if not keys or entry.name in keys],
     )
 
 
@@ -46,6 +46,8 @@ def _entries(call: Call, kind: int, name: str) -> list[ConfigEntry]:
     if kind == _TOPIC:
         topic = broker.metadata.topic(name)
         if topic is None:
+            if (error := broker.name_error(name)) is not None:
+                raise Rejected(error, f"no topic can be called {name!r}")
             raise Rejected(ErrorCode.unknown_topic_or_partition, f"no topic {name!r}")
         return broker.describe_topic(broker.metadata.topic_configs(name))
     if kind == _BROKER:

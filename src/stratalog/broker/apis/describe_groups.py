@@ -7,13 +7,11 @@ v3 authorized operations (KIP-430). v4 static members. v5 flexible. v6 a group t
 from typing import Any, Final
 
 from stratalog.broker.api import Api, Call
+from stratalog.broker.authorized import NOT_ASKED, OF_GROUP
 from stratalog.coordinators.messages import DescribedMember, GroupDescription
 from stratalog.errors import ErrorCode, Rejected
 
 _NOT_FOUND_FROM: Final = 6
-_NOT_ASKED: Final = -(2**31)
-_ALL_OPERATIONS: Final = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
-"""Everybody may do everything: read, delete, describe, describe and alter configs (Kafka's `AclOperation` codes)."""
 
 
 async def handle(call: Call) -> Any:
@@ -43,7 +41,7 @@ async def _describe(call: Call, group_id: str) -> Any:
         protocol_type=group.protocol_type,
         protocol_data=group.protocol_name,
         members=[_member(call.reply, member) for member in group.members],
-        authorized_operations=_ALL_OPERATIONS if asked and error is ErrorCode.none else _NOT_ASKED,
+        authorized_operations=OF_GROUP if asked and error is ErrorCode.none else NOT_ASKED,
     )
 
 

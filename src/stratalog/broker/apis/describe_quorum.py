@@ -38,9 +38,9 @@ def _partition(call: Call, topic: str, index: int) -> Any:
             partition_index=index,
             error_code=ErrorCode.unknown_topic_or_partition,
             error_message=f"the quorum keeps {METADATA_TOPIC}-0 only",
-            leader_id=-1,
-            leader_epoch=-1,
-            high_watermark=-1,
+            leader_id=0,
+            leader_epoch=0,
+            high_watermark=0,
             current_voters=[],
             observers=[],
         )

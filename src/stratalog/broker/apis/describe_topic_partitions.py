@@ -6,6 +6,7 @@ Metadata of partitions, a page at a time (KIP-966).
 from typing import Any, Final
 
 from stratalog.broker.api import Api, Call
+from stratalog.broker.authorized import OF_TOPIC
 from stratalog.errors import ErrorCode
 from stratalog.metadata.image import Partition, Topic
 from stratalog.wire.ids import ZERO_ID
@@ -18,6 +19,10 @@ def handle(call: Call) -> Any:
     """Partitions from the cursor on, topics by name; the next cursor where there are more."""
     body, reply = call.body, call.reply
     cursor = body.cursor
+    if cursor is not None and cursor.partition_index < 0:
+        return reply.DescribeTopicPartitionsResponse(
+            topics=[_refused(call, topic.name) for topic in body.topics], next_cursor=None
+        )
     start = ("", 0) if cursor is None else (cursor.topic_name, cursor.partition_index)
     left = min(max(body.response_partition_limit, 1), PARTITIONS_MAX)
     topics = []
@@ -65,13 +70,25 @@ def _topic(call: Call, topic: Topic, page: list[tuple[int, Partition]]) -> Any:
             for index, partition in page
             for standing in (call.broker.standing(topic.id, index, partition),)
         ],
+        topic_authorized_operations=OF_TOPIC,
     )
 
 
 def _unknown(call: Call, name: str) -> Any:
     code = call.broker.name_error(name) or ErrorCode.unknown_topic_or_partition
     return call.reply.DescribeTopicPartitionsResponseTopic(
-        error_code=code, name=name, topic_id=ZERO_ID, partitions=[]
+        error_code=code,
+        name=name,
+        topic_id=ZERO_ID,
+        partitions=[],
+        topic_authorized_operations=OF_TOPIC,
+    )
+
+
+def _refused(call: Call, name: str) -> Any:
+    """A topic of a request that makes no sense."""
+    return call.reply.DescribeTopicPartitionsResponseTopic(
+        error_code=ErrorCode.invalid_request, name=name, topic_id=ZERO_ID, partitions=[]
     )
 
 

@@ -10,6 +10,7 @@ from stratalog.broker.api import Api, Call
 from stratalog.errors import ErrorCode, Rejected
 
 _GROUP = 0
+_KEY_TYPES = (_GROUP, 1, 2)
 
 
 async def handle(call: Call) -> Any:
@@ -18,10 +19,13 @@ async def handle(call: Call) -> Any:
     keys = list(body.coordinator_keys) if call.version >= 4 else [body.key]
     node, host, port = -1, "", -1
     error, message = ErrorCode.none, None
+    key_type = getattr(body, "key_type", _GROUP)
     try:
-        node, host, port = await _coordinator(call, getattr(body, "key_type", _GROUP))
+        node, host, port = await _coordinator(call, key_type)
     except Rejected as refusal:
         error, message = ErrorCode.coordinator_not_available, refusal.message
+        if key_type not in _KEY_TYPES:
+            error = ErrorCode.invalid_request
     if call.version >= 4:
         return reply.FindCoordinatorResponse(
             coordinators=[

@@ -13,6 +13,10 @@ from stratalog.errors import ErrorCode, Rejected
 async def handle(call: Call) -> Any:
     """A producer id of its own, always a new one: without a transactional id nobody can say whose an old one is."""
     body, reply = call.body, call.reply
+    if body.transactional_id == "":
+        return reply.InitProducerIdResponse(
+            error_code=ErrorCode.invalid_request, producer_id=-1, producer_epoch=-1
+        )
     if body.transactional_id is not None:
         return reply.InitProducerIdResponse(
             error_code=ErrorCode.coordinator_not_available, producer_id=-1, producer_epoch=-1

@@ -4,6 +4,7 @@ v1 one offset per partition. v2 isolation level. v4 leader epoch. v6 flexible. v
 local (-4, KIP-405). v9 latest tiered (-5, KIP-1005). v10 timeout of a remote look-up (KIP-1075).
 """
 
+from collections import Counter
 from typing import Any, Final
 
 from stratalog.broker.api import Api, Call
@@ -23,12 +24,26 @@ async def handle(call: Call) -> Any:
         topics=[
             reply.ListOffsetsTopicResponse(
                 name=topic.name,
-                partitions=[
-                    await _partition(call, topic.name, asked) for asked in topic.partitions
-                ],
+                partitions=await _partitions(call, topic),
             )
             for topic in call.body.topics
         ]
+    )
+
+
+async def _partitions(call: Call, topic: Any) -> list[Any]:
+    """One that is asked for twice is refused, and answered once."""
+    times = Counter(asked.partition_index for asked in topic.partitions)
+    return [
+        await _partition(call, topic.name, asked)
+        for asked in topic.partitions
+        if times[asked.partition_index] == 1
+    ] + [_refused(call, index, ErrorCode.invalid_request) for index in times if times[index] > 1]
+
+
+def _refused(call: Call, index: int, error: ErrorCode) -> Any:
+    return call.reply.ListOffsetsPartitionResponse(
+        partition_index=index, error_code=error, timestamp=-1, offset=-1, leader_epoch=-1
     )
 
 
@@ -39,9 +54,7 @@ async def _partition(call: Call, topic: str, asked: Any) -> Any:
         hosted.replica.check_leader(getattr(asked, "current_leader_epoch", -1))
         offset, timestamp = await _find(call, hosted, asked.timestamp)
     except Rejected as error:
-        return call.reply.ListOffsetsPartitionResponse(
-            partition_index=index, error_code=error.code, timestamp=-1, offset=-1, leader_epoch=-1
-        )
+        return _refused(call, index, error.code)
     return call.reply.ListOffsetsPartitionResponse(
         partition_index=index,
         error_code=ErrorCode.none,

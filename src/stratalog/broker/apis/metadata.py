@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from stratalog.broker.api import Api, Call
+from stratalog.broker.authorized import NOT_ASKED, OF_CLUSTER, OF_TOPIC
 from stratalog.errors import ErrorCode
 from stratalog.metadata.image import Topic
 
@@ -76,6 +77,9 @@ def _answer(
         topics=[
             _topic(call, name, topic_id, topic, errors or {}) for name, topic_id, topic in rows
         ],
+        cluster_authorized_operations=OF_CLUSTER
+        if getattr(call.body, "include_cluster_authorized_operations", False)
+        else NOT_ASKED,
         error_code=ErrorCode.none,
     )
 
@@ -113,6 +117,9 @@ def _topic(
             for index, partition in sorted(topic.partitions.items())
             for standing in (call.broker.standing(topic_id, index, partition),)
         ],
+        topic_authorized_operations=OF_TOPIC
+        if getattr(call.body, "include_topic_authorized_operations", False)
+        else NOT_ASKED,
     )
 
 

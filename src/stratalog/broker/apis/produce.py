@@ -61,12 +61,13 @@ async def _append_with_room(call: Call, request: ProduceRequest) -> Any:
 class _Part:
     """One partition of a request, called when its append is settled."""
 
-    __slots__ = ("_whole", "appended", "error", "index")
+    __slots__ = ("_whole", "appended", "error", "index", "log_start_offset")
 
     def __init__(self, whole: "_Produce", index: int) -> None:
         self._whole = whole
         self.index = index
         self.appended: Appended | None = None
+        self.log_start_offset = -1  # known once the log itself is asked
         self.error: Failure = None
 
     def __call__(self, error: Failure) -> None:
@@ -77,7 +78,10 @@ class _Part:
         error, appended = self.error, self.appended
         if isinstance(error, Rejected):
             return ProducedPartition(
-                self.index, error.code.value, error_message=error.message or None
+                self.index,
+                error.code.value,
+                log_start_offset=self.log_start_offset,
+                error_message=error.message or None,
             )
         assert appended is not None, "what is settled without an error was appended"
         return ProducedPartition(
@@ -134,6 +138,8 @@ def _append_all(call: Call, request: ProduceRequest) -> "asyncio.Future[Any]":
     now_ms = call.broker.clock.now_ms()
     whole = _Produce(request.acks)
     for topic in request.topics:
+        if not topic.partitions:
+            continue
         parts: list[_Part] = []
         whole.topics.append((topic, parts))
         for partition in topic.partitions:
@@ -169,6 +175,7 @@ def _append(
     _check_batch(headers, call.version)
     if acks == -1:
         broker.check_in_sync_replicas(hosted)
+    part.log_start_offset = hosted.log.log_start_offset
     recompression = broker.recompression
     if not recompression.is_wanted(hosted, headers[0]):
         part.appended = hosted.append(records, headers, now_ms, part)

@@ -1,0 +1,114 @@
+"""One node of Apache Kafka in a process of its own, for tests that hold us beside it.
+
+In: a directory and settings in Kafka's names, dots as double underscores. Out: the address of a node that serves, ended
+however the block ends. What cannot be had skips, as in `tools`. It never writes outside the directory.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from socket import create_connection, create_server
+from tempfile import TemporaryDirectory
+
+from tests.compat.tools import java_command, java_environment, java_tool
+
+START_TIMEOUT_S = 120
+STOP_TIMEOUT_S = 30
+
+
+def free_ports(count: int) -> list[int]:
+    """Different ports that nobody listened to a moment ago."""
+    with ExitStack() as stack:
+        opened = [stack.enter_context(create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [listener.getsockname()[1] for listener in opened]
+
+
+def properties(directory: Path, broker_port: int, settings: dict[str, str]) -> str:
+    """The node's file: broker and controller in one, internal topics of one replica."""
+    (controller_port,) = free_ports(1)
+    address = f"127.0.0.1:{broker_port}"
+    lines = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "listeners": f"PLAINTEXT://{address},CONTROLLER://127.0.0.1:{controller_port}",
+        "advertised.listeners": f"PLAINTEXT://{address}",
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller_port}",
+        "log.dirs": str(directory / "data"),
+        "offsets.topic.replication.factor": "1",
+        "offsets.topic.num.partitions": "3",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+        "group.initial.rebalance.delay.ms": "0",
+        **settings,
+    }
+    return "".join(f"{name}={value}\n" for name, value in lines.items())
+
+
+@contextmanager
+def apache_kafka(directory: Path, **settings: str) -> Iterator[str]:
+    """A running node; its address. Skips where Java or Kafka cannot be had; AssertionError where it does not start."""
+    (port,) = free_ports(1)
+    named = {name.replace("__", "."): value for name, value in settings.items()}
+    file = directory / "server.properties"
+    file.write_text(properties(directory, port, named))
+    storage = "kafka.tools.StorageTool"
+    cluster_id = java_tool(storage, "random-uuid").stdout.split()[-1]
+    done = java_tool(storage, "format", "-t", cluster_id, "-c", str(file), "--standalone")
+    assert done.returncode == 0, done.stdout + done.stderr
+    output = directory / "kafka.out"
+    with output.open("wb") as out:
+        process = subprocess.Popen(
+            java_command("kafka.Kafka", str(file), heap="512m"),
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            env=java_environment(),
+        )
+        try:
+            wait_until_open(port, process, output)
+            yield f"127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(STOP_TIMEOUT_S)
+
+
+def wait_until_open(port: int, process: subprocess.Popen[bytes], output: Path) -> None:
+    """Until the node listens, which it does once it serves."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while True:
+        assert process.poll() is None, output.read_text(errors="replace")[-2000:]
+        assert time.monotonic() < deadline, f"not there: {output.read_text()[-2000:]}"
+        try:
+            create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return
+
+
+def main() -> None:
+    """Run a node until the input ends: what a suite's results for Apache Kafka are taken from."""
+    parser = ArgumentParser(prog="python -m tests.compat.apache_kafka")
+    parser.add_argument("settings", nargs="*", help="NAME=VALUE of Kafka's settings")
+    chosen = [setting.partition("=") for setting in parser.parse_args().settings]
+    with TemporaryDirectory(prefix="stratalog-kafka-") as scratch:
+        named = {name.replace(".", "__"): value for name, _, value in chosen}
+        with apache_kafka(Path(scratch), **named) as address:
+            print(json.dumps({"bootstrap": address}), flush=True)
+            sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,288 @@
+"""The same requests to two brokers, their answers made comparable.
+
+In: an address, and requests as names and plain values. Out: a trace, one entry for each answer, in which what must
+differ between two clusters (ids, addresses, times, the wording of messages) is replaced by what it stands for. It never
+judges: `differences` only tells where two traces part.
+
+Each request goes out in a version that both brokers have: the newest less `depth`, so that a few depths cover them all.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+from itertools import count, zip_longest
+from socket import create_connection
+from typing import Any
+from uuid import UUID
+
+from stratalog.ports import Buffer
+from stratalog.wire.apis import APIS, PRODUCE
+from stratalog.wire.batch import scan
+from stratalog.wire.construct import body_class
+from stratalog.wire.fields import FieldShape, shape
+from stratalog.wire.messages import decode_response, encode_request, request
+from stratalog.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+from stratalog.wire.records import read_records
+
+TIMEOUT_S = 30
+KEYS = {"".join(word.title() for word in api.name.split("_")): api for api in APIS.values()}
+NO_ID = UUID(int=0)
+Versions = Mapping[int, tuple[int, int]]
+
+# Field name -> what stands for its value where it is set.
+STANDS_FOR = {
+    "host": "a host",
+    "port": "a port",
+    "cluster_id": "an id",
+    "documentation": "a text",
+    "log_dir": "a directory",
+    "throttle_time": "a time",
+    "throttle_time_ms": "a time",
+    "total_bytes": "bytes",
+    "usable_bytes": "bytes",
+}
+# Each broker's own: whether and how it words an error; empty and null say the same of aborted transactions.
+LEFT_OUT = {"error_message", "aborted"}
+# What says which is which in a list that has no order of its own.
+TOLD_BY = (
+    "name",
+    "topic",
+    "topic_name",
+    "member_id",
+    "group_id",
+    "partition_index",
+    "resource_name",
+)
+_MEMBER = re.compile(r"^(.*)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
+
+
+@dataclass
+class Connection:
+    """One connection. `send` and `receive` apart let a request wait while others are asked."""
+
+    broker: "Broker"
+    host: str
+    port: int
+    client_id: str = "story"
+
+    def __post_init__(self) -> None:
+        self.socket = create_connection((self.host, self.port), timeout=TIMEOUT_S)
+        self.stream = self.socket.makefile("rb")
+        self.correlation = count(1)
+        self.waiting: list[tuple[str, int, int]] = []
+
+    def send(self, api: str, **values: Any) -> None:
+        """Send one request; versions lack what they do not know."""
+        key = KEYS[api].key
+        version = self.broker.version(key)
+        body = (
+            _produce(values)
+            if key == PRODUCE
+            else build(body_class(key, version, "request"), values, key, version)
+        )
+        pieces = encode_request(key, version, next(self.correlation), self.client_id, body)
+        self.socket.sendall(b"".join(bytes(piece) for piece in pieces))
+        self.waiting.append((api, key, version))
+
+    def receive(self, *, told: bool = True) -> Any:
+        """The next answer; it goes into the trace unless `told` is False."""
+        api, key, version = self.waiting.pop(0)
+        size = self.stream.read(4)
+        assert len(size) == 4, f"{api} v{version}: the connection was closed"
+        frame = self.stream.read(int.from_bytes(size, "big"))
+        _, body = decode_response(key, version, memoryview(frame))
+        if told:
+            self.broker.tell(f"{api}", body)
+        return body
+
+    def ask(self, api: str, **values: Any) -> Any:
+        """One request and its answer."""
+        self.send(api, **values)
+        return self.receive()
+
+    def close(self) -> None:
+        self.stream.close()
+        self.socket.close()
+
+
+@dataclass
+class Broker:
+    """One of the two: `prefix` keeps the names of one pass apart from those of the next."""
+
+    address: str
+    prefix: str
+    common: Versions = field(default_factory=dict)
+    depth: int = 0
+    trace: list[tuple[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.connections: list[Connection] = []
+        self.names: dict[UUID, str] = {}
+
+    def version(self, key: int) -> int:
+        oldest, newest = self.common.get(key, (0, 0))
+        return max(oldest, newest - self.depth)
+
+    def connect(self, client_id: str = "story") -> Connection:
+        host, _, port = self.address.rpartition(":")
+        self.connections.append(Connection(self, host, int(port), client_id))
+        return self.connections[-1]
+
+    def close(self) -> None:
+        for connection in self.connections:
+            connection.close()
+        self.connections.clear()
+
+    def name(self, text: str) -> str:
+        """`text` as this pass's own name for a topic or group."""
+        return f"{self.prefix}{text}"
+
+    def note_id(self, topic_id: UUID, name: str) -> None:
+        """Show this id as `name` from now on."""
+        self.names[topic_id] = name
+
+    def tell(self, label: str, body: Any) -> None:
+        self.trace.append((label, self.plain(body, "")))
+
+    def plain(self, value: Any, name: str) -> Any:
+        """`value` of the field `name`, comparable."""
+        if name in STANDS_FOR:
+            unset = value is None or value in ("", -1)
+            return value if unset and name != "throttle_time" else STANDS_FOR[name]
+        if name == "records":
+            return records(value)
+        if name in ("session_id", "producer_id"):
+            return "an id" if value > 0 or (value == 0 and name == "producer_id") else value
+        if is_dataclass(value):
+            names = [one.name for one in fields(value) if one.name not in LEFT_OUT]
+            return {one: self.plain(getattr(value, one), one) for one in names}
+        if isinstance(value, tuple) and hasattr(value, "_asdict"):
+            return {key: self.plain(one, key) for key, one in value._asdict().items()}
+        if isinstance(value, (tuple, list)):
+            return self.entries([self.plain(one, "") for one in value])
+        return self.scalar(value)
+
+    def entries(self, found: list[Any]) -> Any:
+        """A list as it is, or by name where its entries have one that says which is which: order is no promise."""
+        if found and all(isinstance(one, dict) for one in found):
+            for name in TOLD_BY:
+                keys = [one.get(name) for one in found]
+                if None not in keys and len(set(keys)) == len(keys):
+                    return dict(zip(keys, found, strict=True))
+        return found
+
+    def scalar(self, value: Any) -> Any:
+        match value:
+            case Enum():
+                return value.name
+            case UUID():
+                return "no id" if value == NO_ID else self.names.get(value, "an id")
+            case timedelta():
+                return value // timedelta(milliseconds=1)
+            case datetime():
+                return "a time"
+            case bytes() | memoryview() | bytearray():
+                return bytes(value)
+            case str():
+                named = value.replace(self.prefix, "") if self.prefix else value
+                member = _MEMBER.match(named)
+                return f"{member[1]}-ID" if member else named
+            case _:
+                return value
+
+
+def records(value: Buffer | Sequence[Buffer] | None) -> Any:
+    """The records of fetched batches: offset, key, value, headers; batches' epochs and producers beside them."""
+    whole = (
+        b""
+        if value is None
+        else bytes(value)
+        if not isinstance(value, (tuple, list))
+        else b"".join(map(bytes, value))
+    )
+    found = []
+    for position, header in scan(whole):
+        batch = memoryview(whole)[position : position + header.size]
+        kept = [(one.offset, one.key, one.value, one.headers) for one in read_records(batch)]
+        found.append(
+            {"epoch": header.leader_epoch, "attributes": header.attributes, "records": kept}
+        )
+    return found
+
+
+def build(cls: type[Any], values: Mapping[str, Any], key: int, version: int) -> Any:
+    """A request's body from plain values: what is left out is zero, empty or null, what a version lacks is dropped."""
+    given: dict[str, Any] = dict(values)
+    shapes = {one.name: one for one in map(shape, fields(cls))}
+    for name, one in shapes.items():
+        if name not in given:
+            if one.default.__class__.__name__ == "_MISSING_TYPE":
+                given[name] = zero(one)
+        elif one.item is not None and given[name] is not None:
+            nested = [
+                build(one.item, inner, key, version)
+                for inner in (given[name] if one.is_array else [given[name]])
+            ]
+            given[name] = nested if one.is_array else nested[0]
+    for name in set(given) - set(shapes):
+        given[name] = None
+    return getattr(request(key, version), cls.__name__)(**given)
+
+
+def zero(one: FieldShape) -> Any:
+    """What a field holds that nobody speaks of."""
+    if one.is_array:
+        return None if one.is_nullable else ()
+    if one.is_nullable:
+        return None
+    return {"string": "", "bytes": b"", "bool": False, "uuid": NO_ID}.get(one.kafka_type, 0)
+
+
+def _produce(values: Mapping[str, Any]) -> ProduceRequest:
+    topics = [
+        ProduceTopic(
+            one.get("name", ""),
+            one.get("topic_id"),
+            [
+                ProducePartition(index, memoryview(batch) if batch is not None else None)
+                for index, batch in one["partitions"]
+            ],
+        )
+        for one in values["topics"]
+    ]
+    return ProduceRequest(values.get("transactional_id"), values.get("acks", -1), 10_000, topics)
+
+
+def api_versions(address: str) -> dict[int, tuple[int, int]]:
+    """What a broker says it serves: key -> oldest and newest version."""
+    broker = Broker(address, "")
+    try:
+        answer = broker.connect().ask("ApiVersions")
+    finally:
+        broker.close()
+    return {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
+
+
+def in_common(ours: Versions, theirs: Versions) -> dict[int, tuple[int, int]]:
+    """The versions that both serve and that exist as schemas."""
+    found = {}
+    for key in ours.keys() & theirs.keys():
+        oldest = max(ours[key][0], theirs[key][0], APIS[key].oldest)
+        newest = min(ours[key][1], theirs[key][1], APIS[key].newest)
+        if oldest <= newest:
+            found[key] = (oldest, newest)
+    return found
+
+
+def differences(left: Any, right: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Where two traces part: path, left's value, right's."""
+    if isinstance(left, dict) and isinstance(right, dict):
+        for key in [*left, *(right.keys() - left.keys())]:
+            yield from differences(left.get(key), right.get(key), f"{path}.{key}")
+    elif isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
+        for index, (one, other) in enumerate(zip_longest(left, right)):
+            yield from differences(one, other, f"{path}[{index}]")
+    elif left != right:
+        yield path, left, right

@@ -1,0 +1,352 @@
+"""What both brokers are asked, as short stories.
+
+In: a `Broker` to tell it to. Out: its trace. A story names its topics and groups through `broker.name`, so that each
+pass has its own; it checks nothing, and never relies on an answer but for ids that later requests must name.
+"""
+
+from collections.abc import Callable
+from time import time
+from typing import Any
+from uuid import UUID
+
+from tests.compat.differential import Broker, Connection
+
+Story = Callable[[Broker], None]
+STORIES: list[Story] = []
+TIMESTAMP_MS = int(time() * 1000)
+"""Both are told the same, and neither may end it for its age."""
+GONE = UUID(int=77)
+TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
+SET, DELETE, APPEND, SUBTRACT = range(4)
+
+
+def story(function: Story) -> Story:
+    STORIES.append(function)
+    return function
+
+
+def topic(connection: Connection, name: str, partitions: int = 1, **configs: str) -> UUID | None:
+    """A topic of this pass; its id, which the trace calls by its name."""
+    broker = connection.broker
+    full = broker.name(name)
+    settings = [{"name": key.replace("__", "."), "value": value} for key, value in configs.items()]
+    connection.send(
+        "CreateTopics",
+        topics=[
+            {
+                "name": full,
+                "num_partitions": partitions,
+                "replication_factor": 1,
+                "configs": settings,
+            }
+        ],
+        timeout=10_000,
+    )
+    connection.receive(told=False)
+    depth, broker.depth = broker.depth, 0
+    connection.send("Metadata", topics=[{"name": full, "topic_id": UUID(int=0)}])
+    (found,) = connection.receive(told=False).topics
+    broker.note_id(found.topic_id, name)
+    for _ in range(200):  # Until its leader leads: Kafka answers the creation before.
+        asked = {"partition_index": partitions - 1, "current_leader_epoch": -1, "timestamp": -1}
+        connection.send(
+            "ListOffsets", replica_id=-1, topics=[{"name": full, "partitions": [asked]}]
+        )
+        if connection.receive(told=False).topics[0].partitions[0].error_code.name == "none":
+            break
+    broker.depth = depth
+    return found.topic_id
+
+
+# --- topics ---
+
+
+@story
+def topics_are_created(broker: Broker) -> None:
+    ask = broker.connect()
+
+    def create(
+        name: str,
+        partitions: int = 1,
+        replicas: int = 1,
+        assignments: Any = (),
+        configs: Any = (),
+        **more: Any,
+    ) -> None:
+        asked = {
+            "name": name if more.get("raw") else broker.name(name),
+            "num_partitions": partitions,
+            "replication_factor": replicas,
+            "assignments": [{"partition_index": i, "broker_ids": b} for i, b in assignments],
+            "configs": [{"name": n, "value": v} for n, v in configs],
+        }
+        ask.ask(
+            "CreateTopics",
+            topics=[asked] * more.get("times", 1),
+            timeout=10_000,
+            validate_only=more.get("validate", False),
+        )
+
+    create("one")
+    create("one")
+    create("checked", validate=True)
+    create("one", validate=True)
+    create("none", partitions=0)
+    create("minus", partitions=-2)
+    create("wide", replicas=3)
+    create("thin", replicas=0)
+    create("", raw=True)
+    create(".", raw=True)
+    create("..", raw=True)
+    create("a/b", raw=True)
+    create("x" * 250, raw=True)
+    create("given", -1, -1, [(0, [1]), (1, [1])])
+    create("both", 2, 1, [(0, [1])])
+    create("gap", -1, -1, [(1, [1])])
+    create("stranger", -1, -1, [(0, [9])])
+    create("doubled", -1, -1, [(0, [1, 1])])
+    create("nobody", -1, -1, [(0, [])])
+    create(
+        "tuned", configs=[("retention.ms", "1000"), ("cleanup.policy", "compact")], validate=True
+    )
+    create("odd", configs=[("no.such.setting", "1")])
+    create("wrong", configs=[("retention.ms", "soon")])
+    create("below", configs=[("segment.bytes", "1")])
+    create("policy", configs=[("cleanup.policy", "shred")])
+    create("twice", times=2)
+    create("in_sync", configs=[("min.insync.replicas", "2")], validate=True)
+    ask.ask("CreateTopics", topics=[], timeout=1000)
+
+
+@story
+def topics_whose_names_collide(broker: Broker) -> None:
+    ask = broker.connect()
+    for name in ("a.b", "a_b"):
+        ask.ask(
+            "CreateTopics",
+            topics=[{"name": broker.name(name), "num_partitions": 1, "replication_factor": 1}],
+            timeout=10_000,
+        )
+
+
+@story
+def topics_are_told(broker: Broker) -> None:
+    ask = broker.connect()
+    topic_id = topic(ask, "told", 2)
+    none = UUID(int=0)
+    for name, one in (
+        (broker.name("told"), none),
+        (broker.name("absent"), none),
+        ("a/b", none),
+        ("", none),
+        (None, topic_id),
+        (None, GONE),
+    ):
+        if name is not None or broker.version(3) >= 12:
+            ask.ask(
+                "Metadata",
+                topics=[{"name": name, "topic_id": one}],
+                allow_auto_topic_creation=False,
+            )
+    ask.ask("Metadata", topics=[], allow_auto_topic_creation=False)
+    named = [{"name": broker.name("told"), "topic_id": none}]
+    ask.ask(
+        "Metadata",
+        topics=named,
+        include_topic_authorized_operations=True,
+        include_cluster_authorized_operations=True,
+    )
+    ask.ask(
+        "DescribeTopicPartitions",
+        topics=[{"name": broker.name("told")}, {"name": broker.name("absent")}],
+        response_partition_limit=2000,
+    )
+    ask.ask(
+        "DescribeTopicPartitions",
+        topics=[{"name": broker.name("told")}],
+        response_partition_limit=1,
+    )
+    ask.ask(
+        "DescribeTopicPartitions",
+        topics=[{"name": broker.name("told")}],
+        response_partition_limit=1,
+        cursor={"topic_name": broker.name("told"), "partition_index": 1},
+    )
+    ask.ask(
+        "DescribeTopicPartitions",
+        topics=[{"name": broker.name("told")}],
+        response_partition_limit=10,
+        cursor={"topic_name": broker.name("told"), "partition_index": -1},
+    )
+    ask.ask("DescribeTopicPartitions", topics=[{"name": "a/b"}], response_partition_limit=10)
+
+
+@story
+def topics_are_created_on_first_use(broker: Broker) -> None:
+    ask = broker.connect()
+    auto = {"name": broker.name("auto"), "topic_id": UUID(int=0)}
+    ask.ask("Metadata", topics=[auto], allow_auto_topic_creation=False)
+    ask.send("Metadata", topics=[auto], allow_auto_topic_creation=True)
+    ask.receive(told=False)
+    ask.ask(
+        "Metadata",
+        topics=[{"name": "no/good", "topic_id": UUID(int=0)}],
+        allow_auto_topic_creation=True,
+    )
+
+
+@story
+def topics_grow(broker: Broker) -> None:
+    ask = broker.connect()
+    topic(ask, "grows", 2)
+
+    def grow(name: str, count: int, assignments: Any = None, **more: Any) -> None:
+        asked = {"name": broker.name(name), "count": count, "assignments": assignments}
+        ask.ask(
+            "CreatePartitions",
+            topics=[asked] * more.get("times", 1),
+            timeout=10_000,
+            validate_only=more.get("validate", False),
+        )
+
+    grow("grows", 3, validate=True)
+    grow("grows", 3)
+    grow("grows", 3)
+    grow("grows", 2)
+    grow("grows", 0)
+    grow("grows", -1)
+    grow("absent", 3)
+    grow("grows", 4, [{"broker_ids": [1]}])
+    grow("grows", 5, [{"broker_ids": [9]}])
+    grow("grows", 5, [{"broker_ids": [1]}, {"broker_ids": [1]}])
+    grow("grows", 5, [])
+    grow("grows", 6, [{"broker_ids": [1, 1]}, {"broker_ids": [1]}])
+    grow("grows", 7, times=2)
+
+
+@story
+def topics_are_deleted(broker: Broker) -> None:
+    ask = broker.connect()
+    by_id = topic(ask, "by_id")
+    topic(ask, "by_name")
+
+    def delete(*names: str, ids: Any = ()) -> None:
+        full = [broker.name(name) for name in names]
+        topics = [{"name": name, "topic_id": UUID(int=0)} for name in full] + [
+            {"name": None, "topic_id": one} for one in ids
+        ]
+        ask.ask("DeleteTopics", topics=topics, topic_names=full, timeout=10_000)
+
+    delete("by_name")
+    delete("by_name")
+    delete("absent", "absent")
+    if broker.version(20) >= 6:
+        delete(ids=[by_id])
+        delete(ids=[by_id])
+        delete(ids=[GONE])
+        topic_id = topic(ask, "both")
+        ask.ask(
+            "DeleteTopics",
+            topics=[{"name": broker.name("both"), "topic_id": topic_id}],
+            timeout=10_000,
+        )
+        delete("both", ids=[topic_id])
+        delete("both", ids=[topic_id])
+    ask.ask("DeleteTopics", topics=[], topic_names=[], timeout=10_000)
+
+
+# --- settings ---
+
+
+def configs(*entries: tuple[str, str | None, int]) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "value": value, "config_operation": operation}
+        for name, value, operation in entries
+    ]
+
+
+@story
+def settings_are_changed(broker: Broker) -> None:
+    ask = broker.connect()
+    topic(ask, "set", retention__ms="5000")
+
+    def alter(
+        *entries: tuple[str, str | None, int],
+        kind: int = TOPIC_RESOURCE,
+        name: str = "set",
+        **more: Any,
+    ) -> None:
+        full = broker.name(name) if kind == TOPIC_RESOURCE else name
+        resource = {"resource_type": kind, "resource_name": full, "configs": configs(*entries)}
+        ask.ask(
+            "IncrementalAlterConfigs",
+            resources=[resource] * more.get("times", 1),
+            validate_only=more.get("validate", False),
+        )
+
+    alter(("retention.ms", "7000", SET))
+    alter(("retention.ms", "8000", SET), validate=True)
+    alter(("retention.ms", "x", SET))
+    alter(("retention.ms", None, SET))
+    alter(("retention.ms", None, DELETE))
+    alter(("no.such.setting", "1", SET))
+    alter(("no.such.setting", None, DELETE))
+    alter(("cleanup.policy", "compact", APPEND))
+    alter(("cleanup.policy", "compact", APPEND))
+    alter(("cleanup.policy", "delete", SUBTRACT))
+    alter(("retention.ms", "1", APPEND))
+    alter(("retention.ms", "1", SET), ("retention.ms", "2", SET))
+    alter(("retention.ms", "1", 9))
+    alter(("retention.ms", "1", SET), name="absent")
+    alter(("retention.ms", "1", SET), times=2)
+    alter(("retention.ms", "1", SET), kind=3)
+    alter(("log.retention.ms", "9000000", SET), kind=BROKER_RESOURCE, name="1", validate=True)
+    alter(("log.retention.ms", "9000000", SET), kind=BROKER_RESOURCE, name="", validate=True)
+    alter(("log.dirs", "/x", SET), kind=BROKER_RESOURCE, name="1")
+    alter(("log.retention.ms", "x", SET), kind=BROKER_RESOURCE, name="1")
+    alter(("log.retention.ms", "1", SET), kind=BROKER_RESOURCE, name="9")
+    alter(("log.retention.ms", "1", SET), kind=BROKER_RESOURCE, name="me")
+    alter()
+    ask.ask("IncrementalAlterConfigs", resources=[])
+    for value in ("6000", "x", None):
+        resource = {
+            "resource_type": 2,
+            "resource_name": broker.name("set"),
+            "configs": [{"name": "retention.ms", "value": value}],
+        }
+        ask.ask("AlterConfigs", resources=[resource])
+    for name in ("set", "absent"):
+        ask.ask(
+            "AlterConfigs",
+            resources=[{"resource_type": 2, "resource_name": broker.name(name), "configs": []}],
+        )
+
+
+@story
+def settings_are_told(broker: Broker) -> None:
+    ask = broker.connect()
+    topic(ask, "described", retention__ms="5000", cleanup__policy="compact", flush__ms="9")
+
+    def describe(kind: int, name: str, *keys: str, every: bool = False) -> None:
+        resource = {
+            "resource_type": kind,
+            "resource_name": name,
+            "configuration_keys": None if every else list(keys),
+        }
+        ask.ask("DescribeConfigs", resources=[resource], include_synonyms=True)
+
+    name = broker.name("described")
+    describe(2, name, "retention.ms")
+    describe(2, name, "cleanup.policy", "segment.bytes")
+    describe(2, name, "no.such.setting")
+    describe(2, name)
+    describe(2, broker.name("absent"), "retention.ms")
+    describe(2, "a/b", "retention.ms")
+    describe(4, "1", "log.retention.hours", "num.io.threads")
+    describe(4, "", "log.retention.ms")
+    describe(4, "9", "log.retention.ms")
+    describe(4, "me", "log.retention.ms")
+    describe(3, "x")
+    describe(2, name, every=True)
+    ask.ask("DescribeConfigs", resources=[])
+    ask.ask("ListConfigResources", resource_types=[99])

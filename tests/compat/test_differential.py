@@ -1,0 +1,118 @@
+"""Goal: whatever a client asks, it cannot tell us from Apache Kafka.
+
+Method: the same stories told to both, in every version that both serve; the traces must be equal but for what is
+excused below, with the reason. An excuse that excuses nothing any more fails too.
+"""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from tests.broker_process import broker_process
+from tests.compat.apache_kafka import apache_kafka
+from tests.compat.differential import Broker, Versions, api_versions, differences, in_common
+from tests.compat.differential_groups import GROUP_STORIES
+from tests.compat.differential_records import RECORD_STORIES
+from tests.compat.differential_stories import STORIES, Story
+
+SETTINGS = {"group__min__session__timeout__ms": "100", "num__partitions": "4"}
+# Newest versions less this many: the longest range of versions in common is that of Metadata.
+EVERY_DEPTH = range(14)
+
+# Where a difference may be -> why.
+EXCUSED = {
+    r".*\.configs\.tier\.max\.lag\.ms": "a setting of ours",
+    r".*\.min\.insync\.replicas\.(config_source|synonyms.*)": "Kafka sets it as eligible leader replicas are enabled",
+    r"settings_are_changed#12 .*error_code": "Kafka fails with UNKNOWN_SERVER_ERROR where an operation does not exist",
+    r"settings_are_changed#14 .*": "Kafka answers a resource that is named twice twice",
+    r"settings_are_told#6 .*num\.io\.threads": "there are no such threads here",
+    r"the_cluster_is_told#6 DescribeQuorum\.nodes\[0\].*": "Kafka tells no addresses beside an error",
+    r"producers_are_idempotent#2[34] .*": "a producer id without epoch or sequence: refused before the log is asked",
+    r"producers_are_idempotent#26 .*(high_watermark|last_stable_offset|records\[14\].*)": "the same: Kafka took one",
+    r"producers_are_idempotent#27 .*offset": "the same",
+}
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, Versions]]:
+    """Our address, Kafka's, and the versions in common."""
+    settings = {**SETTINGS, "tier__url": "", "log__retention__check__interval__ms": "300000"}
+    with (
+        apache_kafka(tmp_path_factory.mktemp("kafka"), **SETTINGS) as theirs,
+        broker_process(tmp_path_factory.mktemp("ours"), **settings) as ours,
+    ):
+        common = in_common(api_versions(ours.address), api_versions(theirs))
+        yield ours.address, theirs, common
+
+
+def parted(both: tuple[str, str, Versions], story: Story, depth: int) -> list[str]:
+    """Where the two traces of one story part, each place once."""
+    *addresses, common = both
+    traces = []
+    for address in addresses:
+        broker = Broker(address, f"{depth}-", common, depth)
+        try:
+            story(broker)
+        finally:
+            broker.close()
+        traces.append(broker.trace)
+    ours, theirs = traces
+    found = []
+    for step, ((label, one), (_, other)) in enumerate(zip(ours, theirs, strict=True)):
+        for path, mine, kafkas in differences(one, other):
+            found.append(
+                f"{story.__name__}#{step} {label}{path}: ours {mine!r}, Kafka's {kafkas!r}"
+            )
+    return found
+
+
+def judged(found: list[str]) -> tuple[list[str], set[str]]:
+    """What nothing excuses, and the excuses that were needed."""
+    used = set()
+    left = []
+    for one in found:
+        excuses = {pattern for pattern in EXCUSED if re.fullmatch(pattern, one.split(": ours ")[0])}
+        used |= excuses
+        if not excuses:
+            left.append(one)
+    return left, used
+
+
+@pytest.mark.serial
+@pytest.mark.timeout(300)
+def test_the_newest_versions_answer_as_kafka_does(both: tuple[str, str, Versions]) -> None:
+    found = [
+        one
+        for story in (*STORIES, *RECORD_STORIES, *GROUP_STORIES)
+        for one in parted(both, story, 0)
+    ]
+    left, used = judged(found)
+    assert left == []
+    assert used == set(EXCUSED), "an excuse that nothing needs any more"
+
+
+@pytest.mark.big
+@pytest.mark.serial
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("depth", EVERY_DEPTH[1:])
+def test_older_versions_answer_as_kafka_does(both: tuple[str, str, Versions], depth: int) -> None:
+    found = [
+        one
+        for story in (*STORIES, *RECORD_STORIES, *GROUP_STORIES)
+        for one in parted(both, story, depth)
+    ]
+    left, _ = judged(found)
+    assert left == []
+
+
+def test_a_difference_is_told() -> None:
+    found = list(differences({"a": [1, {"b": 2}]}, {"a": [1, {"b": 3, "c": 4}], "d": 5}))
+    assert found == [(".a[1].b", 2, 3), (".a[1].c", None, 4), (".d", None, 5)]
+    left, used = judged(
+        [
+            "x#0 Produce.configs.tier.max.lag.ms: ours 1, Kafka's 2",
+            "x#0 Produce.y: ours 1, Kafka's 2",
+        ]
+    )
+    assert left == ["x#0 Produce.y: ours 1, Kafka's 2"]
+    assert used == {r".*\.configs\.tier\.max\.lag\.ms"}
