@@ -186,7 +186,7 @@ class Broker:
             case bytes() | memoryview() | bytearray():
                 return bytes(value)
             case str():
-                named = value.replace(self.prefix, "") if self.prefix else value
+                named = value.removeprefix(self.prefix)
                 member = _MEMBER.match(named)
                 return f"{member[1]}-ID" if member else named
             case _:

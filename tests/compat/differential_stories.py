@@ -9,7 +9,7 @@ from time import time
 from typing import Any
 from uuid import UUID
 
-from tests.compat.differential import Broker, Connection
+from tests.compat.differential import NO_ID, Broker, Connection
 
 Story = Callable[[Broker], None]
 STORIES: list[Story] = []
@@ -44,16 +44,17 @@ def topic(connection: Connection, name: str, partitions: int = 1, **configs: str
     )
     connection.receive(told=False)
     depth, broker.depth = broker.depth, 0
-    connection.send("Metadata", topics=[{"name": full, "topic_id": UUID(int=0)}])
-    (found,) = connection.receive(told=False).topics
-    broker.note_id(found.topic_id, name)
-    for _ in range(200):  # Until its leader leads: Kafka answers the creation before.
+    for _ in range(500):  # Until it is known and led: Kafka answers the creation before.
+        connection.send("Metadata", topics=[{"name": full, "topic_id": NO_ID}])
+        (found,) = connection.receive(told=False).topics
         asked = {"partition_index": partitions - 1, "current_leader_epoch": -1, "timestamp": -1}
         connection.send(
             "ListOffsets", replica_id=-1, topics=[{"name": full, "partitions": [asked]}]
         )
-        if connection.receive(told=False).topics[0].partitions[0].error_code.name == "none":
+        (led,) = connection.receive(told=False).topics
+        if led.partitions[0].error_code.name == found.error_code.name == "none":
             break
+    broker.note_id(found.topic_id, name)
     broker.depth = depth
     return found.topic_id
 
@@ -133,7 +134,7 @@ def topics_whose_names_collide(broker: Broker) -> None:
 def topics_are_told(broker: Broker) -> None:
     ask = broker.connect()
     topic_id = topic(ask, "told", 2)
-    none = UUID(int=0)
+    none = NO_ID
     for name, one in (
         (broker.name("told"), none),
         (broker.name("absent"), none),
@@ -184,13 +185,13 @@ def topics_are_told(broker: Broker) -> None:
 @story
 def topics_are_created_on_first_use(broker: Broker) -> None:
     ask = broker.connect()
-    auto = {"name": broker.name("auto"), "topic_id": UUID(int=0)}
+    auto = {"name": broker.name("auto"), "topic_id": NO_ID}
     ask.ask("Metadata", topics=[auto], allow_auto_topic_creation=False)
     ask.send("Metadata", topics=[auto], allow_auto_topic_creation=True)
     ask.receive(told=False)
     ask.ask(
         "Metadata",
-        topics=[{"name": "no/good", "topic_id": UUID(int=0)}],
+        topics=[{"name": "no/good", "topic_id": NO_ID}],
         allow_auto_topic_creation=True,
     )
 
@@ -232,7 +233,7 @@ def topics_are_deleted(broker: Broker) -> None:
 
     def delete(*names: str, ids: Any = ()) -> None:
         full = [broker.name(name) for name in names]
-        topics = [{"name": name, "topic_id": UUID(int=0)} for name in full] + [
+        topics = [{"name": name, "topic_id": NO_ID} for name in full] + [
             {"name": None, "topic_id": one} for one in ids
         ]
         ask.ask("DeleteTopics", topics=topics, topic_names=full, timeout=10_000)
