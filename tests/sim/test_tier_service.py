@@ -220,6 +220,29 @@ def test_retention_in_the_bucket_moves_the_start_and_a_crash_does_not_bring_it_b
     tell(story)
 
 
+def test_the_start_that_only_the_manifest_beside_the_log_knows_survives_a_crash() -> None:
+    """No checkpoint was written since the bucket's retention moved the start, and the bucket cannot be asked."""
+
+    async def story(tale: Tale) -> None:
+        tale.machine.settings["log.flush.offset.checkpoint.interval.ms"] = "3600000"
+        await tale.start()
+        await tale.create(retention_bytes="400")
+        await tale.write(count=20)
+        await asyncio.sleep(10)
+        log = tale.machine.partition("t").log
+        start, tiered_end = log.log_start_offset, log.tiered_end
+        assert 0 < start < tiered_end
+        await tale.machine.kill()
+        tale.store.down = True
+        await tale.start()
+        log = tale.machine.partition("t").log
+        assert (log.log_start_offset, log.tiered_end) == (start, tiered_end)
+        tale.store.down = False
+        await tale.machine.stop()
+
+    tell(story)
+
+
 def test_another_clusters_bucket_is_refused_at_the_start_and_later() -> None:
     async def story(tale: Tale) -> None:
         claim_bucket(tale.store, "AnotherClusterAltogeth", START_MS)

@@ -35,16 +35,16 @@ class StallingDisk(SimDisk):
         super().__init__()
         self.open = threading.Event()
         self.open.set()
-        self.before = lambda _operation, _path: self._wait()
+        self.before = lambda _operation, _path: self.wait()
 
     def read(self, path: str, position: int, size: int) -> bytes:
-        self._wait()
+        self.wait()
         return super().read(path, position, size)
 
     def try_read(self, path: str, position: int, size: int) -> bytes | None:
         return None
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
         assert self.open.wait(TIMEOUT_S)
 
 
@@ -130,6 +130,39 @@ def test_a_failed_write_takes_the_directory_offline_and_tells_once() -> None:
         with pytest.raises(Rejected):
             directory.read("log", 0, 4)
         assert told == [("d", 5)]
+        await directory.close()
+
+    run(main)
+
+
+def test_nothing_is_written_after_a_write_that_failed_though_the_drive_is_well_again() -> None:
+    """Also not what was queued before anybody knew, in the same burst or in one behind it."""
+
+    async def main() -> None:
+        disk = StallingDisk()
+        directory = LogDirectory("d", disk, SystemWorkers())
+        failures = [OSError(5, "Input/output error")]
+
+        def fail_once(_operation: str, _path: str) -> None:
+            disk.wait()
+            if failures:
+                raise failures.pop()
+
+        disk.before = fail_once
+        with stalled(disk):
+            writes = [directory.write([Append("first", 0, (b"lost",))])]
+            writes.append(directory.write([Append("same burst", 0, (b"behind it",))]))
+            for _ in range(5):
+                await asyncio.sleep(0)  # the writing thread has both, and waits for the drive
+            writes += [
+                directory.write([Append(f"next {number}", 0, (b"behind it",))])
+                for number in range(200)
+            ]
+        for write in writes:
+            with pytest.raises(Rejected):
+                await write
+        assert not failures
+        assert disk.list("") == []
         await directory.close()
 
     run(main)
