@@ -159,7 +159,8 @@ class Broker:
             names = [one.name for one in fields(value) if one.name not in LEFT_OUT]
             return {one: self.plain(getattr(value, one), one) for one in names}
         if isinstance(value, tuple) and hasattr(value, "_asdict"):
-            return {key: self.plain(one, key) for key, one in value._asdict().items()}
+            named = value._asdict().items()
+            return {key: self.plain(one, key) for key, one in named if key not in LEFT_OUT}
         if isinstance(value, (tuple, list)):
             return self.entries([self.plain(one, "") for one in value])
         return self.scalar(value)
