@@ -4,6 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# A slow machine is no failure: no test is judged by the wall clock.
+settings.register_profile("stratalog", deadline=None)
+settings.load_profile("stratalog")
 
 # Tests start children of their own; none of them may take a setting from the caller's environment.
 for variable in [name for name in os.environ if name.startswith(("STRATA_", "KAFKA_"))]:

@@ -8,30 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stratalog.cli.terminal import Json, note, run, show, show_json
+from stratalog.cli.bucket import Url, opened, progress_of, report
+from stratalog.cli.terminal import Json, note, show, show_json
+from stratalog.cli.tier_check import check
+from stratalog.cli.tier_export import export
+from stratalog.cli.tier_sweep import sweep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterable, Iterator
 
-    from stratalog.ports import ObjectStore
-    from stratalog.tier.check import Finding
+    from stratalog.tier.identity import TierTopic
     from stratalog.tier.manifest import Manifest
     from stratalog.tier.reader import Bucket
-    from stratalog.tier.verify import Problem
 
 tier_app = typer.Typer(help="Look at a bucket, and check it.", no_args_is_help=True)
-
-Url = Annotated[str, typer.Argument(metavar="URL", help="As in tier.url: file:///…, s3://….")]
-
-
-def opened(url: str) -> "ObjectStore":
-    """The store at a URL. Raises UserError for one that is not understood or that only its own process sees."""
-    from stratalog.adapters.object_store import open_store
-    from stratalog.errors import UserError
-
-    if url.startswith("memory://"):
-        raise UserError(f"{url}: a bucket in memory is seen by its own process only")
-    return open_store(url)
+tier_app.command("check")(check)
+tier_app.command("export")(export)
+tier_app.command("sweep")(sweep)
 
 
 @tier_app.command("list")
@@ -40,21 +33,26 @@ def list_bucket(url: Url, json: Json = False) -> None:
     from stratalog.tier.reader import open_bucket
 
     bucket = open_bucket(opened(url))
-    rows = []
-    for topic in bucket.topics():
-        manifests = bucket.manifests(topic).values()
-        live = [segment.entry for manifest in manifests for segment in manifest.live()]
-        rows.append(
-            {
-                "topic": topic.name,
-                "id": topic.topic_id,
-                "partitions": topic.partitions,
-                "segments": len(live),
-                "records": sum(entry.records for entry in live),
-                "bytes": sum(entry.size for entry in live),
-            }
-        )
+    topics = bucket.topics()
+    with progress_of(f"listing {url}", quiet=json) as advance:
+        rows = []
+        for done, topic in enumerate(topics, 1):
+            rows.append(topic_row(topic, bucket.manifests(topic).values()))
+            advance(done, len(topics))
     show(rows, as_json=json, empty=f"no topics in {url} (cluster {bucket.cluster_id})")
+
+
+def topic_row(topic: "TierTopic", manifests: "Iterable[Manifest]") -> dict[str, Any]:
+    """What the bucket holds of one topic."""
+    live = [segment.entry for manifest in manifests for segment in manifest.live()]
+    return {
+        "topic": topic.name,
+        "id": topic.topic_id,
+        "partitions": topic.partitions,
+        "segments": len(live),
+        "records": sum(entry.records for entry in live),
+        "bytes": sum(entry.size for entry in live),
+    }
 
 
 @tier_app.command()
@@ -137,102 +135,3 @@ def verify(url: Url, json: Json = False) -> None:
         note(f"{len(problems)} problem(s) in {url}")
         raise typer.Exit(1)
     note(f"{url} is sound")
-
-
-@tier_app.command()
-def sweep(url: Url, json: Json = False) -> None:
-    """Remove objects that belong to nothing and are too old to be on their way."""
-    from stratalog.adapters.system import SystemClock
-    from stratalog.tier import verify as tier_verify
-
-    removed = tier_verify.sweep(opened(url), now_ms=SystemClock().now_ms())
-    report(removed, as_json=json)
-    note(f"{len(removed)} object(s) removed from {url}")
-
-
-@tier_app.command()
-def check(
-    url: Url,
-    size: Annotated[
-        str, typer.Option("--size", metavar="BYTES", help="Of the object that is timed.")
-    ] = "64MiB",
-    json: Json = False,
-) -> None:
-    """Try whether a store may be trusted with a log, before it is. Exit 1 where it may not.
-
-    Twenty writers race for one object, and what is written is read, listed and deleted at once. Works below a prefix
-    of its own, and removes what it wrote.
-    """
-    from stratalog.cli.quantities import parse_bytes
-    from stratalog.errors import UserError
-    from stratalog.tier.check import LARGE_BYTES_MAX, LARGE_BYTES_MIN
-
-    large_bytes = int(parse_bytes(size, "--size"))
-    if not LARGE_BYTES_MIN <= large_bytes <= LARGE_BYTES_MAX:
-        raise UserError(f"--size: {size!r} is not from 1MiB to 1GiB")
-    with progress_of(f"checking {url}", quiet=json) as advance:
-        findings = run(tried(url, large_bytes, advance))
-    show(
-        [
-            {"check": finding.check, "passed": finding.passed, "seen": finding.seen}
-            for finding in findings
-        ],
-        as_json=json,
-    )
-    if not all(finding.passed for finding in findings):
-        note(f"{url} must not be used")
-        raise typer.Exit(1)
-    note(f"{url} does what the tier relies on")
-
-
-async def tried(
-    url: str, large_bytes: int, advance: "Callable[[int, int], None]"
-) -> "list[Finding]":
-    """The findings about the store at a URL."""
-    from stratalog.adapters.system import outside
-    from stratalog.tier.check import RACERS, check_store
-
-    system = outside()
-    stores = [opened(url) for _ in range(RACERS)]
-    worker = system.workers.start("check", RACERS)
-    try:
-        return await check_store(
-            stores,
-            worker,
-            system.clock,
-            system.entropy,
-            large_bytes=large_bytes,
-            progress=advance,
-        )
-    finally:
-        await worker.close()
-
-
-def report(problems: "list[Problem]", *, as_json: bool) -> None:
-    """One line per object, its whole path first and never folded."""
-    if as_json:
-        show_json([{"path": p.path, "what": p.what, "orphan": p.orphan} for p in problems])
-        return
-    for problem in problems:
-        typer.echo(f"{problem.path}: {problem.what}")
-
-
-class progress_of:  # noqa: N801 - used as `with progress_of(...)`
-    """A bar on standard error while the block runs, where there is a person to see it."""
-
-    def __init__(self, what: str, *, quiet: bool) -> None:
-        from rich.console import Console
-        from rich.progress import Progress
-
-        console = Console(stderr=True)
-        self._progress = Progress(
-            console=console, transient=True, disable=quiet or not console.is_terminal
-        )
-        self._task = self._progress.add_task(what, total=None)
-
-    def __enter__(self) -> "Callable[[int, int], None]":
-        self._progress.start()
-        return lambda done, total: self._progress.update(self._task, completed=done, total=total)
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()

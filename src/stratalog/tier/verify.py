@@ -9,7 +9,7 @@ commit, so orphans count only from `grace_ms` on. While a broker runs, a grace b
 that it is about to name.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -17,6 +17,7 @@ from stratalog.errors import Corrupt
 from stratalog.ports import ObjectInfo, ObjectStore
 from stratalog.tier.commit import decode_version, is_pruned, load_latest, run
 from stratalog.tier.envelope import unseal
+from stratalog.tier.export import entry_runs
 from stratalog.tier.fetcher import load_index
 from stratalog.tier.identity import DeletedTopic, Identity, TierTopic, read_claim
 from stratalog.tier.identity import decode as decode_document
@@ -34,9 +35,8 @@ from stratalog.tier.paths import (
 from stratalog.tier.reader import read_entries
 from stratalog.wire.ids import topic_id_parse
 
-__all__ = ["ORPHAN_GRACE_MS", "Problem", "sweep", "verify"]
+__all__ = ["ORPHAN_GRACE_MS", "Problem", "find_orphans", "sweep", "verify"]
 
-_READ_BYTES: Final = 4 * 1024 * 1024
 _DELETE_BATCH: Final = 1000
 
 
@@ -91,21 +91,39 @@ def verify(
     return sorted(survey.problems, key=lambda problem: problem.orphan)
 
 
-def sweep(store: ObjectStore, *, now_ms: int, grace_ms: int = ORPHAN_GRACE_MS) -> list[Problem]:
-    """Remove orphans, and say which. Nothing is removed of a bucket in which anything else is wrong with the
+def find_orphans(
+    store: ObjectStore,
+    *,
+    now_ms: int,
+    grace_ms: int = ORPHAN_GRACE_MS,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> list[Problem]:
+    """The orphans, without reading segments. None are told of a bucket in which anything else is wrong with the
     manifests or the registry: an object may seem to be an orphan because what names it is damaged.
 
     Raises Corrupt (naming the damaged object), Unavailable.
     """
-    survey = _Survey(store, now_ms, grace_ms, lambda _done, _total: None, data=False)
+    survey = _Survey(store, now_ms, grace_ms, progress, data=False)
     _walk(survey)
     for problem in survey.problems:
         if not problem.orphan:
             raise Corrupt(f"{problem.path}: {problem.what}; nothing was removed")
-    paths = [problem.path for problem in survey.problems]
+    return survey.problems
+
+
+def sweep(
+    store: ObjectStore,
+    *,
+    now_ms: int,
+    grace_ms: int = ORPHAN_GRACE_MS,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> list[Problem]:
+    """Remove orphans, and say which. Raises as `find_orphans`, and has then removed nothing."""
+    orphans = find_orphans(store, now_ms=now_ms, grace_ms=grace_ms, progress=progress)
+    paths = [orphan.path for orphan in orphans]
     for start in range(0, len(paths), _DELETE_BATCH):
         store.delete(paths[start : start + _DELETE_BATCH])
-    return survey.problems
+    return orphans
 
 
 def _walk(survey: _Survey) -> None:
@@ -280,25 +298,14 @@ def _check_segment(survey: _Survey, segment: RemoteSegment) -> None:
         survey.advance(size)
         raise Corrupt(f"{segment.path}: {size} bytes instead of {entry.size}")
     if not survey.data:
+        survey.advance(size)
         return
     read = 0
     try:
         index = load_index(survey.store, segment)
-        for first, stop in _runs(index.entries.lengths):
+        for first, stop in entry_runs(index.entries):
             piece = len(read_entries(survey.store, segment, index, first, stop))
             read += piece
             survey.advance(piece)
     finally:
         survey.advance(entry.size - read)
-
-
-def _runs(lengths: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Runs of entries of about _READ_BYTES: first, and the one after the last."""
-    first = total = at = 0
-    for at, length in enumerate(lengths, 1):
-        total += length
-        if total >= _READ_BYTES:
-            yield first, at
-            first, total = at, 0
-    if total:
-        yield first, at

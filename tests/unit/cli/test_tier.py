@@ -1,0 +1,129 @@
+"""`strata tier`: what is in a bucket, what does not belong there, and history as files."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+from tests.integration.server_process import strata
+from tests.unit.tier.segments import CountingEntropy, closed, log_bytes
+
+from stratalog.adapters.object_store import open_store
+from stratalog.tier.identity import claim_bucket, register_topic
+from stratalog.tier.partition_tier import PartitionTier
+
+CLUSTER = "a-cluster-of-22-chars_"
+
+
+@pytest.fixture
+def bucket(tmp_path):
+    """A bucket with two segments in each of two partitions: its URL, store and the bytes of each partition."""
+    url = (tmp_path / "bucket").as_uri()
+    store = open_store(url)
+    topic_id = CountingEntropy().uuid()
+    claim_bucket(store, CLUSTER, 1)
+    register_topic(store, CLUSTER, topic_id, "events", 2, {}, 1)
+    written = {}
+    for partition in range(2):
+        tier = PartitionTier(
+            store, CLUSTER, topic_id, "events", partition, 1, CountingEntropy(100 * partition)
+        )
+        tier.activate(1, now_ms=1)
+        first, middle = log_bytes(0, [10] * 20)
+        second, end = log_bytes(middle, [5] * 10, codec="zstd")
+        segments = [closed(first, 0, middle), closed(second, middle, end)]
+        tier.archive(segments, last_stable_offset=end, log_start_offset=0, now_ms=2)
+        written[partition] = [first, second]
+    return url, store, written
+
+
+def test_history_comes_out_as_kafka_s_segment_files(bucket, tmp_path):
+    url, _, written = bucket
+    done = strata("tier", "export", url, "events", str(tmp_path / "out"), "--json")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert [row["records"] for row in rows] == [200, 50, 200, 50]
+    for partition, segments in written.items():
+        files = sorted((tmp_path / f"out/events-{partition}").iterdir())
+        assert [file.name for file in files] == [f"{0:020d}.log", f"{200:020d}.log"]
+        assert [file.read_bytes() for file in files] == segments
+    dumped = strata("log", "verify", rows[0]["file"])
+    assert dumped.returncode == 0, dumped.stderr
+
+
+def test_history_comes_out_as_json_lines_that_produce_takes(bucket, tmp_path):
+    url, _, _ = bucket
+    done = strata(
+        "tier", "export", url, "events", str(tmp_path), "--format", "json", "--partition", "1"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "250 record(s) in 2 file(s)" in done.stderr
+    assert not (tmp_path / "events-0").exists()
+    lines = []
+    for file in sorted((tmp_path / "events-1").iterdir()):
+        lines += [json.loads(line) for line in file.read_text().splitlines()]
+    assert [line["offset"] for line in lines] == list(range(250))
+    assert lines[249]["key"] == "key 249"
+    assert lines[0]["timestamp"] == 1000
+
+
+def test_nothing_is_overwritten_and_nothing_half_stays(bucket, tmp_path):
+    url, store, _ = bucket
+    target = tmp_path / "out" / "events-0"
+    assert strata("tier", "export", url, "events", str(tmp_path / "out")).returncode == 0
+    again = strata("tier", "export", url, "events", str(tmp_path / "out"))
+    assert again.returncode == 2
+    assert "is there already" in again.stderr
+    path = next(info.path for info in store.list(CLUSTER) if info.path.endswith(".seg"))
+    altered = bytearray(store.get(path))
+    altered[100] ^= 1
+    store.put(path, [altered])
+    broken = strata("tier", "export", url, "events", str(tmp_path / "other"))
+    assert broken.returncode == 1
+    assert path in broken.stderr
+    assert not [f for f in (tmp_path / "other").rglob("*") if f.suffix == ".tmp"]
+    assert len(list(target.iterdir())) == 2
+
+
+def test_orphans_go_after_their_grace_and_only_then(bucket, tmp_path):
+    url, store, _ = bucket
+    folder = next(i.path for i in store.list(CLUSTER) if i.path.endswith(".seg")).rpartition("/")[0]
+    before = {info.path for info in store.list("")}
+    stray = f"{folder}/{0:020d}-{9:020d}-0-AAAAAAAAAAAAAAAAAAAAAA.seg"
+    store.put(stray, [b"left by a crash"])
+    young = strata("tier", "sweep", url, "--json")
+    assert (young.returncode, json.loads(young.stdout)) == (0, [])
+    file = Path(store.root) / stray
+    old = time.time() - 7200
+    os.utime(file, (old, old))
+    tried = strata("tier", "sweep", url, "--dry-run", "--json")
+    assert [row["path"] for row in json.loads(tried.stdout)] == [stray]
+    assert file.exists()
+    kept = strata("tier", "sweep", url, "--grace", "3h")
+    assert kept.stdout == ""
+    swept = strata("tier", "sweep", url)
+    assert swept.stdout == f"{stray}: no manifest names it\n"
+    assert "1 object(s) removed" in swept.stderr
+    assert {info.path for info in store.list("")} == before
+    assert strata("tier", "verify", url).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("sweep", "BUCKET", "--grace", "1m"), "--no-broker"),
+        (("sweep", "BUCKET", "--grace", "soon"), "'soon'"),
+        (("export", "BUCKET", "nothing", "out"), "topic nothing is not in"),
+        (("export", "BUCKET", "events", "out", "--partition", "7"), "no partition 7"),
+        (("list", "file:///no/such/bucket"), "holds no bucket"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(bucket, tmp_path, words, named):
+    done = strata(
+        "tier", *(bucket[0] if word == "BUCKET" else word for word in words), cwd=tmp_path
+    )
+    assert done.returncode == 2, done.stdout
+    assert named in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
