@@ -4,19 +4,15 @@ In: nothing. Out: a broker of its own in a temporary directory, records produced
 it on standard output. It leaves nothing behind, and needs neither Spark nor Java.
 """
 
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+from stratalog.cli.local_broker import broker
 from stratalog.cli.terminal import connected, run
 
 if TYPE_CHECKING:
-    from asyncio.subprocess import Process
-
     from stratalog.client.aio import Client
 
 TOPIC = "demo"
@@ -25,7 +21,6 @@ BATCH_RECORDS = 500
 SEGMENT_BYTES = 1024 * 1024
 PATIENCE_S = 20.0
 SERVER_SETTINGS = (
-    "listeners=PLAINTEXT://127.0.0.1:0",
     "remote.log.manager.task.interval.ms=200",
     "log.retention.check.interval.ms=200",
     "log.segment.delete.delay.ms=0",
@@ -53,7 +48,9 @@ async def tell() -> None:
         place = Path(name)
         bucket = place / "bucket"
         began = loop.time()
-        async with broker(place) as address:
+        settings = [*SERVER_SETTINGS, f"tier.url={bucket.as_uri()}"]
+        async with broker(place, settings) as started:
+            address = started.address
             say(
                 f"A broker listens on {address} after {loop.time() - began:.1f} s; data and bucket are in {place}"
             )
@@ -83,72 +80,6 @@ async def tell() -> None:
 def say(text: str) -> None:
     """One step of the story, at once."""
     print(text, flush=True)
-
-
-@asynccontextmanager
-async def broker(place: Path) -> AsyncIterator[str]:
-    """A broker in a process of its own; its address. Stopped by SIGTERM at the end."""
-    from asyncio import create_subprocess_exec
-    from asyncio.subprocess import DEVNULL
-
-    ready = place / "ready.json"
-    settings = [
-        *SERVER_SETTINGS,
-        f"log.dirs={place / 'data'}",
-        f"tier.url={(place / 'bucket').as_uri()}",
-    ]
-    overrides = [word for setting in settings for word in ("--override", setting)]
-    log = place / "broker.log"
-    with log.open("wb") as output:
-        process = await create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "stratalog.cli.main",
-            "server",
-            "--ready-file",
-            str(ready),
-            *overrides,
-            stdin=DEVNULL,
-            stdout=output,
-            stderr=output,
-        )
-    try:
-        yield await address_of(process, ready, log)
-    finally:
-        if process.returncode is None:
-            process.terminate()
-        await process.wait()
-
-
-async def address_of(process: "Process", ready: Path, log: Path) -> str:
-    """Wait until the broker serves. Raises Unavailable with what it said where it does not."""
-    from asyncio import get_running_loop, sleep
-
-    from stratalog.errors import Unavailable
-
-    deadline = get_running_loop().time() + PATIENCE_S
-    while (address := served(ready)) is None:
-        if process.returncode is not None or get_running_loop().time() > deadline:
-            raise Unavailable(f"the broker did not start: {last_line(log)}")
-        await sleep(0.02)
-    return address
-
-
-def served(ready: Path) -> str | None:
-    """The address in a ready file; None before it is there."""
-    import json
-
-    try:
-        told = json.loads(ready.read_text())
-    except FileNotFoundError:
-        return None
-    return f"{told['host']}:{told['port']}"
-
-
-def last_line(log: Path) -> str:
-    """The last thing a broker said."""
-    said = log.read_text(errors="replace").strip().splitlines()
-    return said[-1] if said else "it said nothing"
 
 
 async def create(client: "Client") -> None:

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from stratalog.cli import (
+    bench,
     config,
     consume,
     demo,
@@ -43,6 +44,7 @@ app.add_typer(group.group_app, name="group")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.add_typer(perf.perf_app, name="perf")
+app.add_typer(bench.bench_app, name="bench")
 app.add_typer(tier.tier_app, name="tier")
 app.command("plan")(plan.plan)
 app.add_typer(pipeline.pipeline_app, name="pipeline")

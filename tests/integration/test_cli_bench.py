@@ -1,0 +1,83 @@
+"""`strata bench machine`: every limit and figure is measured, shares are what they say, nothing is left behind."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from tests.integration.server_process import strata
+
+from stratalog.adapters.machine import process_cpu_s
+from stratalog.cli import bench
+from stratalog.cli.bench import Broker, Limits, broker_rows, machine_rows, shares_of
+
+LIMITS = Limits(1e9, 20e-6, 8e9, 4e9, 2e9, 5e9, 1e8, 3e-3, 10e6)
+
+
+@pytest.fixture
+def little(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "LIMIT_S", 0.02)
+    monkeypatch.setattr(bench, "LOAD_S", 0.3)
+    monkeypatch.setattr(bench, "FILE_BYTES", 4 << 20)
+    monkeypatch.setattr(bench, "LOAD_RECORDS", 20_000)
+
+
+@pytest.mark.usefixtures("little")
+def test_a_box_and_a_broker_are_measured(tmp_path: Path) -> None:
+    done = strata("bench", "machine", "--json", "--directory", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert all(figure > 0 for figure in told["machine"].values())
+    assert all(figure is not None and figure >= 0 for figure in told["broker"].values())
+    assert told["broker"]["produce"] > 0
+    assert told["broker"]["consume"] > 0
+    share = told["broker"]["produce"] / told["machine"]["loopback"]
+    assert told["shares"]["produce"]["loopback"] == pytest.approx(share, abs=0.001)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_shares_are_rates_over_limits_and_times_in_multiples() -> None:
+    broker = Broker(5e8, 1.5, 1e9, 0.25, 1000.0, 200e-6, 50e-6)
+    shares = shares_of(LIMITS, broker)
+    assert shares["produce"] == {
+        "loopback": 0.5,
+        "page_cache_write": 0.25,
+        "write_and_sync": 5.0,
+        "crc32c": 0.125,
+    }
+    assert shares["consume"] == {"loopback": 1.0, "page_cache_read": 0.2}
+    assert shares["request_p50_s"] == {"loopback_round_trip_s": 10.0}
+    assert shares["request_cpu_s"] == {"python_calls": 500.0}
+    shown = {row["broker"]: row for row in broker_rows(broker, shares)}
+    assert shown["produce"]["figure"] == "500 MB/s"
+    assert "50.0% of loopback, 25.0% of page cache write" in shown["produce"]["of the machine"]
+    assert shown["one, median"]["of the machine"] == "10.0 loopback round trips"
+    assert {row["machine"]: row["figure"] for row in machine_rows(LIMITS)}["crc32c"] == "4,000 MB/s"
+
+
+def test_cpu_time_that_cannot_be_had_is_a_dash() -> None:
+    broker = Broker(5e8, None, 1e9, None, 1000.0, 200e-6, None)
+    shares = shares_of(LIMITS, broker)
+    assert "request_cpu_s" not in shares
+    assert [row["figure"] for row in broker_rows(broker, shares) if "CPU" in row["broker"]] == [
+        "-"
+    ] * 3
+
+
+def test_a_process_has_used_cpu() -> None:
+    before = process_cpu_s(os.getpid())
+    while process_cpu_s(os.getpid()) <= before:  # a hundredth of a second is what is told
+        sum(range(10_000))
+    with pytest.raises(OSError, match="No such file"):
+        process_cpu_s(2**22 + 1)
+
+
+def test_a_place_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = strata("bench", "machine", "--directory", str(tmp_path / "missing"))
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"strata: --directory {tmp_path / 'missing'}: No such file")
+    monkeypatch.setattr(bench, "SPACE_BYTES", 1 << 60)
+    full = strata("bench", "machine", "--directory", str(tmp_path))
+    assert full.returncode == 2
+    assert "name another place with --directory" in full.stderr
+    assert list(tmp_path.iterdir()) == []
