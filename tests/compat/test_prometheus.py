@@ -1,0 +1,171 @@
+"""Goal: Prometheus itself takes what we serve, and the rules in our documentation do what they say.
+
+Method: Debian's `prometheus` package (promtool and the server) against a broker process and docs/monitoring.md.
+Skipped where it is not installed.
+"""
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+from urllib.request import urlopen
+
+import pytest
+from confluent_kafka import Producer
+from tests.broker_process import BrokerProcess, broker_process
+from tests.integration.console_scrape import Scrape
+from tests.integration.waiting import wait_for
+
+from stratalog.console.metrics import METRICS
+
+TIMEOUT_S = 60
+PAGE = Path(__file__).parents[2] / "docs" / "monitoring.md"
+
+
+def program(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed (Debian: prometheus)")
+    return found
+
+
+def promtool(*words: str, stdin: str = "") -> None:
+    done = subprocess.run(
+        [program("promtool"), *words],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not done.stderr.strip(), done.stderr
+
+
+def block(start: str) -> str:
+    """The page's example that begins with `start`."""
+    return next(
+        text
+        for text in re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+        if text.startswith(start)
+    )
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    program("promtool")
+    place = tmp_path_factory.mktemp("prometheus")
+    settings = {"console.listener": "127.0.0.1:0", "auto.create.topics.enable": "true"}
+    with broker_process(place, **{k.replace(".", "__"): v for k, v in settings.items()}) as running:
+        producer = Producer({"bootstrap.servers": running.address, "log_level": 0})
+        for _ in range(7):
+            producer.produce("counted", b"x")
+        assert producer.flush(TIMEOUT_S) == 0
+        yield running
+
+
+def console_port(broker: BrokerProcess) -> int:
+    return json.loads((broker.directory / "ready.json").read_text())["console_port"]
+
+
+def test_promtool_finds_nothing_wrong(broker: BrokerProcess) -> None:
+    promtool("check", "metrics", stdin=Scrape(console_port(broker)).text)
+
+
+def test_rules_name_metrics_that_there_are() -> None:
+    known = {metric.name for metric in METRICS}
+    named = set(re.findall(r"stratalog_\w+", PAGE.read_text()))
+    assert {name.removesuffix("_bucket") for name in named} <= known
+    assert len(re.findall(r"- alert:", block("groups:"))) == 6
+
+
+def test_alerts_fire_when_they_should_and_not_before(tmp_path: Path) -> None:
+    rules = tmp_path / "stratalog.rules.yml"
+    rules.write_text(block("groups:"))
+    promtool("check", "rules", str(rules))
+    (tmp_path / "tests.yml").write_text(STORIES)
+    promtool("test", "rules", str(tmp_path / "tests.yml"))
+
+
+STORIES = """
+rule_files: [stratalog.rules.yml]
+evaluation_interval: 1m
+tests:
+  - interval: 1m
+    input_series:
+      - series: 'stratalog_group_retention_headroom_seconds{group="slow", topic="t"}'
+        values: '18000x60'
+      - series: 'stratalog_group_retention_headroom_seconds{group="caught up", topic="t"}'
+        values: '+Inf+0x60'
+      - series: 'stratalog_ready{instance="i"}'
+        values: '1x10 0x50'
+      - series: 'stratalog_remote_copy_lag_segments{topic="growing"}'
+        values: '0+1x120'
+      - series: 'stratalog_remote_copy_lag_segments{topic="catching up"}'
+        values: '120-1x120'
+      - series: 'stratalog_log_directory_online{directory="/a"}'
+        values: '1x120'
+    alert_rule_test:
+      - eval_time: 5m
+        alertname: StratalogRetentionOvertakesGroup
+        exp_alerts: []
+      - eval_time: 15m
+        alertname: StratalogRetentionOvertakesGroup
+        exp_alerts:
+          - exp_labels: {group: slow, topic: t}
+            exp_annotations: {summary: "slow loses records of t in 5h 0m 0s"}
+      - eval_time: 10m
+        alertname: StratalogNotReady
+        exp_alerts: []
+      - eval_time: 14m
+        alertname: StratalogNotReady
+        exp_alerts:
+          - exp_labels: {instance: i}
+            exp_annotations: {summary: "i serves nobody, or not everything: ask /readyz why"}
+      - eval_time: 90m
+        alertname: StratalogTierBehind
+        exp_alerts:
+          - exp_labels: {topic: growing}
+            exp_annotations:
+              summary: "90 closed segments of growing wait for the bucket, and it becomes more"
+      - eval_time: 60m
+        alertname: StratalogLogDirectoryFailed
+        exp_alerts: []
+"""
+
+
+def test_prometheus_scrapes_a_broker(broker: BrokerProcess, tmp_path: Path) -> None:
+    (tmp_path / "stratalog.rules.yml").write_text(block("groups:"))
+    config = block("scrape_configs:").replace("127.0.0.1:9404", f"127.0.0.1:{console_port(broker)}")
+    (tmp_path / "prometheus.yml").write_text(config.replace("15s", "1s"))
+    promtool("check", "config", str(tmp_path / "prometheus.yml"))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    words = [
+        program("prometheus"),
+        f"--config.file={tmp_path / 'prometheus.yml'}",
+        f"--storage.tsdb.path={tmp_path / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
+    with (tmp_path / "output").open("wb") as output:
+        process = subprocess.Popen(words, stdout=output, stderr=output, cwd=tmp_path)
+    try:
+
+        def counted() -> bool:
+            query = quote('stratalog_topic_messages_in_total{job="stratalog",topic="counted"}')
+            try:
+                with urlopen(f"http://127.0.0.1:{port}/api/v1/query?query={query}", timeout=5) as r:
+                    found = json.load(r)["data"]["result"]
+            except OSError:
+                assert process.poll() is None, (tmp_path / "output").read_text()
+                return False
+            return bool(found) and found[0]["value"][1] == "7"
+
+        wait_for(counted, "7 records in Prometheus")
+    finally:
+        process.kill()
+        process.wait(TIMEOUT_S)
