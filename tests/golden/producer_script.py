@@ -1,7 +1,7 @@
 """Plays a producer story: batches of idempotent producers against one partition's log on a simulated disk.
 
-In: lines such as `produce p7 seq=0 count=3`. Out: what was answered and what is remembered. It knows the log as a broker
-does, and never touches its inner state.
+In: lines such as `produce p7 seq=0 count=3`. Out: what was answered and what is remembered. It knows the log as a
+broker does, and never touches its inner state.
 """
 
 from tests.log_steps import Steps, batch

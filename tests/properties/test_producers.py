@@ -1,7 +1,7 @@
 """Goal: a producer's batches are in the log once and in order, whatever it sends again, late or out of turn.
 
-Method: random producers against a model that remembers everything that was ever accepted and decides by Kafka's rules as
-KIP-98 and KIP-360 tell them, with snapshots (which keep the newest batch of each), expiry and epochs between.
+Method: random producers against a model that remembers everything that was ever accepted and decides by Kafka's rules
+as KIP-98 and KIP-360 tell them, with snapshots (which keep the newest batch of each), expiry and epochs between.
 """
 
 from dataclasses import dataclass, field

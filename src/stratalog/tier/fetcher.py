@@ -102,11 +102,13 @@ class Fetcher:
             return memoryview(b"")
         start = entries.positions[first]
         wanted = min(max_bytes, READ_BYTES_MAX)
+        # The batch asked for may lie at the end of its entry: what is before it does not count.
+        before = entries.lengths[first] if entries.base_offsets[first] < offset else 0
         number = stop = tail.range_of(first)
         while stop < len(tail.firsts):
             end = _end(entries, tail.entries_of(stop)[1])
             stop += 1
-            if end - start >= wanted:
+            if end - start - before >= wanted:
                 break
         origin = entries.positions[tail.firsts[number]]
         data = self._fetch(segment, tail, number, stop)

@@ -1,7 +1,7 @@
 """Reads from segment objects: the right batches, in few requests, and never a wrong byte."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.unit.tier.faulty import FaultyStore
 from tests.unit.tier.segments import closed, log_bytes
@@ -37,6 +37,7 @@ def expected(data, offset, max_bytes, minimum_one=True):
     cache_bytes=st.sampled_from([0, 2000, 1 << 20]),
     reads=st.lists(st.tuples(st.integers(0, 130), st.integers(0, 4000), st.booleans()), max_size=8),
 )
+@example([1, 1, 1, 1, 2, 1, 2, 3, 1, 1], 187, 1, 0, [(17, 188, False)])
 def test_any_read_is_that_of_the_log_file(counts, interval, range_bytes, cache_bytes, reads):
     data, end = log_bytes(5, counts)
     store, segment = archived(closed(data, 5, end), interval=interval)
