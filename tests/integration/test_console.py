@@ -216,6 +216,8 @@ def test_what_is_no_request_is_counted(broker: BrokerProcess) -> None:
 
 
 def test_connections_directories_and_the_process(broker: BrokerProcess) -> None:
+    create(broker, "one")
+    produce(broker, "one", 1)
     accepted = scrape(broker)("connections_accepted_total")
     with socket.create_connection(("127.0.0.1", broker.port), TIMEOUT_S):
         wait_for(lambda: scrape(broker)("connections_accepted_total") > accepted, "a connection")
