@@ -24,7 +24,7 @@ from stratalog.broker.api import Dispatcher
 from stratalog.broker.broker import Broker
 from stratalog.broker.changes import tell_changes
 from stratalog.broker.cluster_metadata import ClusterMetadata
-from stratalog.broker.connection import Connection
+from stratalog.broker.connections import Connections
 from stratalog.broker.directory import LogDirectory
 from stratalog.broker.groups import OFFSETS_TOPIC
 from stratalog.broker.hosting import Hosting
@@ -34,20 +34,19 @@ from stratalog.broker.settling import Key
 from stratalog.broker.storage import open_directories
 from stratalog.broker.tiering import Tiering
 from stratalog.broker.timed_disk import TimedDisk
-from stratalog.config import BrokerConfig, Listener
+from stratalog.config import BrokerConfig, DynamicConfigs, Listener
 from stratalog.errors import Rejected, Unavailable, UserError
 from stratalog.metadata.delta import Delta
-from stratalog.metadata.image import Endpoint, Image
+from stratalog.metadata.image import Endpoint, Image, ResourceType
 from stratalog.ports import Disk, Outside
 from stratalog.ports import Listener as Bound
-from stratalog.wire.frames import SCRATCH_BYTES
 
 if TYPE_CHECKING:
     from stratalog.console.server import Console
 
 _DRAIN_S: Final = 2.0
 _DRAIN_STEP_S: Final = 0.01
-_IDLE_CONNECTIONS_S: Final = 10.0
+_IDLE_CONNECTIONS_S: Final = 2.0
 _IDLE_FILES_S: Final = 60.0
 _SLOW_DISKS_S: Final = 10.0
 _SLOW_DISK_NS: Final = 1_000_000_000
@@ -82,10 +81,9 @@ class Node:
         self._console: Console | None = None
         self._is_stopping = False
         self._stopping: list[Callable[[], Awaitable[None]]] = []
-        self._connections: set[Connection] = set()
+        self._connections = Connections(config, count=self._count_connection)
         self._bound: list[Bound] = []
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._scratch = bytearray(SCRATCH_BYTES)  # where every connection's bytes arrive
         self._log = structlog.get_logger()
 
     async def start(self) -> Ready:
@@ -120,6 +118,8 @@ class Node:
         moves = Moves(hosting, metadata, self.outside.entropy, spawn=self.spawn)
         self._stopping.append(moves.close)
         self.broker = Broker(self.config, self.outside, metadata, hosting, tiering, moves)
+        self.broker.client_memory = self._connections.memory
+        self._connections.configure(metadata.dynamic_configs.over(self.config))
         self._stopping.append(self.broker.recompression.close)
         hosting.on_led.append(self._led)
         hosting.on_deleted.append(self._deleted)
@@ -189,13 +189,13 @@ class Node:
             self.broker.groups.close()
             for hosted in self.broker.hosting.all():
                 hosted.wake()
-        for connection in list(self._connections):
+        for connection in self._connections:
             connection.finish()
         for _ in range(round(_DRAIN_S / _DRAIN_STEP_S)):
-            if not self._connections:
+            if not len(self._connections):
                 break
             await asyncio.sleep(_DRAIN_STEP_S)
-        for connection in list(self._connections):
+        for connection in self._connections:
             connection.abort()
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
@@ -250,6 +250,9 @@ class Node:
     ) -> "asyncio.Future[None] | None":
         done = hosting.apply(image, delta)
         tell_changes(image, delta)
+        if any(kind == ResourceType.BROKER for kind, _name in delta.changed_configs):
+            in_effect = DynamicConfigs.of(image.configs, self.node_id).over(self.config)
+            self._connections.configure(in_effect)
         if len(self.directories) > 1 and hosting.unassigned(delta.changed_topics):
             self.spawn(self._assign(hosting.unassigned(delta.changed_topics)))
         if delta.deleted_topics and self.broker is not None:
@@ -282,11 +285,13 @@ class Node:
             self.broker.groups.resign(hosted)
 
     async def _listen(self) -> list[Endpoint]:
+        assert self.broker is not None
         ports: dict[str, Listener] = {}
         for listener in self.config.listeners:
+            dispatcher = Dispatcher(self.broker, self.broker.apis, listener.name)
             try:
                 bound = await self.outside.network.listen(
-                    listener.host, listener.port, self._accepting(listener.name)
+                    listener.host, listener.port, self._connections.accepting(dispatcher.serve)
                 )
             except OSError as error:
                 raise UserError(
@@ -296,44 +301,13 @@ class Node:
             ports[listener.name] = Listener(listener.name, listener.host, bound.port)
         return [_endpoint(told, ports[told.name]) for told in self.config.advertised_listeners]
 
-    def _accepting(self, listener: str) -> Callable[[], Connection]:
-        """Makes the protocol of each connection that comes to a listener."""
-        assert self.broker is not None
-        dispatcher = Dispatcher(self.broker, self.broker.apis, listener)
-        frame_bytes_max = self.config.int("socket.request.max.bytes")
-        scratch = self._scratch
-
-        def accept() -> Connection:
-            return Connection(
-                dispatcher.serve,
-                frame_bytes_max=frame_bytes_max,
-                scratch=scratch,
-                opened=self._opened,
-                closed=self._connections.discard,
-            )
-
-        return accept
-
-    def _opened(self, connection: Connection) -> bool:
-        if len(self._connections) >= self.config.int("max.connections"):
-            self._log.warning("connection refused: max.connections", peer=connection.peer)
-            self._count_connection(accepted=False)
-            return False
-        self._count_connection(accepted=True)
-        self._connections.add(connection)
-        return True
-
-    def _count_connection(self, *, accepted: bool) -> None:
+    def _count_connection(self, accepted: bool) -> None:  # noqa: FBT001 - a callback
         assert self.broker is not None
         self.broker.figures.connections_accepted += accepted
         self.broker.figures.connections_refused += not accepted
 
     async def _close_idle_connections(self) -> None:
-        limit_s = self.config.int("connections.max.idle.ms") / 1000
-        now = asyncio.get_running_loop().time()
-        for connection in list(self._connections):
-            if limit_s >= 0 and connection.is_idle and now - connection.active_s > limit_s:
-                connection.close()
+        self._connections.close_idle()
 
     async def _tell_slow_disks(self) -> None:
         for watch in self._watches:

@@ -143,6 +143,9 @@ class SimTransport(asyncio.Transport):
             data = memoryview(self._inbox.pop(0))
             if isinstance(self._protocol, asyncio.BufferedProtocol):
                 while data:
+                    if self._paused or self._closed:
+                        self._inbox.insert(0, bytes(data))
+                        return
                     target = memoryview(self._protocol.get_buffer(len(data)))
                     size = min(len(target), len(data))
                     target[:size] = data[:size]

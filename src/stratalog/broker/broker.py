@@ -13,6 +13,7 @@ from uuid import UUID
 
 from stratalog.broker.api import Api
 from stratalog.broker.apis import APIS
+from stratalog.broker.client_memory import ClientMemory
 from stratalog.broker.cluster_metadata import ClusterMetadata
 from stratalog.broker.figures import BrokerFigures
 from stratalog.broker.groups import OFFSETS_TOPIC, Groups
@@ -83,6 +84,7 @@ class Broker:
         self.metadata = metadata
         self.hosting = hosting
         self.tiering = tiering
+        self.client_memory = ClientMemory(-1, -1)  # a node has limits, and gives its own
         self.recompression = Recompression(outside.workers)
         self.moves = moves
         self.groups = Groups(

@@ -18,6 +18,7 @@ from typing import Any, Final, cast
 
 import structlog
 
+from stratalog.broker.client_memory import ClientMemory
 from stratalog.errors import Rejected
 from stratalog.ports import Buffer
 from stratalog.wire.frames import FrameReader
@@ -52,20 +53,29 @@ class Connection(asyncio.BufferedProtocol):
         *,
         frame_bytes_max: int,
         scratch: bytearray,
+        memory: ClientMemory,
         opened: Callable[["Connection"], bool],
         closed: Callable[["Connection"], None],
     ) -> None:
         """`opened` says whether the connection is welcome; `scratch` is shared by all connections of a loop."""
         self.peer = ""
+        self.host = ""
         self.active_s = 0.0
         """When the last bytes came, in the loop's time."""
+        self.receiving_since_s = 0.0
+        """When the request began to come, or could go on to come, of which a part is there."""
+        self.bytes_held = 0
+        """Requests received, whole or in part, and not yet answered; as `memory` was told."""
+        self._memory = memory
+        self._bytes_unsent = 0
+        self._bytes_started = 0
         self._serve = serve
         self._opened = opened
         self._closed = closed
         self._reader = FrameReader(frame_bytes_max, scratch)
         self._frames: deque[memoryview] = deque()
         self._waiting_bytes = 0
-        self._answers: deque[tuple[asyncio.Future[Any], Callable[[Any], Answer]]] = deque()
+        self._answers: deque[tuple[asyncio.Future[Any], Callable[[Any], Answer], int]] = deque()
         self._transport: asyncio.Transport | None = None
         self._serial: asyncio.Task[Any] | None = None
         self._reading = True
@@ -79,12 +89,28 @@ class Connection(asyncio.BufferedProtocol):
         """Whether nothing is asked that is not answered."""
         return not self._answers and not self._frames and self._serial is None
 
+    @property
+    def is_receiving(self) -> bool:
+        """Whether a part of a request has come, and more is to come."""
+        return self._reader.bytes_held > 0
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether what the client sends is read."""
+        return self._reading
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether the client takes what it is sent."""
+        return self._writable
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Not asserted: uvloop's transports have all of asyncio.Transport, but do not derive from it.
         self._transport = cast(asyncio.Transport, transport)
         self.active_s = self._loop.time()
         peer = transport.get_extra_info("peername")
-        self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
+        self.host = str(peer[0]) if isinstance(peer, tuple) else str(peer)
+        self.peer = f"{self.host}:{peer[1]}" if isinstance(peer, tuple) else self.host
         if not self._opened(self):
             self.abort()
 
@@ -92,7 +118,9 @@ class Connection(asyncio.BufferedProtocol):
         return self._reader.get_buffer(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.active_s = self._loop.time()
+        self.active_s = now = self._loop.time()
+        if not self._reader.bytes_held:
+            self.receiving_since_s = now
         try:
             frames = self._reader.buffer_updated(nbytes)
         except Rejected as error:
@@ -107,10 +135,17 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._writable = False
+        assert self._transport is not None, "a transport that writes"
+        self._count_unsent(self._transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         self._writable = True
+        self._count_unsent(0)
         self._advance()
+
+    def _count_unsent(self, size: int) -> None:
+        self._memory.answers += size - self._bytes_unsent
+        self._bytes_unsent = size
 
     def eof_received(self) -> bool:
         return False
@@ -121,6 +156,10 @@ class Connection(asyncio.BufferedProtocol):
         self._answers.clear()
         if self._serial is not None:
             self._serial.cancel()  # nobody waits for it: a fetch, a join
+        self._count_unsent(0)
+        self._memory.requests -= self.bytes_held
+        self.bytes_held = 0
+        self._memory.forget(self)
         self._closed(self)
 
     def refuse(self, why: str) -> None:
@@ -151,6 +190,11 @@ class Connection(asyncio.BufferedProtocol):
         self._frames.clear()
         self._waiting_bytes = 0
 
+    def read_on(self) -> None:
+        """There is memory for requests again: only now is the client to blame for what does not come."""
+        self.receiving_since_s = self._loop.time()
+        self._advance()
+
     def _advance(self) -> None:
         """Start what may start, then read on or stop reading."""
         while (
@@ -170,10 +214,19 @@ class Connection(asyncio.BufferedProtocol):
             if self.is_idle:
                 transport.close()
             return
+        memory = self._memory
+        held = self._reader.bytes_held + self._waiting_bytes + self._bytes_started
+        if held != self.bytes_held:
+            memory.requests += held - self.bytes_held
+            is_less = held < self.bytes_held
+            self.bytes_held = held
+            if is_less:
+                memory.freed(self)
         wanted = (
             self._writable
             and self._waiting_bytes < _WAITING_BYTES_MAX
             and len(self._frames) < _WAITING_FRAMES_MAX
+            and (memory.requests < memory.requests_max or memory.may_read(self, held))
         )
         if wanted != self._reading:
             self._reading = wanted
@@ -190,11 +243,13 @@ class Connection(asyncio.BufferedProtocol):
         if not isinstance(result, Later):
             self._write(result)
         elif isinstance(result.work, asyncio.Future):
-            self._answers.append((result.work, result.encode))
+            self._bytes_started += len(frame)
+            self._answers.append((result.work, result.encode, len(frame)))
             result.work.add_done_callback(self._flush)
         else:
             self._serial = self._loop.create_task(result.work)
-            self._answers.append((self._serial, result.encode))
+            self._bytes_started += len(frame)
+            self._answers.append((self._serial, result.encode, len(frame)))
             self._serial.add_done_callback(self._serial_done)
 
     def _serial_done(self, task: "asyncio.Task[Any]") -> None:
@@ -207,7 +262,8 @@ class Connection(asyncio.BufferedProtocol):
             self._give_up(done)
             return
         while self._answers and self._answers[0][0].done():
-            work, encode = self._answers.popleft()
+            work, encode, size = self._answers.popleft()
+            self._bytes_started -= size
             try:
                 self._write(encode(work.result()))
             except asyncio.CancelledError:

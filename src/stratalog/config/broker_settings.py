@@ -13,6 +13,7 @@ from types import MappingProxyType
 from stratalog.config.kinds import INT_MAX, Between, Dynamic, Kind, OneOf, Setting, Shaped
 from stratalog.config.listeners import (
     check_address,
+    check_address_limits,
     check_directories,
     check_listeners,
     check_protocols,
@@ -147,6 +148,43 @@ CONNECTIONS = (
         INT_MAX,
         "Most connections at a time; one more is closed at once.",
         Between(0),
+        Dynamic.CLUSTER_WIDE,
+    ),
+    Setting(
+        "max.connections.per.ip",
+        Kind.INT,
+        INT_MAX,
+        "Most connections of one address at a time; one more is closed at once.",
+        Between(0),
+        Dynamic.CLUSTER_WIDE,
+    ),
+    Setting(
+        "max.connections.per.ip.overrides",
+        Kind.LIST,
+        (),
+        "Other limits than `max.connections.per.ip` for some addresses. Names are not looked up.",
+        Shaped(check_address_limits, "address:count, several separated by commas"),
+        Dynamic.CLUSTER_WIDE,
+    ),
+    Setting(
+        "queued.max.request.bytes",
+        Kind.LONG,
+        256 * MIB,
+        "Bytes of requests that were received and are not yet answered, of all connections "
+        "together. At the limit connections that hold more than a little stop reading and go on "
+        "in turn; one request larger than it is served. -1: no limit, as in Kafka, where many "
+        "clients can fill the memory.",
+        Between(-1),
+        kafka_default="-1",
+    ),
+    Setting(
+        "queued.max.response.bytes",
+        Kind.LONG,
+        128 * MIB,
+        "Bytes of answers that clients have not taken yet, of all connections together. Beyond "
+        "it a fetch is answered with one batch at a time; -1: no limit.",
+        Between(-1),
+        ours=True,
     ),
     Setting(
         "connections.max.idle.ms",

@@ -122,8 +122,6 @@ KAFKA_ONLY = frozenset(
     log.dir.failure.timeout.ms
     log.flush.start.offset.checkpoint.interval.ms
     max.connection.creation.rate
-    max.connections.per.ip
-    max.connections.per.ip.overrides
     max.request.partition.size.limit
     metadata.log.max.snapshot.interval.ms
     metadata.log.segment.bytes
@@ -146,7 +144,6 @@ KAFKA_ONLY = frozenset(
     offsets.topic.replication.factor
     principal.builder.class
     producer.purgatory.purge.interval.requests
-    queued.max.request.bytes
     queued.max.requests
     quota.window.num
     quota.window.size.seconds

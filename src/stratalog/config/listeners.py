@@ -6,6 +6,7 @@ never opens a port.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 from stratalog.config.kinds import BadValue
 
@@ -86,3 +87,20 @@ def check_directories(texts: Sequence[str]) -> None:
     """Raises BadValue unless there is at least one directory and none comes twice."""
     if not texts or len(set(texts)) < len(texts):
         raise BadValue
+
+
+def parse_address_limit(text: str) -> tuple[str, int]:
+    """`address:count`, an IPv6 address as it is or in brackets; raises BadValue."""
+    address, colon, count = text.rpartition(":")
+    if not (colon and count.isdecimal()):
+        raise BadValue
+    try:
+        return str(ip_address(address.removeprefix("[").removesuffix("]"))), int(count)
+    except ValueError:
+        raise BadValue from None
+
+
+def check_address_limits(texts: Sequence[str]) -> None:
+    """Raises BadValue unless every item is `address:count`."""
+    for text in texts:
+        parse_address_limit(text)

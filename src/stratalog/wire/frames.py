@@ -16,7 +16,8 @@ from stratalog.errors import ErrorCode, Rejected
 __all__ = ["SCRATCH_BYTES", "FrameReader"]
 
 SCRATCH_BYTES: Final = 64 << 10
-_AT_ONCE_BYTES: Final = 1 << 20
+_AT_ONCE_BYTES: Final = 2 << 20
+_LEAST_BYTES: Final = 1 << 10
 _LENGTH: Final = Struct(">i")
 _EMPTY: Final = memoryview(b"")
 
@@ -36,12 +37,15 @@ class FrameReader:
         "_prefix",
         "_scratch",
         "_view",
+        "bytes_held",
     )
 
     def __init__(self, max_frame_bytes: int, scratch: bytearray | None = None) -> None:
         """`scratch` has at least 8 bytes and a fixed size; without one the reader makes its own (64 KiB)."""
         self._max_frame_bytes = max_frame_bytes
         self._scratch = memoryview(bytearray(SCRATCH_BYTES) if scratch is None else scratch)
+        self.bytes_held = 0
+        """Memory of the frame of which only a part has arrived."""
         self._prefix = b""  # Fewer than four bytes of a length that is not whole yet.
         self._frame: bytearray | None = None  # The frame of which only the first part has arrived,
         self._frame_bytes = 0  # what it will measure,
@@ -57,19 +61,22 @@ class FrameReader:
                 return self._scratch
             self._scratch[: len(prefix)] = prefix
             return self._scratch[len(prefix) :]
-        if self._filled == len(frame):
-            self._grow(frame)
+        if self._filled == self.bytes_held:
+            self._grow()
         return self._view[self._filled :]
 
-    def _grow(self, frame: bytearray) -> None:
-        more = bytes(min(len(frame), self._frame_bytes - len(frame)))
-        self._view.release()
-        try:
-            frame.extend(more)
-        except BufferError:
-            # The caller still holds what `get_buffer` gave it before: leave it that memory.
-            frame = self._frame = frame + more
-        self._view = memoryview(frame)
+    def _grow(self) -> None:
+        """Room for more of the frame: much more than has come where that is little, twice as much where it is not."""
+        filled = self._filled
+        size = min(
+            self._frame_bytes, max(2 * filled, min(32 * filled, _AT_ONCE_BYTES), _LEAST_BYTES)
+        )
+        frame = bytearray(size)
+        view = memoryview(frame)
+        view[:filled] = self._view
+        self._frame = frame
+        self._view = view
+        self.bytes_held = size
 
     def buffer_updated(self, count: int) -> list[memoryview]:
         """The frames that the `count` bytes just received complete, in order.
@@ -85,6 +92,7 @@ class FrameReader:
         if self._filled < self._frame_bytes:
             return []
         whole = self._view
+        self.bytes_held = 0
         self._frame = None
         self._view = _EMPTY
         return [whole]
@@ -111,9 +119,8 @@ class FrameReader:
         return frames
 
     def _begin(self, length: int, first: memoryview) -> None:
-        frame = bytearray(min(length, max(_AT_ONCE_BYTES, len(first))))
-        frame[: len(first)] = first
+        frame = bytearray(first)
         self._frame = frame
         self._frame_bytes = length
-        self._filled = len(first)
+        self._filled = self.bytes_held = len(frame)
         self._view = memoryview(frame)

@@ -68,7 +68,8 @@ class _Collection:
         self._fetch = fetch
         request: FetchRequest = call.body
         self._read_committed = request.isolation_level == _READ_COMMITTED
-        self._max_bytes = max(min(request.max_bytes, _RESPONSE_BYTES_MAX), 0)
+        allowed = call.broker.client_memory.fetch_bytes(_RESPONSE_BYTES_MAX)
+        self._max_bytes = max(min(request.max_bytes, allowed), 0)
         self._min_bytes = min(request.min_bytes, self._max_bytes)
         self.max_wait_ms = request.max_wait
         self.size = 0

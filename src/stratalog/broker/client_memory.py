@@ -1,0 +1,99 @@
+"""The memory that clients together may take: requests received and not yet answered, answers not yet taken.
+
+In: what each connection holds, as it changes. Out: whether a connection may read on, and when; how large a fetch's
+answer may be. It never holds a byte itself.
+
+At the limit of requests, connections that hold more than a little stop reading, in the order in which they came to it,
+and go on as answers leave. One of them at a time has the turn: it may finish the request it is receiving, past the
+limit, so that half-received requests cannot wait for each other, and one larger than the limit is served. Connections
+that hold little go on all the while. Kafka: `SimpleMemoryPool` behind `queued.max.request.bytes`; a slow client cannot
+hold up the others here, since what counts is what has come, not what was announced.
+"""
+
+import asyncio
+from typing import Final, Protocol
+
+_LITTLE_BYTES: Final = 16 << 10
+_READ_BYTES: Final = 1 << 20
+"""What a connection that reads on may bring at once."""
+_AGAIN_S: Final = 0.05
+_NO_LIMIT: Final = 1 << 62
+
+
+class Reading(Protocol):
+    """A connection, as it waits for memory."""
+
+    @property
+    def is_receiving(self) -> bool:
+        """Whether part of a request has come."""
+
+    def read_on(self) -> None:
+        """Read, if nothing else forbids it."""
+
+
+class ClientMemory:
+    """One for all connections of a node. `requests` and `answers` are bytes; connections keep them up to date."""
+
+    def __init__(self, requests_max: int, answers_max: int) -> None:
+        """-1 is no limit."""
+        self.requests = 0
+        self.requests_max = requests_max if requests_max >= 0 else _NO_LIMIT
+        self.answers = 0
+        self.answers_max = answers_max if answers_max >= 0 else _NO_LIMIT
+        self._waiting: dict[Reading, None] = {}
+        self._turn: Reading | None = None
+        self._resuming: asyncio.Handle | None = None
+
+    @property
+    def is_short(self) -> bool:
+        """Whether requests have reached their limit."""
+        return self.requests >= self.requests_max
+
+    def fetch_bytes(self, wanted: int) -> int:
+        """How large an answer may get; while too much is not taken by its clients, one batch at a time."""
+        return wanted if self.answers < self.answers_max else min(wanted, 1)
+
+    def may_read(self, connection: Reading, held: int) -> bool:
+        """Asked where memory is short: whether the connection reads on. If not, `read_on` is called once it may."""
+        if held < _LITTLE_BYTES or connection is self._turn:
+            return True
+        if self._turn is None and connection.is_receiving:
+            self._turn = connection
+            self._waiting.pop(connection, None)
+            return True
+        self._waiting[connection] = None
+        return False
+
+    def freed(self, connection: Reading) -> None:
+        """A request of the connection was answered, or nobody waits for it any more."""
+        if connection is self._turn:
+            self._turn = None
+        if self._waiting and self._resuming is None:
+            self._resuming = asyncio.get_running_loop().call_soon(self._resume)
+
+    def forget(self, connection: Reading) -> None:
+        """The connection has ended."""
+        self._waiting.pop(connection, None)
+        self.freed(connection)
+
+    def _resume(self) -> None:
+        self._resuming = None
+        room = self.requests_max - self.requests
+        while self._waiting and room > 0:
+            connection = next(iter(self._waiting))
+            del self._waiting[connection]
+            room -= _READ_BYTES
+            connection.read_on()
+        if self._waiting and self.requests < self.requests_max:
+            # Who reads on may have nothing to read: the next ones' turn comes without an answer leaving.
+            loop = asyncio.get_running_loop()
+            self._resuming = loop.call_later(_AGAIN_S, self._resume)
+        elif self._turn is None:
+            self._give_turn()
+
+    def _give_turn(self) -> None:
+        connection = next((one for one in self._waiting if one.is_receiving), None)
+        if connection is not None:
+            del self._waiting[connection]
+            self._turn = connection
+            connection.read_on()

@@ -1,0 +1,124 @@
+"""All connections of a node's clients: who is let in, who has been quiet too long, and how they end.
+
+In: the settings, connections as they come and go. Out: a protocol for each accepted connection. It knows no request.
+
+Limits are Kafka's: `max.connections`, and by address `max.connections.per.ip` with its overrides. One more is closed at
+once. A limit that is lowered while the broker runs closes nobody.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import structlog
+
+from stratalog.broker.client_memory import ClientMemory
+from stratalog.broker.connection import Connection, Serve
+from stratalog.config import BrokerConfig
+from stratalog.config.listeners import parse_address_limit
+from stratalog.wire.frames import SCRATCH_BYTES
+
+_LITTLE_BYTES: Final = 16 << 10
+_REQUEST_S_MAX: Final = 10.0
+_QUIET_S_MAX: Final = 3.0
+"""How long a request may take to come, and nothing of it come, while memory is short and its client may send.
+
+Well below the 30 s that the clients behind it wait for their answers.
+"""
+
+
+class Connections:
+    """Made before the node listens; `accepting` gives what a listener needs."""
+
+    def __init__(self, config: BrokerConfig, *, count: Callable[[bool], None]) -> None:
+        """`count` is told of each connection whether it was accepted."""
+        self.memory = ClientMemory(
+            config.int("queued.max.request.bytes"), config.int("queued.max.response.bytes")
+        )
+        self._config = config
+        self._count = count
+        self._all: set[Connection] = set()
+        self._by_host: Counter[str] = Counter()
+        self._scratch = bytearray(SCRATCH_BYTES)  # where every connection's bytes arrive
+        self._log = structlog.get_logger()
+        self.configure(config)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[Connection]:
+        return iter(list(self._all))
+
+    def configure(self, config: BrokerConfig) -> None:
+        """Take the limits of settings as they are now."""
+        self._max = config.int("max.connections")
+        self._max_by_host = config.int("max.connections.per.ip")
+        self._max_of_host = dict(
+            map(parse_address_limit, config.list("max.connections.per.ip.overrides"))
+        )
+
+    def accepting(self, serve: Serve) -> Callable[[], Connection]:
+        """Makes the protocol of each connection that comes to a listener."""
+        frame_bytes_max = self._config.int("socket.request.max.bytes")
+
+        def accept() -> Connection:
+            return Connection(
+                serve,
+                frame_bytes_max=frame_bytes_max,
+                scratch=self._scratch,
+                memory=self.memory,
+                opened=self._opened,
+                closed=self._closed,
+            )
+
+        return accept
+
+    def _opened(self, connection: Connection) -> bool:
+        refused_by = self._refused_by(connection.host)
+        self._count(refused_by is None)
+        if refused_by is not None:
+            self._log.warning(f"connection refused: {refused_by}", peer=connection.peer)
+            return False
+        self._all.add(connection)
+        self._by_host[connection.host] += 1
+        return True
+
+    def _refused_by(self, host: str) -> str | None:
+        if len(self._all) >= self._max:
+            return "max.connections"
+        if self._by_host[host] >= self._max_of_host.get(host, self._max_by_host):
+            return "max.connections.per.ip"
+        return None
+
+    def _closed(self, connection: Connection) -> None:
+        if connection not in self._all:
+            return  # it was refused
+        self._all.remove(connection)
+        self._by_host[connection.host] -= 1
+        if not self._by_host[connection.host]:
+            del self._by_host[connection.host]
+
+    def close_idle(self) -> None:
+        """Close who has asked for nothing for long, and while memory is short who takes too long to ask."""
+        limit_s = self._config.int("connections.max.idle.ms") / 1000
+        now = asyncio.get_running_loop().time()
+        is_short = self.memory.is_short
+        for connection in self:
+            if limit_s >= 0 and connection.is_idle and now - connection.active_s > limit_s:
+                # Who does not take its answers would never have closed.
+                (connection.close if connection.is_taken else connection.abort)()
+            elif is_short and self._is_slow(connection, now):
+                connection.refuse("its request does not come, and memory for requests is short")
+
+    def _is_slow(self, connection: Connection, now: float) -> bool:
+        """Whether the connection holds memory for a request that it may send and does not."""
+        return (
+            connection.is_receiving
+            and connection.is_reading
+            and connection.bytes_held > _LITTLE_BYTES
+            and (
+                now - connection.receiving_since_s > _REQUEST_S_MAX
+                or now - max(connection.active_s, connection.receiving_since_s) > _QUIET_S_MAX
+            )
+        )

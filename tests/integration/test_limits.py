@@ -1,0 +1,141 @@
+"""What clients can do to a broker's memory: nothing much, and the others are served meanwhile.
+
+A real process; its resident memory is held against a generous bound, never a clock.
+"""
+
+import asyncio
+import os
+import resource
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from tests.broker_process import BrokerProcess, broker_process
+
+from stratalog.adapters.network import TcpNetwork
+from stratalog.client.aio import Client
+from stratalog.client.calls import NewTopic
+from stratalog.wire.messages import encode_request, request
+from stratalog.wire.records import Record, build_batch
+
+MIB = 1 << 20
+TIMEOUT_S = 30
+ROOM = 150 * MIB
+"""How much a broker may grow by, whatever is done to it here."""
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    limits = {
+        "queued__max__request__bytes": str(32 * MIB),
+        "queued__max__response__bytes": str(32 * MIB),
+    }
+    with broker_process(tmp_path_factory.mktemp("broker"), **limits) as running:
+        asyncio.run(prepare(running))
+        yield running
+
+
+async def prepare(broker: BrokerProcess) -> None:
+    batch = build_batch([Record(0, 1_790_000_000_000, None, b"x" * 500_000)])
+    async with await Client.connect(TcpNetwork(), broker.address) as client:
+        await client.create_topics(
+            [NewTopic("events", partitions=1, configs={"retention.ms": "-1"})]
+        )
+        for _ in range(20):
+            await client.produce("events", 0, bytearray(batch))
+
+
+def resident(broker: BrokerProcess) -> int:
+    assert broker.process is not None
+    pages = int(Path(f"/proc/{broker.process.pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+async def serves(broker: BrokerProcess) -> None:
+    """Another client writes and reads."""
+    async with await Client.connect(TcpNetwork(), broker.address) as client:
+        batch = build_batch([Record(0, 1_790_000_000_000, None, b"mine")])
+        produced = await client.produce("events", 0, batch)
+        fetched = await client.fetch("events", 0, produced.base_offset)
+        assert b"mine" in bytes(fetched.records)
+
+
+@contextmanager
+def under(broker: BrokerProcess) -> Iterator[None]:
+    """After what is done inside, others are served and memory has not grown beyond bounds."""
+    before = resident(broker)
+    yield
+    asyncio.run(serves(broker))
+    assert resident(broker) - before < ROOM
+    assert "Traceback" not in broker.log_text
+
+
+def connect(broker: BrokerProcess) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", broker.port), TIMEOUT_S)
+
+
+def push(connection: socket.socket, data: bytes) -> None:
+    """Send what the broker takes, until it takes no more for a while."""
+    connection.settimeout(0.3)
+    try:
+        connection.sendall(data)
+    except TimeoutError:
+        return
+
+
+def fetch_all() -> bytes:
+    """A Fetch from the beginning that allows as much as it can say."""
+    make = request(1, 4)
+    partition = make.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=0x7FFFFFFF)
+    body = make.FetchRequest(
+        replica_id=-1,
+        max_wait=0,
+        min_bytes=0,
+        max_bytes=0x7FFFFFFF,
+        isolation_level=0,
+        topics=[make.FetchTopic(topic="events", partitions=[partition])],
+    )
+    return b"".join(bytes(piece) for piece in encode_request(1, 4, 1, "slow", body))
+
+
+def test_slow_readers_that_ask_for_much_and_read_nothing(broker: BrokerProcess) -> None:
+    with ExitStack() as stack, under(broker):
+        for _ in range(40):
+            connection = stack.enter_context(connect(broker))
+            push(connection, fetch_all() * 20)
+
+
+def test_a_flood_of_pipelined_requests(broker: BrokerProcess) -> None:
+    api_versions = struct.pack(">ihhih", 10, 18, 0, 1, -1)
+    with ExitStack() as stack, under(broker):
+        for _ in range(4):
+            connection = stack.enter_context(connect(broker))
+            push(connection, api_versions * 10_000)
+
+
+def test_many_that_announce_much_and_send_little(broker: BrokerProcess) -> None:
+    with ExitStack() as stack, under(broker):
+        for turn in range(400):
+            connection = stack.enter_context(connect(broker))
+            connection.sendall(struct.pack(">i", 100 * MIB) + bytes(1 if turn % 2 else 60_000))
+            for _ in range(3):
+                connection.sendall(b"\0")
+
+
+def test_five_thousand_idle_connections(broker: BrokerProcess) -> None:
+    count = 5000
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert broker.process is not None
+    if hard < 2 * count:
+        pytest.skip(f"5,000 connections: the system allows {hard} open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2 * count), hard))
+    resource.prlimit(broker.process.pid, resource.RLIMIT_NOFILE, (max(soft, 2 * count), hard))
+    try:
+        with ExitStack() as stack, under(broker):
+            for _ in range(count):
+                stack.enter_context(connect(broker))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
