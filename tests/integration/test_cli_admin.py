@@ -7,38 +7,39 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource
-from tests.integration.server_process import strata
+from tests.integration.server_process import Server, strata
 
 from stratalog.cli.topic import skew_of
-from stratalog.testing import TemporaryBroker
 
 
 @pytest.fixture(scope="module")
-def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemporaryBroker]:
-    with TemporaryBroker(directory=tmp_path_factory.mktemp("admin") / "data") as started:
+def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    # In a process of its own: what a broker logs must not be taken for what the command prints.
+    quick = ("node.id=1", "group.initial.rebalance.delay.ms=0", "offsets.topic.num.partitions=1")
+    with Server(tmp_path_factory.mktemp("admin"), quick) as started:
         yield started
 
 
-def ok(broker: TemporaryBroker, *words: str, stdin: str = "") -> str:
+def ok(broker: Server, *words: str, stdin: str = "") -> str:
     done = strata(*words, "-b", broker.address, stdin=stdin)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def refused(broker: TemporaryBroker, *words: str) -> str:
+def refused(broker: Server, *words: str) -> str:
     done = strata(*words, "-b", broker.address)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done.stderr
 
 
-def foreign_configs(broker: TemporaryBroker, topic: str) -> dict[str, str]:
+def foreign_configs(broker: Server, topic: str) -> dict[str, str]:
     admin = AdminClient({"bootstrap.servers": broker.address})
     (future,) = admin.describe_configs([ConfigResource("topic", topic)]).values()
     return {name: entry.value for name, entry in future.result(20).items()}
 
 
-def test_a_topic_is_given_settings_and_partitions(one: TemporaryBroker) -> None:
+def test_a_topic_is_given_settings_and_partitions(one: Server) -> None:
     ok(one, "topic", "create", "altered", "-c", "retention.ms=5000")
     ok(
         one,
@@ -62,14 +63,14 @@ def test_a_topic_is_given_settings_and_partitions(one: TemporaryBroker) -> None:
     assert "does not exist" in refused(one, "topic", "alter", "no", "--partitions", "2")
 
 
-def test_sizes_and_skew_are_what_was_sent(one: TemporaryBroker) -> None:
+def test_sizes_and_skew_are_what_was_sent(one: Server) -> None:
     ok(one, "topic", "create", "skewed", "--partitions", "4")
     lines = "".join(f"{'x' * 100}\n" for _ in range(60))
     ok(one, "produce", "skewed", "--partition", "1", stdin=lines)
     ok(one, "produce", "skewed", "--partition", "2", stdin=lines[: 101 * 20])
     described = json.loads(ok(one, "topic", "describe", "skewed", "--json"))
     assert [row["records"] for row in described["partitions"]] == [0, 60, 20, 0]
-    files = [(one.directory / f"skewed-{i}" / f"{0:020}.log").stat().st_size for i in range(4)]
+    files = [(one.data / f"skewed-{i}" / f"{0:020}.log").stat().st_size for i in range(4)]
     assert [row["bytes"] for row in described["partitions"]] == files
     assert described["skew"]["records"] == 3.0
     assert "80 records, skew 3.00" in ok(one, "topic", "describe", "skewed")
@@ -80,7 +81,7 @@ def test_skew_of_even_and_empty() -> None:
     assert skew_of([9, 0, 0]) == 3.0
 
 
-def test_settings_are_shown_with_where_they_come_from(one: TemporaryBroker) -> None:
+def test_settings_are_shown_with_where_they_come_from(one: Server) -> None:
     ok(one, "topic", "create", "shown", "-c", "retention.ms=5000")
     rows = json.loads(ok(one, "config", "describe", "--topic", "shown", "--json"))
     assert [(r["name"], r["value"], r["from"]) for r in rows if r["from"] == "topic"] == [
@@ -96,7 +97,7 @@ def test_settings_are_shown_with_where_they_come_from(one: TemporaryBroker) -> N
     assert "name one of" in refused(one, "config", "describe", "--topic", "a", "--broker", "1")
 
 
-def committed(broker: TemporaryBroker, group: str, topic: str, partitions: int) -> list[int]:
+def committed(broker: Server, group: str, topic: str, partitions: int) -> list[int]:
     consumer = Consumer({"bootstrap.servers": broker.address, "group.id": group})
     try:
         asked = [TopicPartition(topic, index) for index in range(partitions)]
@@ -105,7 +106,7 @@ def committed(broker: TemporaryBroker, group: str, topic: str, partitions: int) 
         consumer.close()
 
 
-def test_a_group_is_described_moved_and_deleted(one: TemporaryBroker) -> None:
+def test_a_group_is_described_moved_and_deleted(one: Server) -> None:
     ok(one, "topic", "create", "read", "--partitions", "2")
     producer = Producer({"bootstrap.servers": one.address})
     for index in (0, 0, 0, 1):
@@ -154,11 +155,11 @@ def test_a_group_is_described_moved_and_deleted(one: TemporaryBroker) -> None:
         assert "group readers does not exist" in refused(one, *words)
 
 
-def test_a_log_is_verified_whole(one: TemporaryBroker, tmp_path: Path) -> None:
+def test_a_log_is_verified_whole(one: Server, tmp_path: Path) -> None:
     ok(one, "topic", "create", "checked")
     ok(one, "produce", "checked", stdin="1\n2\n")
-    file = one.directory / "checked-0" / f"{0:020}.log"
-    sound = strata("log", "verify", str(one.directory))
+    file = one.data / "checked-0" / f"{0:020}.log"
+    sound = strata("log", "verify", str(one.data))
     assert sound.returncode == 0, sound.stdout + sound.stderr
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
@@ -176,7 +177,7 @@ def test_a_log_is_verified_whole(one: TemporaryBroker, tmp_path: Path) -> None:
     assert strata("log", "verify", str(tmp_path / "nothing")).returncode == 2
 
 
-def test_headers_and_json_make_the_round_trip(one: TemporaryBroker) -> None:
+def test_headers_and_json_make_the_round_trip(one: Server) -> None:
     for name in ("first", "copied"):
         ok(one, "topic", "create", name, "--partitions", "3")
     ok(one, "produce", "first", "-H", "a=1", "-H", "b=", "--key-separator", ":", stdin="k:v\nw\n")
@@ -205,7 +206,7 @@ def test_headers_and_json_make_the_round_trip(one: TemporaryBroker) -> None:
     assert "expected NAME=VALUE" in refused(one, "produce", "copied", "-H", "x")
 
 
-def test_a_group_goes_on_where_it_was(one: TemporaryBroker) -> None:
+def test_a_group_goes_on_where_it_was(one: Server) -> None:
     ok(one, "topic", "create", "followed", "--partitions", "2")
     ok(one, "produce", "followed", "--partition", "0", stdin="1\n2\n3\n")
     as_group = ("consume", "followed", "--group", "shell", "--from", "beginning")
