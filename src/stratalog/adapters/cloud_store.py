@@ -32,7 +32,8 @@ _PARTS_IN_FLIGHT: Final = 3
 _DELETE_BATCH: Final = 1000
 _KEYS_FOR: Final = timedelta(minutes=5)
 _RETRIES: Final[Any] = {
-    # Some ten seconds in all where nobody answers: a server may restart, and who waits is told soon enough.
+    # A few seconds where nobody answers (jitter makes it one to twenty): a person with a wrong address hears of it
+    # soon, and the archiver tries again by itself.
     "max_retries": 8,
     "retry_timeout": timedelta(seconds=60),
     "backoff": {
