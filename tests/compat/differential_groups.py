@@ -3,6 +3,7 @@
 In: a `Broker` to tell it to. Out: its trace. Timeouts are long enough that none passes by chance.
 """
 
+from time import sleep
 from typing import Any
 
 from tests.compat.differential import Broker, Connection
@@ -29,6 +30,7 @@ def find(connection: Connection, *groups: str) -> None:
             told = connection.receive(told=False)
             if all(one.error_code.name in ("none", "group_id_not_found") for one in told.groups):
                 return
+        sleep(0.05)  # Kafka is creating the topic that groups are kept in
     raise AssertionError(f"{groups} have no coordinator")
 
 

@@ -135,9 +135,11 @@ def topics_are_told(broker: Broker) -> None:
     ask = broker.connect()
     topic_id = topic(ask, "told", 2)
     none = NO_ID
+    # Before version 4 whoever asks for a topic creates it, and Kafka answers that it is not there yet.
+    absent = [(broker.name("absent"), none)] if broker.version(3) >= 4 else []
     for name, one in (
         (broker.name("told"), none),
-        (broker.name("absent"), none),
+        *absent,
         ("a/b", none),
         ("", none),
         (None, topic_id),
@@ -186,7 +188,8 @@ def topics_are_told(broker: Broker) -> None:
 def topics_are_created_on_first_use(broker: Broker) -> None:
     ask = broker.connect()
     auto = {"name": broker.name("auto"), "topic_id": NO_ID}
-    ask.ask("Metadata", topics=[auto], allow_auto_topic_creation=False)
+    if broker.version(3) >= 4:
+        ask.ask("Metadata", topics=[auto], allow_auto_topic_creation=False)
     ask.send("Metadata", topics=[auto], allow_auto_topic_creation=True)
     ask.receive(told=False)
     ask.ask(
