@@ -28,7 +28,7 @@ REFUSED = {
     "a negative count": ({12: -1, 6: -2}, ErrorCode.invalid_record),
     "a delta beyond its count": ({6: 5}, ErrorCode.invalid_record),
     "a delta of billions": ({6: 0x7FFFFFFF}, ErrorCode.invalid_record),
-    "a length past the end": ({1: 1 << 20}, ErrorCode.corrupt_message),
+    "a length past the end": ({1: 1 << 20}, ErrorCode.invalid_record),
     "a length before the header's end": ({1: 48}, ErrorCode.corrupt_message),
     "a negative length": ({1: -1}, ErrorCode.corrupt_message),
     "format 0": ({3: 0}, ErrorCode.invalid_record),

@@ -69,7 +69,7 @@ def flipped(position: int) -> bytearray:
     [
         (flipped(70), ErrorCode.corrupt_message),
         (flipped(17), ErrorCode.corrupt_message),
-        (batch()[:-1], ErrorCode.corrupt_message),
+        (batch()[:-1], ErrorCode.invalid_record),
         (bytearray(b"nonsense" * 10), ErrorCode.corrupt_message),
     ],
     ids=["a flipped bit in the records", "a flipped bit in the CRC", "a byte short", "nonsense"],

@@ -138,12 +138,15 @@ class SimTransport(asyncio.Transport):
         self._inbox.append(data)
         loop.call_at(at, self._read, len(self._inbox))
 
+    def _is_held(self) -> bool:
+        return self._paused or self._closed
+
     def _read(self, _count: int = 0) -> None:
-        while self._inbox and not self._paused and not self._closed:
+        while self._inbox and not self._is_held():
             data = memoryview(self._inbox.pop(0))
             if isinstance(self._protocol, asyncio.BufferedProtocol):
                 while data:
-                    if self._paused or self._closed:
+                    if self._is_held():
                         self._inbox.insert(0, bytes(data))
                         return
                     target = memoryview(self._protocol.get_buffer(len(data)))
