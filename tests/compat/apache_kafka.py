@@ -63,7 +63,14 @@ def apache_kafka(directory: Path, **settings: str) -> Iterator[str]:
     cluster_id = java_tool(storage, "random-uuid").stdout.split()[-1]
     done = java_tool(storage, "format", "-t", cluster_id, "-c", str(file), "--standalone")
     assert done.returncode == 0, done.stdout + done.stderr
-    output = directory / "kafka.out"
+    with kafka_process(file, port):
+        yield f"127.0.0.1:{port}"
+
+
+@contextmanager
+def kafka_process(file: Path, port: int) -> Iterator[None]:
+    """Kafka with the properties of `file`, once it listens to `port`; what it prints lies beside the file."""
+    output = file.parent / "kafka.out"
     with output.open("wb") as out:
         process = subprocess.Popen(
             java_command("kafka.Kafka", str(file), heap="512m"),
@@ -74,7 +81,7 @@ def apache_kafka(directory: Path, **settings: str) -> Iterator[str]:
         )
         try:
             wait_until_open(port, process, output)
-            yield f"127.0.0.1:{port}"
+            yield
         finally:
             process.terminate()
             try:

@@ -166,6 +166,13 @@ def nothing_is_answered_to_acks_0(broker: Broker) -> None:
     list_offsets(ask, "quiet", -1)
 
 
+def put(connection: Connection, name: str, topic_id: UUID, one: bytes) -> None:
+    """A batch to partition 0, whose answer is not told."""
+    wanted = {"name": connection.broker.name(name), "topic_id": topic_id, "partitions": [(0, one)]}
+    connection.send("Produce", topics=[wanted], acks=-1)
+    connection.receive(told=False)
+
+
 def producer_id(connection: Connection, **asked: Any) -> Any:
     """Asked until the broker gives one: Kafka must fetch a block of them first."""
     for _ in range(200):
@@ -258,18 +265,7 @@ def records_are_fetched(broker: Broker) -> None:
     ask = broker.connect()
     topic_id = topic(ask, "read")
     for number in range(4):
-        ask.send(
-            "Produce",
-            topics=[
-                {
-                    "name": broker.name("read"),
-                    "topic_id": topic_id,
-                    "partitions": [(0, batch(b"%d" % number * 100, b"y"))],
-                }
-            ],
-            acks=-1,
-        )
-        ask.receive(told=False)
+        put(ask, "read", topic_id, batch(b"%d" % number * 100, b"y"))
     for offset in (0, 1, 7, 8, 9, -1, 100):
         fetch(ask, "read", topic_id, offset)
     fetch(ask, "read", topic_id, 0, isolation_level=1)
@@ -308,14 +304,7 @@ def fetches_have_sessions(broker: Broker) -> None:
         )
 
     again(1, session)
-    ask.send(
-        "Produce",
-        topics=[
-            {"name": broker.name("session"), "topic_id": topic_id, "partitions": [(0, batch(b"a"))]}
-        ],
-        acks=-1,
-    )
-    ask.receive(told=False)
+    put(ask, "session", topic_id, batch(b"a"))
     again(2, session)
     again(9, session)
     again(1, 123)
@@ -336,18 +325,7 @@ def offsets_are_listed(broker: Broker) -> None:
     topic_id = topic(ask, "times")
     list_offsets(ask, "times", -1, -2, -3, -4, -5, 5, -6, -7)
     for number in range(3):
-        ask.send(
-            "Produce",
-            topics=[
-                {
-                    "name": broker.name("times"),
-                    "topic_id": topic_id,
-                    "partitions": [(0, batch(b"%d" % number, b"y"))],
-                }
-            ],
-            acks=-1,
-        )
-        ask.receive(told=False)
+        put(ask, "times", topic_id, batch(b"%d" % number, b"y"))
     list_offsets(
         ask, "times", -1, -2, -3, -4, -5, 0, TIMESTAMP_MS, TIMESTAMP_MS + 1, TIMESTAMP_MS + 2
     )
@@ -383,18 +361,7 @@ def records_are_deleted(broker: Broker) -> None:
     ask = broker.connect()
     topic_id = topic(ask, "cut")
     for _ in range(2):
-        ask.send(
-            "Produce",
-            topics=[
-                {
-                    "name": broker.name("cut"),
-                    "topic_id": topic_id,
-                    "partitions": [(0, batch(b"a", b"b", b"c"))],
-                }
-            ],
-            acks=-1,
-        )
-        ask.receive(told=False)
+        put(ask, "cut", topic_id, batch(b"a", b"b", b"c"))
     for name, partition, offset in (
         ("cut", 0, 2),
         ("cut", 0, 1),

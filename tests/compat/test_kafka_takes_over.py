@@ -5,16 +5,13 @@ broker and controller of Kafka. It must show our topic, take records for it and 
 by our controller.
 """
 
-import socket
-import subprocess
-import time
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import NewTopic as KafkaTopic
-from tests.compat.tools import java_command, java_environment
+from tests.compat.apache_kafka import free_ports, kafka_process
 from tests.unit.quorum.metadata_log import NOW_MS, MetadataLog
 
 from stratalog.metadata.image import Endpoint
@@ -33,21 +30,6 @@ from stratalog.wire.ids import topic_id_text
 from stratalog.wire.records import read_records
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.serial]
-START_TIMEOUT_S = 90
-
-
-def free_ports(count):
-    with all_closed(*(socket.create_server(("127.0.0.1", 0)) for _ in range(count))) as opened:
-        return [listener.getsockname()[1] for listener in opened]
-
-
-@contextmanager
-def all_closed(*things):
-    try:
-        yield things
-    finally:
-        for thing in things:
-            thing.close()
 
 
 def write_directory(directory, broker_port, controller_port):
@@ -102,37 +84,8 @@ def kafka(tmp_path, directory, broker_port, controller_port):
         "offsets.topic.replication.factor=1\n"
         "broker.session.timeout.ms=2000\n"
     )
-    output = tmp_path / "kafka.out"
-    with output.open("wb") as out:
-        process = subprocess.Popen(
-            java_command("kafka.Kafka", str(properties), heap="384m"),
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            env=java_environment(),
-        )
-        try:
-            wait_for_port(broker_port, process, output)
-            yield
-        finally:
-            process.terminate()
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(10)
-
-
-def wait_for_port(port, process, output):
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline:
-        assert process.poll() is None, output.read_text()[-3000:]
-        with closing(socket.socket()) as client:
-            client.settimeout(1)
-            if client.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.2)
-    pytest.fail("Kafka did not open its port")
+    with kafka_process(properties, broker_port):
+        yield
 
 
 def replayed(directory):

@@ -4,7 +4,6 @@
 """
 
 import json
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from tests.compat.object_servers import (
     write_certificates,
 )
 from tests.integration.server_process import Server, strata
+from tests.store_contract import comes_back_whole_and_in_ranges, exactly_one_wins, paths
 
 from stratalog.adapters.bucket_url import parse_bucket_url
 from stratalog.adapters.object_store import open_store
@@ -32,7 +32,6 @@ from stratalog.tier.identity import claim_bucket
 
 pytestmark = [pytest.mark.big, pytest.mark.xdist_group("object_stores"), pytest.mark.timeout(300)]
 
-RACERS, ROUNDS = 20, 25
 MIB = 1 << 20
 
 
@@ -91,19 +90,8 @@ def unfinished(url):
         return list(bucket.unfinished_uploads())
 
 
-def paths(store, prefix=""):
-    return sorted(info.path for info in store.list(prefix))
-
-
 def test_objects_come_back_whole_and_in_ranges(store):
-    store.put("a/b/c", [b"0123", bytearray(b"45"), memoryview(b"6789"), b""])
-    assert store.get("a/b/c") == b"0123456789"
-    assert store.size("a/b/c") == 10
-    assert store.get_range("a/b/c", 3, 4) == b"3456"
-    assert store.get_range("a/b/c", 8, 100) == b"89"
-    assert store.get_range("a/b/c", 100, 1) == b""
-    store.put("a/b/c", [b"new"])
-    assert store.get("a/b/c") == b"new"
+    comes_back_whole_and_in_ranges(store)
 
 
 def test_missing_objects_are_named_and_absent_ones_put_once(store):
@@ -152,41 +140,8 @@ def test_a_put_whose_source_fails_leaves_nothing(store, url):
         assert unfinished(url) == []
 
 
-def race(url, start, number, results):
-    store = open_store(url)
-    won = []
-    start.wait(60)
-    for one in range(ROUNDS):
-        try:
-            store.put_if_absent(f"fresh/{one}/manifest", b"%d " % number * 5000)
-            won.append(one)
-        except AlreadyExists:
-            # The loser must find the winner's whole object at once.
-            words = store.get(f"fresh/{one}/manifest").split()
-            assert len(set(words)) == 1
-            assert len(words) == 5000
-    results.put((number, won))
-
-
 def test_of_twenty_processes_that_put_one_absent_object_exactly_one_wins(url):
-    context = multiprocessing.get_context("spawn")
-    start = context.Barrier(RACERS)
-    results = context.Queue()
-    children = [
-        context.Process(target=race, args=(url, start, number, results)) for number in range(RACERS)
-    ]
-    for child in children:
-        child.start()
-    told = [results.get(timeout=200) for _ in children]
-    for child in children:
-        child.join(30)
-        assert child.exitcode == 0
-    winners = [one for _, won in told for one in won]
-    assert sorted(winners) == list(range(ROUNDS))
-    store = open_store(url)
-    for number, won in told:
-        for one in won:
-            assert store.get(f"fresh/{one}/manifest").split()[0] == b"%d" % number
+    exactly_one_wins(url, processes=20, rounds=25, timeout_s=200)
 
 
 def test_a_missing_bucket_is_no_missing_object(server):

@@ -3,36 +3,16 @@
 After an intended change run with GOLDEN_REWRITE=1, and commit the difference only if you can explain each line of it.
 """
 
-import os
-from pathlib import Path
-
 import pytest
 from tests.golden.group_script import Story
+from tests.golden.stories import check_story, stories
 
-STORIES = sorted((Path(__file__).parent / "groups").glob("*.txt"))
-
-
-def replayed(text):
-    """The script with the trace that its commands give now."""
-    story = Story()
-    lines = []
-    for line in text.splitlines():
-        if line.startswith("> "):
-            lines.append(line)
-            lines.extend(f"  {one}" for one in story.run(line[2:]))
-        elif not line.startswith("  "):
-            lines.append(line)
-    return "\n".join(lines) + "\n"
+STORIES = stories("groups")
 
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
 def test_story(path):
-    told = path.read_text()
-    now = replayed(told)
-    if os.environ.get("GOLDEN_REWRITE") == "1":
-        path.write_text(now)
-    else:
-        assert now == told
+    check_story(path, Story())
 
 
 def test_there_are_stories():

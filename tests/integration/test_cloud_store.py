@@ -3,6 +3,7 @@
 from urllib.parse import quote
 
 import pytest
+from tests.store_contract import comes_back_whole_and_in_ranges, paths
 from tests.unit.tier.segments import CountingEntropy, closed, log_bytes
 
 from stratalog.adapters.object_store import open_store
@@ -45,17 +46,8 @@ def store(endpoint, request):
     return open_at(endpoint, request.node.name)
 
 
-def paths(store, prefix=""):
-    return sorted(info.path for info in store.list(prefix))
-
-
 def test_objects_come_back_whole_and_in_ranges(store):
-    store.put("a/b/c", [b"0123", bytearray(b"45"), memoryview(b"6789"), b""])
-    assert store.get("a/b/c") == b"0123456789"
-    assert store.size("a/b/c") == 10
-    assert store.get_range("a/b/c", 3, 4) == b"3456"
-    assert store.get_range("a/b/c", 8, 100) == b"89"
-    assert store.get_range("a/b/c", 100, 1) == b""
+    comes_back_whole_and_in_ranges(store)
     store.put("empty", [])
     assert store.size("empty") == 0
 

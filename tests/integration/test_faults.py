@@ -209,6 +209,17 @@ def group(broker: BrokerProcess, place: Path, count: int) -> Iterator[list[Membe
         ]
 
 
+def nothing_is_lost(broker: BrokerProcess, load: Load, members: list[Member]) -> None:
+    """End the load: what was acknowledged is in the log once and in order, and the group has read all of it."""
+    load.end()
+    assert not load.refused
+    logs = check_log(broker, load)
+    until(lambda: caught_up(broker, logs), "the group reads all")
+    check_members(members, logs)
+    for one in members:
+        one.stop()
+
+
 def caught_up(broker: BrokerProcess, logs: list[list[str]]) -> bool:
     return committed(broker) == {at: len(log) for at, log in enumerate(logs)}
 
@@ -231,13 +242,7 @@ def test_kill_9_under_load_while_a_group_consumes(tmp_path: Path) -> None:
                 before = acknowledged_commits(members)
                 broker.start()
                 never_back(before, committed(broker))
-            load.end()
-            assert not load.refused
-            logs = check_log(broker, load)
-            until(lambda: caught_up(broker, logs), "the group reads all")
-            check_members(members, logs)
-            for one in members:
-                one.stop()
+            nothing_is_lost(broker, load, members)
 
 
 def test_a_broker_that_is_stopped_for_a_while_goes_on(tmp_path: Path) -> None:
@@ -253,13 +258,7 @@ def test_a_broker_that_is_stopped_for_a_while_goes_on(tmp_path: Path) -> None:
             until(lambda: load.count > made, "it goes on producing")
             never_back(before, committed(broker))
             until(lambda: acknowledged_commits(members) != before, "the group goes on")
-            load.end()
-            assert not load.refused
-            logs = check_log(broker, load)
-            until(lambda: caught_up(broker, logs), "the group reads all")
-            check_members(members, logs)
-            for one in members:
-                one.stop()
+            nothing_is_lost(broker, load, members)
 
 
 def test_a_member_that_is_stopped_loses_its_partitions_and_gets_some_back(tmp_path: Path) -> None:

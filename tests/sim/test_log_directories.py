@@ -8,6 +8,7 @@ import errno
 from typing import Any
 
 import pytest
+from tests.sim.disk import SimDisk
 from tests.sim.loop import run
 from tests.sim.machine import Machine
 from tests.sim.raw import Raw, list_offsets_body
@@ -150,6 +151,20 @@ def test_a_drive_that_fails_takes_its_own_partitions_offline_until_it_is_mended(
     run(story())
 
 
+async def is_offline(client: Client, topic: str, partition: int) -> None:
+    """Nothing is taken for a partition whose drive is away."""
+    with pytest.raises(Rejected) as refused:
+        await client.produce(topic, partition, batch([b"lost"], START_MS))
+    assert refused.value.code == ErrorCode.leader_not_available
+
+
+async def mounted(machine: Machine, path: str, disk: SimDisk) -> Client:
+    """The drive is back under a node that starts again."""
+    await machine.stop()
+    machine.world.disks[path] = disk
+    return await machine.restart()
+
+
 async def directory_errors(machine: Machine) -> dict[str, int]:
     raw = await Raw.connect(machine.world.network)
     try:
@@ -174,14 +189,10 @@ def test_a_drive_that_is_not_there_at_the_start_is_offline_and_nothing_is_made_i
         disk = world.disks.pop("/more")  # not mounted: what is seen is an empty directory
         client = await machine.restart()
         assert (await metadata_of(machine, "kept"))[sick].leader_id == -1
-        with pytest.raises(Rejected) as refused:
-            await client.produce("kept", sick, batch([b"lost"], START_MS))
-        assert refused.value.code == ErrorCode.leader_not_available
+        await is_offline(client, "kept", sick)
         assert (await directory_errors(machine))["/more"] == ErrorCode.kafka_storage_error
         assert list(world.disk("/more").list("")) == []
-        await machine.stop()
-        world.disks["/more"] = disk
-        client = await machine.restart()
+        client = await mounted(machine, "/more", disk)
         assert await read_all(client, "kept", 0, 1, partition=sick) == {0: b"before"}
         assert not machine.broken_tasks
         await machine.stop()
@@ -213,12 +224,8 @@ def test_a_partition_is_not_taken_from_an_old_copy_while_its_own_drive_is_away()
             world.disk("/data").append(f"{name}/{file.name}", 0, [data])
         disk = world.disks.pop("/more")
         client = await machine.restart()
-        with pytest.raises(Rejected) as refused:
-            await client.produce(MOVED, 0, batch([b"lost"], START_MS))
-        assert refused.value.code == ErrorCode.leader_not_available
-        await machine.stop()
-        world.disks["/more"] = disk
-        client = await machine.restart()
+        await is_offline(client, MOVED, 0)
+        client = await mounted(machine, "/more", disk)
         assert await read_all(client, MOVED, 0, 2) == {0: b"before", 1: b"after"}
         await until(lambda: name not in {one.name for one in world.disk("/data").list("")})
         await machine.stop()

@@ -89,7 +89,7 @@ class CloudStore:
                 for chunk in chunks:
                     if len(chunk):
                         yield chunk
-            except BaseException as error:
+            except BaseException as error:  # kept whole, and raised again
                 failures.append(error)
                 raise
 

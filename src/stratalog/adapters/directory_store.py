@@ -182,7 +182,7 @@ class DirectoryStore:
 def _removed_on_failure(temporary: str) -> Iterator[None]:
     try:
         yield
-    except BaseException:
+    except BaseException:  # an interrupt too must leave no half-written file
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise

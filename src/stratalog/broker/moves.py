@@ -244,9 +244,8 @@ class Move:
             # What recovery would not find in the files: where the log begins.
             await hosting.checkpoint(target)
             self._check()
-        except (
-            BaseException
-        ):  # whatever it was: nothing is committed, and the partition stays where it is
+        # Whatever it was, a cancelled task too: nothing is committed, and the partition stays where it is.
+        except BaseException:
             hosted.arriving = None
             hosted.release()
             raise

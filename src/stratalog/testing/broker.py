@@ -85,7 +85,7 @@ class TemporaryBroker:
             self._directory = Path(self._kept or tempfile.mkdtemp(prefix="strata-"))
         try:
             self._start(self._directory)
-        except BaseException:
+        except BaseException:  # an interrupt too: half a start must leave no port and no thread
             self.kill()
             if fresh:  # nobody will call `__exit__`
                 self._remove()

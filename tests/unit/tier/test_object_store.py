@@ -1,11 +1,11 @@
 """Stores by URL: the same contract whatever is behind, and a directory that survives a power loss and many
 processes."""
 
-import multiprocessing
 import os
 from pathlib import Path
 
 import pytest
+from tests.store_contract import comes_back_whole_and_in_ranges, exactly_one_wins, paths
 
 from stratalog.adapters import directory_store
 from stratalog.adapters.directory_store import DirectoryStore
@@ -21,19 +21,8 @@ def store(request, tmp_path):
     return open_store(f"memory://{tmp_path.name}")
 
 
-def paths(store, prefix=""):
-    return sorted(info.path for info in store.list(prefix))
-
-
 def test_objects_come_back_whole_and_in_ranges(store):
-    store.put("a/b/c", [b"0123", bytearray(b"45"), memoryview(b"6789")])
-    assert store.get("a/b/c") == b"0123456789"
-    assert store.size("a/b/c") == 10
-    assert store.get_range("a/b/c", 3, 4) == b"3456"
-    assert store.get_range("a/b/c", 8, 100) == b"89"
-    assert store.get_range("a/b/c", 100, 1) == b""
-    store.put("a/b/c", [b"new"])
-    assert store.get("a/b/c") == b"new"
+    comes_back_whole_and_in_ranges(store)
 
 
 def test_a_missing_object_is_named(store):
@@ -166,44 +155,8 @@ def test_a_bucket_that_is_removed_under_a_broker_is_unavailable(tmp_path):
         store.put_if_absent("b", b"")
 
 
-def race(url, start, number, rounds, results):
-    store = open_store(url)
-    won = []
-    start.wait()
-    for one in range(rounds):
-        try:
-            store.put_if_absent(f"fresh/{one}/manifest", b"%d " % number * 5000)
-            won.append(one)
-        except AlreadyExists:
-            # The loser must find the winner's whole object at once.
-            data = store.get(f"fresh/{one}/manifest")
-            assert len(set(data.split())) == 1
-            assert len(data.split()) == 5000
-    results.put((number, won))
-
-
 def test_of_processes_that_put_one_absent_object_exactly_one_wins(tmp_path):
-    processes, rounds = 5, 25
-    context = multiprocessing.get_context("spawn")
-    start = context.Barrier(processes)
-    results = context.Queue()
-    url = (tmp_path / "bucket").as_uri()
-    children = [
-        context.Process(target=race, args=(url, start, number, rounds, results))
-        for number in range(processes)
-    ]
-    for child in children:
-        child.start()
-    told = [results.get(timeout=60) for _ in children]
-    for child in children:
-        child.join(30)
-        assert child.exitcode == 0
-    winners = [one for _, won in told for one in won]
-    assert sorted(winners) == list(range(rounds))
-    store = open_store(url)
-    for number, won in told:
-        for one in won:
-            assert store.get(f"fresh/{one}/manifest").split()[0] == b"%d" % number
+    exactly_one_wins((tmp_path / "bucket").as_uri(), processes=5, rounds=25, timeout_s=60)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,34 @@
+"""Scripts with their traces: each `> command` line is run, and what it tells must be the lines that follow it.
+
+In: a folder of scripts, and a story with `run(command) -> lines`. Out: the assertion that a trace changed, or, with
+GOLDEN_REWRITE=1, the scripts with the traces of today. Never judges a trace: that is for who commits it.
+"""
+
+import os
+from pathlib import Path
+
+
+def stories(folder):
+    """The scripts below this directory's `folder`, in order of their names."""
+    return sorted((Path(__file__).parent / folder).glob("*.txt"))
+
+
+def check_story(path, story):
+    """Run the script at `path` in a fresh story and hold its trace against the one that is written there."""
+    told = path.read_text()
+    now = _replayed(told, story)
+    if os.environ.get("GOLDEN_REWRITE") == "1":
+        path.write_text(now)
+    else:
+        assert now == told
+
+
+def _replayed(text, story):
+    lines = []
+    for line in text.splitlines():
+        if line.startswith("> "):
+            lines.append(line)
+            lines.extend(f"  {one}" for one in story.run(line[2:]))
+        elif not line.startswith("  "):
+            lines.append(line)
+    return "\n".join(lines) + "\n"
