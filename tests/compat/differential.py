@@ -29,6 +29,7 @@ from stratalog.wire.records import read_records
 TIMEOUT_S = 30
 KEYS = {"".join(word.title() for word in api.name.split("_")): api for api in APIS.values()}
 NO_ID = UUID(int=0)
+GONE = UUID(int=77)
 Versions = Mapping[int, tuple[int, int]]
 
 # Field name -> what stands for its value where it is set.
@@ -54,6 +55,7 @@ TOLD_BY = (
     "group_id",
     "partition_index",
     "resource_name",
+    "topic_id",
 )
 _MEMBER = re.compile(r"^(.*)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 
@@ -142,6 +144,10 @@ class Broker:
     def note_id(self, topic_id: UUID, name: str) -> None:
         """Show this id as `name` from now on."""
         self.names[topic_id] = name
+
+    def id_of(self, name: str) -> UUID:
+        """The topic's id as noted last; one that no topic has where none was."""
+        return next((one for one, noted in reversed(self.names.items()) if noted == name), GONE)
 
     def tell(self, label: str, body: Any) -> None:
         self.trace.append((label, self.plain(body, "")))

@@ -7,7 +7,7 @@ from time import sleep
 from typing import Any
 
 from tests.compat.differential import Broker, Connection
-from tests.compat.differential_stories import GONE, Story, topic
+from tests.compat.differential_stories import Story, topic
 
 GROUP_STORIES: list[Story] = []
 
@@ -122,7 +122,7 @@ class Member:
         topics = [
             {
                 "name": self.broker.name(name),
-                "topic_id": more.get("topic_id", GONE),
+                "topic_id": self.broker.id_of(name),
                 "partitions": [one],
             }
         ]
@@ -182,12 +182,16 @@ def offsets(connection: Connection, group: str, topics: Any, *, stable: bool = F
             for name, indexes in topics
         ]
     )
+    by_id = listed and [
+        {**one, "topic_id": broker.id_of(name)}
+        for one, (name, _) in zip(listed, topics, strict=True)
+    ]
     full = broker.name(group)
     connection.ask(
         "OffsetFetch",
         group_id=full,
         topics=listed if listed is not None or broker.version(9) >= 2 else [],
-        groups=[{"group_id": full, "topics": listed, "member_epoch": -1}],
+        groups=[{"group_id": full, "topics": by_id, "member_epoch": -1}],
         require_stable=stable,
     )
 
@@ -344,8 +348,8 @@ def static_members_are_fenced(broker: Broker) -> None:
 def offsets_are_kept(broker: Broker) -> None:
     alone = Member(broker, "alone", "alone")
     find(alone.connection, broker.name("alone"))
-    kept = topic(alone.connection, "kept", 2)
-    more = {"generation": -1, "member_id": "", "topic_id": kept}
+    topic(alone.connection, "kept", 2)
+    more = {"generation": -1, "member_id": ""}
     offsets(alone.connection, "alone", [("kept", [0])])
     offsets(alone.connection, "alone", None)
     alone.commit("kept", 5, **more)

@@ -6,8 +6,8 @@ In: a `Broker` to tell it to. Out: its trace.
 from typing import Any
 from uuid import UUID
 
-from tests.compat.differential import Broker, Connection
-from tests.compat.differential_stories import GONE, TIMESTAMP_MS, Story, topic
+from tests.compat.differential import GONE, Broker, Connection
+from tests.compat.differential_stories import TIMESTAMP_MS, Story, topic
 
 from stratalog.wire.records import Record, build_batch
 

@@ -9,13 +9,12 @@ from time import time
 from typing import Any
 from uuid import UUID
 
-from tests.compat.differential import NO_ID, Broker, Connection
+from tests.compat.differential import GONE, NO_ID, Broker, Connection
 
 Story = Callable[[Broker], None]
 STORIES: list[Story] = []
 TIMESTAMP_MS = int(time() * 1000)
 """Both are told the same, and neither may end it for its age."""
-GONE = UUID(int=77)
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
 SET, DELETE, APPEND, SUBTRACT = range(4)
 

@@ -1,7 +1,8 @@
-"""Fetch (key 1), versions 4-17.
+"""Fetch (key 1), versions 4-18.
 
 v4 isolation level. v5 log start offset. v7 sessions (KIP-227). v9 leader epoch checks. v11 rack, preferred replica. v12
 flexible, last fetched epoch. v13 topic ids. v15 replica state. v16 node endpoints. v17 replica directory id.
+v18 a follower's high watermark (KIP-1166), which no broker asks with here.
 """
 
 import asyncio
@@ -234,4 +235,4 @@ def _mark(hosted: HostedPartition) -> tuple[int, int]:
     return hosted.high_watermark, hosted.wakes
 
 
-API = Api("Fetch", 1, (4, 17), handle)
+API = Api("Fetch", 1, (4, 18), handle)

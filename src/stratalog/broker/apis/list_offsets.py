@@ -1,7 +1,8 @@
-"""ListOffsets (key 2), versions 1-10.
+"""ListOffsets (key 2), versions 1-11.
 
 v1 one offset per partition. v2 isolation level. v4 leader epoch. v6 flexible. v7 max timestamp (-3). v8 earliest
 local (-4, KIP-405). v9 latest tiered (-5, KIP-1005). v10 timeout of a remote look-up (KIP-1075).
+v11 earliest pending upload (-6, KIP-1023).
 """
 
 from collections import Counter
@@ -14,7 +15,13 @@ from stratalog.errors import ErrorCode, Rejected
 _MAX_TIMESTAMP: Final = -3
 _EARLIEST_LOCAL: Final = -4
 _LATEST_TIERED: Final = -5
-_FIRST_VERSION: Final = {_MAX_TIMESTAMP: 7, _EARLIEST_LOCAL: 8, _LATEST_TIERED: 9}
+_EARLIEST_PENDING_UPLOAD: Final = -6
+_FIRST_VERSION: Final = {
+    _MAX_TIMESTAMP: 7,
+    _EARLIEST_LOCAL: 8,
+    _LATEST_TIERED: 9,
+    _EARLIEST_PENDING_UPLOAD: 11,
+}
 
 
 async def handle(call: Call) -> Any:
@@ -66,7 +73,7 @@ async def _partition(call: Call, topic: str, asked: Any) -> Any:
 
 async def _find(call: Call, hosted: HostedPartition, timestamp: int) -> tuple[int, int]:
     """(offset, timestamp); (-1, -1) where nothing matches."""
-    if call.version < _FIRST_VERSION.get(timestamp, 0) or timestamp < _LATEST_TIERED:
+    if call.version < _FIRST_VERSION.get(timestamp, 0) or timestamp < _EARLIEST_PENDING_UPLOAD:
         raise Rejected(ErrorCode.unsupported_version, f"timestamp {timestamp}")
     read_committed = getattr(call.body, "isolation_level", 0) == 1
     end = hosted.last_stable_offset if read_committed else hosted.high_watermark
@@ -79,6 +86,8 @@ async def _find(call: Call, hosted: HostedPartition, timestamp: int) -> tuple[in
             return max(hosted.log.local_start_offset, hosted.log.log_start_offset), -1
         case -5:  # latest tiered
             return hosted.log.tiered_end - 1 if hosted.log.tiered_end > 0 else -1, -1
+        case -6:  # earliest pending upload
+            return _pending_upload(hosted), -1
         case -3:  # of the latest timestamp
             return await call.broker.max_timestamp(hosted)
         case _:
@@ -86,4 +95,14 @@ async def _find(call: Call, hosted: HostedPartition, timestamp: int) -> tuple[in
             return found if found is not None and found[0] < end else (-1, -1)
 
 
-API = Api("ListOffsets", 2, (1, 10), handle)
+def _pending_upload(hosted: HostedPartition) -> int:
+    """The first offset that the bucket lacks; -1 where the topic has no tier, or nobody here knows how far it got."""
+    log = hosted.log
+    if not log.config.remote_storage_enable:
+        return -1
+    if log.tiered_end == 0 and log.local_start_offset > log.log_start_offset:
+        return -1
+    return max(log.tiered_end, log.log_start_offset)
+
+
+API = Api("ListOffsets", 2, (1, 11), handle)

@@ -1,6 +1,7 @@
-"""OffsetCommit (key 8), versions 2-9.
+"""OffsetCommit (key 8), versions 2-10.
 
-v5 no retention time. v6 leader epoch. v7 static members. v8 flexible. v9 KIP-848 errors.
+v5 no retention time. v6 leader epoch. v7 static members. v8 flexible. v9 KIP-848 errors. v10 topic ids instead of names
+(KIP-848).
 """
 
 from typing import Any
@@ -9,11 +10,14 @@ from stratalog.broker.api import Api, Call
 from stratalog.coordinators.messages import CommitPartition, CommitTopic, OffsetCommit
 from stratalog.errors import ErrorCode, Rejected
 
+_TOPIC_IDS_FROM = 10
+
 
 async def handle(call: Call) -> Any:
-    """Keep offsets of a group; partitions that do not exist are refused here, by name."""
-    body, reply = call.body, call.reply
-    known = [topic for topic in (_known(call, topic) for topic in body.topics) if topic.partitions]
+    """Keep offsets of a group; partitions that do not exist are refused here, by name or id."""
+    body = call.body
+    resolved = [(topic, _known(call, topic)) for topic in body.topics]
+    known = [topic for _, topic in resolved if topic is not None and topic.partitions]
     request = OffsetCommit(
         group_id=body.group_id,
         topics=tuple(known),
@@ -26,36 +30,24 @@ async def handle(call: Call) -> Any:
         group_not_found_known=call.version >= 9,
     )
     errors: dict[tuple[str, int], ErrorCode] = {}
-    failed: ErrorCode | None = None
     if known:
         try:
             answer = await call.broker.groups.commit(request)
             errors = {(t.name, p.index): p.error for t in answer.topics for p in t.partitions}
         except Rejected as error:
-            failed = error.code
-    return reply.OffsetCommitResponse(
-        topics=[
-            reply.OffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=[
-                    reply.OffsetCommitResponsePartition(
-                        partition_index=p.partition_index,
-                        error_code=failed
-                        or errors.get(
-                            (topic.name, p.partition_index), ErrorCode.unknown_topic_or_partition
-                        ),
-                    )
-                    for p in topic.partitions
-                ],
-            )
-            for topic in body.topics
-        ]
+            errors = {(t.name, p.index): error.code for t in known for p in t.partitions}
+    return call.reply.OffsetCommitResponse(
+        topics=[_answer(call, topic, found, errors) for topic, found in resolved]
     )
 
 
-def _known(call: Call, topic: Any) -> CommitTopic:
-    found = call.broker.metadata.topic(topic.name)
-    indexes = found.partitions if found is not None else {}
+def _known(call: Call, topic: Any) -> CommitTopic | None:
+    """What of it exists; None where not even the topic does."""
+    image = call.broker.metadata.image
+    by_id = call.version >= _TOPIC_IDS_FROM
+    found = image.topics_by_id.get(topic.topic_id) if by_id else image.topic(topic.name)
+    if found is None:
+        return None
     partitions = tuple(
         CommitPartition(
             p.partition_index,
@@ -64,11 +56,29 @@ def _known(call: Call, topic: Any) -> CommitTopic:
             p.committed_metadata or "",
         )
         for p in topic.partitions
-        if p.partition_index in indexes
+        if p.partition_index in found.partitions
     )
-    if found is None:
-        return CommitTopic(topic.name, ())
-    return CommitTopic(topic.name, partitions, found.id)
+    return CommitTopic(found.name, partitions, found.id)
 
 
-API = Api("OffsetCommit", 8, (2, 9), handle)
+def _answer(
+    call: Call, topic: Any, found: CommitTopic | None, errors: dict[tuple[str, int], ErrorCode]
+) -> Any:
+    """The topic as it was asked for, with what became of each partition."""
+    by_id = call.version >= _TOPIC_IDS_FROM
+    missing = ErrorCode.unknown_topic_or_partition
+    if by_id and found is None:
+        missing = ErrorCode.unknown_topic_id
+    name = "" if found is None else found.name
+    partitions = [
+        call.reply.OffsetCommitResponsePartition(
+            partition_index=p.partition_index,
+            error_code=errors.get((name, p.partition_index), missing),
+        )
+        for p in topic.partitions
+    ]
+    named = {"topic_id": topic.topic_id} if by_id else {"name": topic.name}
+    return call.reply.OffsetCommitResponseTopic(**named, partitions=partitions)
+
+
+API = Api("OffsetCommit", 8, (2, 10), handle)

@@ -1,17 +1,24 @@
-"""OffsetFetch (key 9), versions 1-9.
+"""OffsetFetch (key 9), versions 1-10.
 
 v2 null topics means all, group-level error. v5 leader epoch. v6 flexible. v7 require stable. v8 several groups at once
-(KIP-709). v9 member epoch (KIP-848).
+(KIP-709). v9 member epoch (KIP-848). v10 topic ids instead of names.
 """
 
+from dataclasses import replace
 from typing import Any
-from uuid import UUID
 
 from stratalog.broker.api import Api, Call
-from stratalog.coordinators.messages import NO_TOPIC_ID, FetchTopic, OffsetFetch, OffsetFetchAnswer
+from stratalog.coordinators.messages import (
+    NO_TOPIC_ID,
+    FetchedTopic,
+    FetchTopic,
+    OffsetFetch,
+    OffsetFetchAnswer,
+)
 from stratalog.errors import ErrorCode, Rejected
 
 _SEVERAL_FROM = 8
+_TOPIC_IDS_FROM = 10
 
 
 async def handle(call: Call) -> Any:
@@ -25,7 +32,10 @@ async def handle(call: Call) -> Any:
                     group_id=answer.group_id,
                     error_code=answer.error,
                     topics=_topics(
-                        reply.OffsetFetchResponseTopics, reply.OffsetFetchResponsePartitions, answer
+                        call,
+                        reply.OffsetFetchResponseTopics,
+                        reply.OffsetFetchResponsePartitions,
+                        answer,
                     ),
                 )
                 for answer in answers
@@ -33,38 +43,69 @@ async def handle(call: Call) -> Any:
         )
     answer = await _fetch(call, body.group_id, body.topics)
     return reply.OffsetFetchResponse(
-        topics=_topics(reply.OffsetFetchResponseTopic, reply.OffsetFetchResponsePartition, answer),
+        topics=_topics(
+            call, reply.OffsetFetchResponseTopic, reply.OffsetFetchResponsePartition, answer
+        ),
         error_code=answer.error,
     )
 
 
 async def _fetch(call: Call, group: str, topics: Any) -> OffsetFetchAnswer:
-    wanted = (
-        None
-        if topics is None
-        else tuple(
-            FetchTopic(t.name, tuple(t.partition_indexes), _topic_id(call, t.name)) for t in topics
-        )
-    )
+    wanted = None if topics is None else tuple(_wanted(call, topic) for topic in topics)
     require_stable = getattr(call.body, "require_stable", False)
     try:
-        return await call.broker.groups.fetch_offsets(
+        answer = await call.broker.groups.fetch_offsets(
             OffsetFetch(group, wanted, require_stable=require_stable)
         )
     except Rejected as error:
         return OffsetFetchAnswer(group, error.code)
+    return _by_id(call, answer) if call.version >= _TOPIC_IDS_FROM else answer
 
 
-def _topic_id(call: Call, name: str) -> UUID:
-    """So that what was committed for an earlier topic of that name is not taken for this one's."""
-    found = call.broker.metadata.topic(name)
-    return NO_TOPIC_ID if found is None else found.id
+def _wanted(call: Call, topic: Any) -> FetchTopic:
+    """With its id, so that what was committed for an earlier topic of that name is not taken for this one's."""
+    image = call.broker.metadata.image
+    if call.version >= _TOPIC_IDS_FROM:
+        found = image.topics_by_id.get(topic.topic_id)
+        name = "" if found is None else found.name
+        return FetchTopic(name, tuple(topic.partition_indexes), topic.topic_id or NO_TOPIC_ID)
+    found = image.topic(topic.name)
+    topic_id = NO_TOPIC_ID if found is None else found.id
+    return FetchTopic(topic.name, tuple(topic.partition_indexes), topic_id)
 
 
-def _topics(topic_type: Any, partition_type: Any, answer: OffsetFetchAnswer) -> list[Any]:
+def _by_id(call: Call, answer: OffsetFetchAnswer) -> OffsetFetchAnswer:
+    """Each topic under its id: one that does not exist is an error where it was asked for, else left out."""
+    image = call.broker.metadata.image
+    topics = []
+    for topic in answer.topics:
+        if topic.name == "":
+            topics.append(_unknown(topic))
+            continue
+        topic_id = topic.topic_id
+        if topic_id == NO_TOPIC_ID:
+            topic_id = image.topic_ids_by_name.get(topic.name, NO_TOPIC_ID)
+        if topic_id != NO_TOPIC_ID:
+            topics.append(replace(topic, topic_id=topic_id))
+    return replace(answer, topics=tuple(topics))
+
+
+def _unknown(topic: FetchedTopic) -> FetchedTopic:
+    return replace(
+        topic,
+        partitions=tuple(
+            replace(one, error=ErrorCode.unknown_topic_id) for one in topic.partitions
+        ),
+    )
+
+
+def _topics(
+    call: Call, topic_type: Any, partition_type: Any, answer: OffsetFetchAnswer
+) -> list[Any]:
+    by_id = call.version >= _TOPIC_IDS_FROM
     return [
         topic_type(
-            name=topic.name,
+            **({"topic_id": topic.topic_id} if by_id else {"name": topic.name}),
             partitions=[
                 partition_type(
                     partition_index=p.index,
@@ -80,4 +121,4 @@ def _topics(topic_type: Any, partition_type: Any, answer: OffsetFetchAnswer) -> 
     ]
 
 
-API = Api("OffsetFetch", 9, (1, 9), handle)
+API = Api("OffsetFetch", 9, (1, 10), handle)

@@ -1,0 +1,296 @@
+"""Goal: clients of today find what they ask for, and nothing is advertised that is not served.
+
+Method: our ApiVersions answer is held against what clients send; then every version of every API is asked once, over a
+connection of its own.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from tests.broker_process import BrokerProcess, broker_process
+from tests.compat.differential import KEYS, NO_ID, Broker, api_versions
+
+from stratalog.broker.apis import APIS
+from stratalog.wire.records import Record, build_batch
+
+TOPIC = "versions"
+BATCH = bytes(build_batch([Record(0, 1_700_000_000_000, b"k", b"v")]))
+
+# API -> the range that Java's client 4.2 speaks (None: not a client's), that librdkafka 2.15 does, and what was seen of
+# librdkafka, franz-go, kafka-python 3.0.12 and kafkajs 2.2.4 against a broker of the 4.1 line. Versions of the topic
+# ids, and what brokers and transactions alone use, are in it where clients send them without.
+SPOKEN: dict[str, tuple[tuple[int, int], tuple[int, int] | None, set[int]]] = {
+    "Produce": ((3, 13), (0, 10), {7, 9, 10, 13}),
+    "Fetch": ((4, 18), (0, 16), {11, 12, 16, 18}),
+    "ListOffsets": ((1, 11), (0, 7), {3, 7, 10}),
+    "Metadata": ((0, 13), (0, 13), {0, 6, 13}),
+    "OffsetCommit": ((2, 10), (0, 9), {5, 8, 9, 10}),
+    "OffsetFetch": ((1, 10), (0, 9), {4, 8, 9, 10}),
+    "FindCoordinator": ((0, 6), (0, 2), {2, 6}),
+    "JoinGroup": ((0, 9), (0, 5), {5, 7, 9}),
+    "Heartbeat": ((0, 4), (0, 3), {3, 4}),
+    "LeaveGroup": ((0, 5), (0, 1), {1, 3, 5}),
+    "SyncGroup": ((0, 5), (0, 3), {3, 5}),
+    "DescribeGroups": ((0, 6), (0, 5), {0, 2, 6}),
+    "ListGroups": ((0, 5), (0, 5), {0, 2, 5}),
+    "ApiVersions": ((0, 4), (0, 3), {1, 2, 3, 4}),
+    "CreateTopics": ((2, 7), (0, 4), {3, 4, 7}),
+    "DeleteTopics": ((1, 6), (0, 4), {1, 4, 6}),
+    "DeleteRecords": ((0, 2), (0, 2), {1, 2}),
+    # Version 6 is unstable in Apache Kafka 4.3 (KIP-939): it does not advertise it either.
+    "InitProducerId": ((0, 5), (0, 4), {1, 4, 5}),
+    "OffsetForLeaderEpoch": ((2, 4), (2, 2), {4}),
+    "DescribeConfigs": ((1, 4), (0, 1), {1, 2, 4}),
+    "AlterConfigs": ((0, 2), (0, 2), {1, 2}),
+    "AlterReplicaLogDirs": ((1, 2), None, {2}),
+    "DescribeLogDirs": ((1, 4), None, {4}),
+    "CreatePartitions": ((0, 3), (0, 2), {0, 1, 2, 3}),
+    "DeleteGroups": ((0, 2), (0, 2), {1, 2}),
+    "IncrementalAlterConfigs": ((0, 1), (0, 1), {1}),
+    "OffsetDelete": ((0, 0), (0, 0), set()),
+    "DescribeQuorum": ((0, 2), None, set()),
+    "UpdateFeatures": ((0, 2), None, set()),
+    "DescribeCluster": ((0, 2), None, set()),
+    "DescribeProducers": ((0, 0), None, set()),
+    "ListConfigResources": ((0, 1), None, {1}),
+    "DescribeTopicPartitions": ((0, 0), None, {0}),
+}
+# What older clients of these need: kafkajs, aiokafka 0.14, kcat with librdkafka 2.0.
+OLDEST_NEEDED = {"Produce": 3, "Fetch": 4, "ListOffsets": 1, "Metadata": 0, "JoinGroup": 0}
+
+
+KNOWN = UUID(int=1)
+"""Stands for the topic's id."""
+RESOURCE = {"resource_type": 2, "resource_name": TOPIC}
+SETTING = {"name": "retention.ms", "value": "-1"}
+LOG_DIR = {"path": "/nowhere", "topics": [{"name": TOPIC, "partitions": [0]}]}
+COMMIT = {"partition_index": 0, "committed_offset": 3, "committed_leader_epoch": -1}
+WANTED = {"name": TOPIC, "partition_indexes": [0]}
+READ = {
+    "current_leader_epoch": -1,
+    "fetch_offset": 5,
+    "last_fetched_epoch": -1,
+    "log_start_offset": -1,
+    "partition_max_bytes": 1 << 20,
+}
+LATEST = {"current_leader_epoch": -1, "timestamp": -1}
+OF_GROUP = {"group_id": "g"}
+NOBODY = {"group_id": "g", "member_id": "nobody"}
+
+# The fields of a request that succeeds, or is refused for what it names.
+REQUESTS: dict[str, dict[str, Any]] = {
+    "Produce": {"topics": [{"name": TOPIC, "topic_id": KNOWN, "partitions": [(0, BATCH)]}]},
+    "Fetch": {
+        "replica_id": -1,
+        "max_bytes": 1 << 20,
+        "session_epoch": -1,
+        "rack_id": "",
+        "topics": [{"topic": TOPIC, "topic_id": KNOWN, "partitions": [READ]}],
+    },
+    "ListOffsets": {"replica_id": -1, "topics": [{"name": TOPIC, "partitions": [LATEST]}]},
+    "Metadata": {"topics": [{"name": TOPIC, "topic_id": KNOWN}]},
+    "OffsetCommit": {
+        **OF_GROUP,
+        "generation_id_or_member_epoch": -1,
+        "topics": [{"name": TOPIC, "topic_id": KNOWN, "partitions": [COMMIT]}],
+    },
+    "OffsetFetch": {
+        **OF_GROUP,
+        "topics": [WANTED],
+        "groups": [
+            {
+                "group_id": "g",
+                "member_epoch": -1,
+                "topics": [{**WANTED, "topic_id": KNOWN}],
+            }
+        ],
+    },
+    "FindCoordinator": {"key": "g", "coordinator_keys": ["g"], "key_type": 0},
+    "JoinGroup": {
+        "group_id": "joined by {version}",
+        "session_timeout": 6_000,
+        "rebalance_timeout": 6_000,
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": b""}],
+    },
+    "Heartbeat": NOBODY,
+    "LeaveGroup": {**NOBODY, "members": [{"member_id": "nobody"}]},
+    "SyncGroup": NOBODY,
+    "DescribeGroups": {"groups": ["g"]},
+    "DeleteGroups": {"groups_names": ["none such"]},
+    "OffsetDelete": {"group_id": "none such", "topics": []},
+    "CreateTopics": {
+        "topics": [{"name": "made-{version}", "num_partitions": 1, "replication_factor": 1}],
+        "timeout": 1000,
+    },
+    "DeleteTopics": {
+        "topic_names": ["none such"],
+        "topics": [{"name": "none such", "topic_id": None}],
+    },
+    "DeleteRecords": {
+        "topics": [{"name": TOPIC, "partitions": [{"offset": 3}]}],
+        "timeout": 1000,
+    },
+    "InitProducerId": {"transactional_id": None, "producer_id": -1, "producer_epoch": -1},
+    "OffsetForLeaderEpoch": {
+        "replica_id": -1,
+        "topics": [{"topic": TOPIC, "partitions": [{"current_leader_epoch": -1}]}],
+    },
+    "DescribeConfigs": {"resources": [{**RESOURCE, "configuration_keys": None}]},
+    "AlterConfigs": {"resources": [{**RESOURCE, "configs": [SETTING]}]},
+    "IncrementalAlterConfigs": {"resources": [{**RESOURCE, "configs": [SETTING]}]},
+    "AlterReplicaLogDirs": {"dirs": [LOG_DIR]},
+    "DescribeLogDirs": {"topics": [{"topic": TOPIC, "partitions": [0]}]},
+    "CreatePartitions": {
+        "topics": [{"name": TOPIC, "count": 2, "assignments": None}],
+        "timeout": 1000,
+        "validate_only": True,
+    },
+    "DescribeQuorum": {
+        "topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]
+    },
+    "UpdateFeatures": {
+        "timeout": 1000,
+        "feature_updates": [
+            {"feature": "metadata.version", "max_version_level": 30, "upgrade_type": 1}
+        ],
+    },
+    "DescribeCluster": {"endpoint_type": 1},
+    "DescribeProducers": {"topics": [WANTED]},
+    "DescribeTopicPartitions": {"topics": [{"name": TOPIC}], "cursor": None},
+}
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with broker_process(tmp_path_factory.mktemp("broker")) as running:
+        admin = AdminClient({"bootstrap.servers": running.address})
+        admin.create_topics([NewTopic(TOPIC, 1)])[TOPIC].result(30)
+        produce(running, 10)
+        ask(running, "FindCoordinator", 6, key_type=0, coordinator_keys=["g"])
+        yield running
+
+
+def produce(broker: BrokerProcess, count: int) -> None:
+    producer = Producer({"bootstrap.servers": broker.address, "enable.idempotence": True})
+    for _ in range(count):
+        producer.produce(TOPIC, b"x")
+    assert producer.flush(30) == 0
+
+
+def ask(broker: BrokerProcess, api: str, version: int, **values: Any) -> Any:
+    """One request over a connection of its own."""
+    asker = Broker(broker.address, "", {KEYS[api].key: (version, version)})
+    try:
+        return asker.connect().ask(api, **values)
+    finally:
+        asker.close()
+
+
+# Where the answer to the request above is not plain success.
+ANSWERED = {
+    "JoinGroup": {"none", "member_id_required"},
+    "Heartbeat": {"unknown_member_id"},
+    "LeaveGroup": {"none", "unknown_member_id"},
+    "SyncGroup": {"unknown_member_id"},
+    "DescribeGroups": {"none", "group_id_not_found"},
+    "DeleteGroups": {"group_id_not_found"},
+    "OffsetDelete": {"group_id_not_found"},
+    "DeleteTopics": {"unknown_topic_or_partition"},
+    "AlterReplicaLogDirs": {"log_dir_not_found"},
+}
+
+
+def codes(body: Any) -> list[str]:
+    """Every error code in an answer."""
+    if isinstance(body, (tuple, list)) and not hasattr(body, "_asdict"):
+        return [code for one in body for code in codes(one)]
+    names = getattr(body, "__dataclass_fields__", ()) or getattr(body, "_fields", ())
+    found = []
+    for name in names:
+        value = getattr(body, name)
+        if name == "error_code":
+            found.append(getattr(value, "name", "none" if value == 0 else str(value)))
+        else:
+            found += codes(value)
+    return found
+
+
+def filled(value: Any, known: UUID, version: int) -> Any:
+    """A request's fields with what is known now."""
+    match value:
+        case dict():
+            return {key: filled(one, known, version) for key, one in value.items()}
+        case list() | tuple():
+            return type(value)(filled(one, known, version) for one in value)
+        case str():
+            return value.replace("{version}", str(version))
+        case UUID():
+            return known
+    return value
+
+
+@pytest.mark.parametrize("name", [api.name for api in APIS.values()])
+def test_every_version_is_answered(broker: BrokerProcess, name: str) -> None:
+    known = ask(broker, "Metadata", 12, topics=[{"name": TOPIC}]).topics[0].topic_id
+    oldest, newest = APIS[KEYS[name].key].served
+    for version in range(oldest, newest + 1):
+        by_id = NO_ID if name == "Metadata" and version < 12 else known
+        fields = filled(REQUESTS.get(name, {}), by_id, version)
+        answer = ask(broker, name, version, **fields)
+        found = codes(answer)
+        assert found or name in ("CreateTopics", "Metadata"), "an answer tells how it went"
+        assert set(found) <= ANSWERED.get(name, {"none"}), (version, answer)
+
+
+def test_what_clients_speak_is_advertised(broker: BrokerProcess) -> None:
+    told = api_versions(broker.address)
+    assert {KEYS[name].key for name in SPOKEN} == set(told), "each API of the table, and no other"
+    for name, (java, librdkafka, seen) in SPOKEN.items():
+        oldest, newest = told[KEYS[name].key]
+        assert oldest <= java[0], f"{name}: the oldest that Java's client speaks"
+        assert newest >= java[1], f"{name}: the newest that Java's client speaks"
+        if librdkafka is not None:
+            assert oldest <= librdkafka[1] <= newest, f"{name}: the newest of librdkafka"
+        served = APIS[KEYS[name].key].served
+        missing = {one for one in seen if not served[0] <= one <= served[1]}
+        assert not missing, f"{name}: {missing} are asked for"
+        assert served[0] <= OLDEST_NEEDED.get(name, served[1]), name
+    assert told[0][0] == 0, "or librdkafka before 2.10 leaves compression out (KAFKA-18659)"
+    assert APIS[0].served[0] == 3
+
+
+@pytest.mark.parametrize("version", [2, 3, 4])
+def test_where_each_epoch_ended(tmp_path: Path, version: int) -> None:
+    with broker_process(tmp_path) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.address})
+        admin.create_topics([NewTopic(TOPIC, 1)])[TOPIC].result(30)
+        produce(broker, 5)
+        broker.stop()
+        broker.start()
+        produce(broker, 3)
+
+        def epoch(current: int, wanted: int) -> tuple[str, int, int]:
+            one = {"partition": 0, "current_leader_epoch": current, "leader_epoch": wanted}
+            answer = ask(
+                broker,
+                "OffsetForLeaderEpoch",
+                version,
+                replica_id=-1,
+                topics=[{"topic": TOPIC, "partitions": [one]}],
+            )
+            (found,) = answer.topics[0].partitions
+            return found.error_code.name, found.leader_epoch, found.end_offset
+
+        latest = next(now for now in range(10) if epoch(now, 0)[0] == "none")
+        assert latest > 0, "a restart begins an epoch"
+        assert epoch(latest, 0) == ("none", 0, 5)
+        assert epoch(-1, latest) == ("none", latest, 8)
+        assert epoch(latest, latest + 1) == ("none", -1, -1)
+        assert epoch(latest - 1, 0)[0] == "fenced_leader_epoch"
+        assert epoch(latest + 1, 0)[0] == "unknown_leader_epoch"
