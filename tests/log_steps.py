@@ -36,6 +36,7 @@ class Steps:
     config: LogConfig
     disk: SimDisk = field(default_factory=SimDisk)
     now_ms: int = 1_000_000
+    """The world's time and the steady one alike."""
     tail_cache_bytes: int = 1 << 20
     queue: "deque[tuple[list[Effect], Callable[[], None]]]" = field(default_factory=deque)
     recovery_point: int = 0
@@ -81,7 +82,7 @@ class Steps:
         view = memoryview(data)
         headers = check_produced(view, max_batch_bytes=1 << 30)
         appended = self.log.append_as_leader(
-            view, headers, leader_epoch=leader_epoch, now_ms=self.now_ms
+            view, headers, leader_epoch=leader_epoch, now_ms=self.now_ms, wall_ms=self.now_ms
         )
         log = self.log
         self.decided(appended.effects, lambda: log.performed(appended))
@@ -122,7 +123,9 @@ class Steps:
         return b"".join(pieces)
 
     def due(self, *, limit_offset: int | None = None, tier: bool = False) -> None:
-        self.decided(self.log.due(self.now_ms, limit_offset=limit_offset, tier=tier))
+        self.decided(
+            self.log.due(self.now_ms, wall_ms=self.now_ms, limit_offset=limit_offset, tier=tier)
+        )
 
     def flush(self) -> None:
         self.decided(self.log.flush())
@@ -152,7 +155,7 @@ class Steps:
     def restart(self) -> PartitionLog:
         """Shut down cleanly and start again."""
         self.perform_all()
-        self.decided(self.log.close(self.now_ms))
+        self.decided(self.log.close())
         self.perform_all()
         return self.load(clean=True)
 

@@ -355,7 +355,7 @@ class Node:
             if hosted.directory is not directory:
                 continue
             try:
-                await hosted.keep_retention(self.outside.clock.now_ms())
+                await hosted.keep_retention()
             except Rejected as error:
                 self._log.warning("retention", partition=str(hosted.identity), reason=error.message)
 

@@ -150,9 +150,16 @@ class Workers(Protocol):
 
 
 class Clock(Protocol):
-    """Wall time. What is decided by a duration takes it from the event loop's own `time()`."""
+    """Three times: the world's, one for durations that are kept, one for measuring."""
 
-    def now_ms(self) -> int: ...
+    def now_ms(self) -> int:
+        """Epoch milliseconds as the world has them: what records carry. Somebody may set it, forward or back."""
+
+    def steady_ms(self) -> int:
+        """Milliseconds that only pass: what is decided by a duration (idle for, not before) compares these.
+
+        They began as epoch milliseconds when the process did, so they can stand in for a time that is not known.
+        """
 
     def elapsed_ns(self) -> int:
         """Nanoseconds since some moment, on a clock that nobody sets: for measuring, from any thread."""

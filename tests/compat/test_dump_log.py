@@ -59,11 +59,12 @@ def written(tmp_path_factory):
             check_produced(view, max_batch_bytes=1 << 20),
             leader_epoch=at // 25,
             now_ms=NOW_MS + at,
+            wall_ms=NOW_MS + at,
         )
         _perform(disk, appended.effects)
         log.performed(appended)
         batches += [bytes(view[at : at + h.size]) for at, h in scan(view)]
-    _perform(disk, log.close(NOW_MS))
+    _perform(disk, log.close())
     disk.close()
     return root / "dumped-0", batches, log
 

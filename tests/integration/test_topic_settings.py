@@ -248,14 +248,14 @@ def checkpointed(topic: Topic) -> int:
 def synced() -> Iterator[dict[str, int]]:
     """What was synced of four records by each of these, as the next checkpoint says."""
     with TemporaryBroker({"log.flush.offset.checkpoint.interval.ms": "50"}) as broker:
-        settings = {"flush.messages": "3", "flush.ms": "1000", "max.message.bytes": "9999"}
+        settings = {"flush.messages": "3", "flush.ms": "1", "max.message.bytes": "9999"}
         topics = {name: Topic(broker, name, {name: value}) for name, value in settings.items()}
         for topic in topics.values():
             topic.produce(1, 1, 1, 1)
-        broker.advance(2000)
         last = Topic(broker, "last", {"flush.messages": "1"})
         last.produce(1)
         until(lambda: checkpointed(last) == 1, "a checkpoint after all that")
+        until(lambda: checkpointed(topics["flush.ms"]) == 4, "one after a millisecond")
         yield {name: checkpointed(topic) for name, topic in topics.items()}
 
 

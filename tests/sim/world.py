@@ -28,7 +28,10 @@ class SimClock:
         self.step_ms = 0
 
     def now_ms(self) -> int:
-        return START_MS + self.step_ms + int(asyncio.get_running_loop().time() * 1000)
+        return self.steady_ms() + self.step_ms
+
+    def steady_ms(self) -> int:
+        return START_MS + int(asyncio.get_running_loop().time() * 1000)
 
     def elapsed_ns(self) -> int:
         return int(asyncio.get_running_loop().time() * 1_000_000_000)

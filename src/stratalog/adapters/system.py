@@ -24,8 +24,14 @@ class SystemClock:
 
     elapsed_ns = staticmethod(time.perf_counter_ns)
 
+    def __init__(self) -> None:
+        self._began_ns = time.time_ns() - time.monotonic_ns()
+
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
+
+    def steady_ms(self) -> int:
+        return (self._began_ns + time.monotonic_ns()) // 1_000_000
 
 
 def monotonic_s() -> float:

@@ -260,7 +260,7 @@ class ClusterMetadata:
         if self._runtime is not None and self._directory.failure is None:
             partition = self._runtime.partition
             try:
-                await partition.perform(partition.log.close(self._outside.clock.now_ms()))
+                await partition.perform(partition.log.close())
             except Rejected as error:
                 self._log.error("metadata log not closed cleanly", reason=error.message)
 
@@ -269,7 +269,7 @@ class ClusterMetadata:
         return await self._runtime.submit(decide)
 
     async def _open_log(self, *, exists: bool, start_offset: int) -> HostedPartition:
-        now_ms = self._outside.clock.now_ms()
+        now_ms = self._outside.clock.steady_ms()
         log: PartitionLog
         if exists:
             log = await self._directory.run(
@@ -294,7 +294,7 @@ class ClusterMetadata:
             await self._directory.write(effects)
         identity = PartitionIdentity(METADATA_TOPIC_ID, METADATA_TOPIC, 0)
         replica = PartitionReplica(node_id=self._node_id)
-        return HostedPartition(identity, log, self._directory, replica)
+        return HostedPartition(identity, log, self._directory, replica, self._outside.clock)
 
     async def _become_leader(self, partition: HostedPartition) -> None:
         voter = Voter(self._node_id, self._directory.id)
@@ -308,9 +308,9 @@ class ClusterMetadata:
         self._state = state
         partition.become_leader(state.leader_epoch)
         self._controller.start_epoch(state.leader_epoch)
-        now_ms = self._outside.clock.now_ms()
-        batch = memoryview(encode_control_batch(records, now_ms))
-        appended = await partition.commit(batch, parse_header(batch), now_ms, flush=True)
+        wall_ms = self._outside.clock.now_ms()
+        batch = memoryview(encode_control_batch(records, wall_ms))
+        appended = await partition.commit(batch, parse_header(batch), wall_ms, flush=True)
         self._controller.replay_batch(appended.base_offset, records)
 
     def _replay_loaded(self, header: BatchHeader, record: Record) -> None:
@@ -341,11 +341,12 @@ class ClusterMetadata:
             return
         if any(hold() for hold in self.holds):
             return
-        now_ms = self._outside.clock.now_ms()
+        clock = self._outside.clock
+        wall_ms = clock.now_ms()
         identity = snapshot_id(self.image)
         assert identity.end_offset == log.next_offset
         data = encode_snapshot(
-            self.image, now_ms, now_ms, snapshot_control(self._controller.voters)
+            self.image, wall_ms, wall_ms, snapshot_control(self._controller.voters)
         )
         path = f"{METADATA_DIRECTORY}/{identity.file_name()}"
 
@@ -353,13 +354,15 @@ class ClusterMetadata:
             self._snapshotting = False
             if error is None and self._directory.failure is None:
                 log.raise_log_start(identity.end_offset)
-                self._directory.perform(log.due(now_ms), self._tell)
+                self._directory.perform(
+                    log.due(clock.steady_ms(), wall_ms=clock.now_ms()), self._tell
+                )
                 dropped = self._directory.run(_drop_older(identity))
                 dropped.add_done_callback(lambda dropped: self._tell(dropped.exception()))
             self._tell(error)
 
         self._snapshotting = True
-        self._directory.perform([*log.roll(now_ms), WriteFile(path, data)], written)
+        self._directory.perform([*log.roll(clock.steady_ms()), WriteFile(path, data)], written)
 
     def _tell(self, error: Failure) -> None:
         if error is not None:

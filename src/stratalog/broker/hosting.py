@@ -229,7 +229,9 @@ class Hosting:
         if directory is None:
             self._log.error("no log directory is left", partition=str(identity))
             return None
-        log, effects = create(str(identity), identity.topic_id, config, now_ms=self._clock.now_ms())
+        log, effects = create(
+            str(identity), identity.topic_id, config, now_ms=self._clock.steady_ms()
+        )
         written = directory.write(effects)
         return self._add(identity, log, directory), written
 
@@ -263,7 +265,9 @@ class Hosting:
         self, identity: PartitionIdentity, log: PartitionLog, directory: LogDirectory
     ) -> HostedPartition:
         replica = PartitionReplica(node_id=self._node_id)
-        hosted = HostedPartition(identity, log, directory, replica, on_rolled=self._rolled)
+        hosted = HostedPartition(
+            identity, log, directory, replica, self._clock, on_rolled=self._rolled
+        )
         self.by_id[identity.topic_id, identity.index] = hosted
         self._by_name[identity.topic, identity.index] = hosted
         return hosted
@@ -387,7 +391,7 @@ class Hosting:
             self._topic_config(topic, self._image),
             clean=survey.clean and not is_promoted,
             recovery_point=survey.recovery_points.get(key, 0),
-            now_ms=self._clock.now_ms(),
+            now_ms=self._clock.steady_ms(),
             log_start_offset=max(survey.log_starts.get(key, 0), tiered_start),
             tiered_end=tiered_end,
         )
@@ -428,12 +432,11 @@ class Hosting:
 
         Only where everything was loaded: the mark speaks for all that is in a directory.
         """
-        now_ms = self._clock.now_ms()
         closing = []
         for directory in self._loaded:
             hosted = self._in(directory)
             if directory.failure is None and not any(one.is_holding for one in hosted):
-                effects = [effect for one in hosted for effect in one.log.close(now_ms)]
+                effects = [effect for one in hosted for effect in one.log.close()]
                 effects += self._checkpoint(directory)
                 if directory not in self._left:
                     effects.append(_CLEAN)

@@ -18,9 +18,11 @@ import structlog
 
 from stratalog.broker.directory import Done, Failure, LogDirectory
 from stratalog.broker.figures import PartitionFigures
+from stratalog.config.kinds import LONG_MAX
 from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.log.effects import Effect, Program, Read
 from stratalog.log.partition_log import Appended, PartitionLog, ReadPlan, Slices
+from stratalog.ports import Clock
 from stratalog.replication.partition import PartitionReplica
 from stratalog.wire.batch import BatchHeader
 
@@ -81,6 +83,7 @@ class HostedPartition:
         log: PartitionLog,
         directory: LogDirectory,
         replica: PartitionReplica,
+        clock: Clock,
         *,
         on_rolled: Callable[["HostedPartition"], None] = lambda _partition: None,
     ) -> None:
@@ -104,6 +107,8 @@ class HostedPartition:
         self._held: list[tuple[Sequence[Effect], Done]] | None = None
         self._held_recovery_point = 0
         self._on_rolled = on_rolled
+        self._clock = clock
+        self._flush_is_set = False
         self._log = structlog.get_logger()
 
     @property
@@ -120,7 +125,7 @@ class HostedPartition:
         self,
         view: memoryview,
         headers: list[BatchHeader],
-        now_ms: int,
+        wall_ms: int,
         then: Done,
         *,
         origin: str = "client",
@@ -140,18 +145,33 @@ class HostedPartition:
         log = self.log
         segments = len(log.segments)
         appended = log.append_as_leader(
-            view, headers, leader_epoch=self.replica.leader_epoch, now_ms=now_ms, origin=origin
+            view,
+            headers,
+            leader_epoch=self.replica.leader_epoch,
+            now_ms=self._clock.steady_ms(),
+            wall_ms=wall_ms,
+            origin=origin,
         )
         effects = appended.effects
         if flush:
             effects = (*effects, *log.flush())
         self._perform(effects, self._performed)
+        if log.config.flush_ms != LONG_MAX and not self._flush_is_set:
+            self._flush_is_set = True
+            asyncio.get_running_loop().call_later(log.config.flush_ms / 1000, self._flush)
         self.figures.bytes_in += appended.size
         self._decided.append(_Append(appended, len(log.segments) != segments, then))
         return appended
 
+    def _flush(self) -> None:
+        """`flush.ms` after the first append that may be unsynced."""
+        self._flush_is_set = False
+        if not self.deleted and self.directory.failure is None:
+            # A failure is the directory's to tell.
+            self._perform(self.log.flush(), lambda _error: None)
+
     def commit(
-        self, view: memoryview, header: BatchHeader, now_ms: int, *, flush: bool
+        self, view: memoryview, header: BatchHeader, wall_ms: int, *, flush: bool
     ) -> "asyncio.Future[Appended]":
         """Append one batch of the broker's own; resolves once it is committed."""
         answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
@@ -164,7 +184,7 @@ class HostedPartition:
             else:
                 answer.set_exception(error)
 
-        appended = self.append(view, [header], now_ms, then, origin="coordinator", flush=flush)
+        appended = self.append(view, [header], wall_ms, then, origin="coordinator", flush=flush)
         return answer
 
     def _performed(self, error: Failure) -> None:
@@ -355,14 +375,19 @@ class HostedPartition:
         self.deleted = True
         self.wake()
 
-    async def keep_retention(self, now_ms: int) -> None:
+    async def keep_retention(self) -> None:
         """Delete what need not be kept locally any more, and sync what is closed."""
-        await self.perform(self.due(now_ms))
+        await self.perform(self.due())
 
-    def due(self, now_ms: int, *, tier: bool = False) -> tuple[Effect, ...]:
+    def due(self, *, tier: bool = False) -> tuple[Effect, ...]:
         """What time asks of the log (`PartitionLog.due`), with a line for what is given up."""
         first = self.log.segments[0].base_offset
-        effects = self.log.due(now_ms, limit_offset=self.high_watermark, tier=tier)
+        effects = self.log.due(
+            self._clock.steady_ms(),
+            wall_ms=self._clock.now_ms(),
+            limit_offset=self.high_watermark,
+            tier=tier,
+        )
         end = self.log.segments[0].base_offset
         if end > first:
             self._log.info("segments deleted", partition=str(self.identity), first=first, end=end)

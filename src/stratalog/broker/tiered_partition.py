@@ -118,20 +118,19 @@ class TieredPartition:
     async def _cycle(self) -> None:
         hosted = self._hosted
         await self._activate()
-        now_ms = self._bucket.outside.clock.now_ms()
-        synced = await self._keep_local(now_ms)
+        synced = await self._keep_local()
         while hosted.log.config.copies_to_tier and (
             segments := hosted.log.closed_segments(min(hosted.last_stable_offset, synced))
         ):
             await self._archive(segments[:_SEGMENTS_PER_COMMIT])
-            synced = await self._keep_local(now_ms)
-        await self._expire(now_ms)
+            synced = await self._keep_local()
+        await self._expire()
 
-    async def _keep_local(self, now_ms: int) -> int:
+    async def _keep_local(self) -> int:
         """Local retention. Up to the offset returned this disk forgets nothing: the bucket must hold no more."""
         hosted = self._hosted
         copies = hosted.log.config.copies_to_tier
-        effects = hosted.due(now_ms, tier=copies)
+        effects = hosted.due(tier=copies)
         synced = hosted.log.recovery_point  # holds once what was decided so far is performed
         await hosted.write(effects)
         return synced
@@ -210,7 +209,7 @@ class TieredPartition:
         path = f"{self._hosted.log.directory}/{TIER_MANIFEST}"
         await self._hosted.perform((WriteFile(path, self.tier.manifest_bytes()),))
 
-    async def _expire(self, now_ms: int) -> None:
+    async def _expire(self) -> None:
         hosted, bucket = self._hosted, self._bucket
         config = hosted.log.config
         retention = Retention(
@@ -220,6 +219,7 @@ class TieredPartition:
             local_only_bytes=_untiered_bytes(hosted),
             grace_ms=bucket.config.int("remote.delete.grace.ms"),
         )
+        now_ms = bucket.outside.clock.now_ms()
         version = self.tier.manifest.version if self.tier.manifest is not None else 0
         start = self.tier.start_offset
         manifest = await bucket.expirer.submit(lambda: self.tier.expire(now_ms, retention))

@@ -10,7 +10,9 @@ taken back. The caller's duties:
 - perform the effects of every method in the order of the calls, then call `performed` for each append, in order;
 - answer a duplicate only once `log_end_offset` has passed its `last_offset`;
 - write `recovery_point` and `log_start_offset` to checkpoints only after the effects that came with them;
-- treat FileNotFoundError from a read as "ask again": retention may have taken the file since the plan was made.
+- treat FileNotFoundError from a read as "ask again": retention may have taken the file since the plan was made;
+- give as `now_ms` a time that nobody sets (`ports.Clock.steady_ms`), and as `wall_ms` what records' timestamps are
+  held against.
 
 Invariants: log_start_offset <= log_end_offset <= next_offset; segments are contiguous (each one's `next_offset` is the
 following one's `base_offset`), there is always one, and only the last grows.
@@ -84,7 +86,6 @@ class PartitionLog:
         self._sealed: list[Segment] = []  # index files decided, perhaps not written
         self._deleted = DeletedFiles()
         self._entries_unsynced = True
-        self._unsynced_since_ms: int | None = None
         self._saved = False  # `close` has nothing to write: no append since a clean load or `close`
 
     @property
@@ -111,6 +112,7 @@ class PartitionLog:
         *,
         leader_epoch: int,
         now_ms: int,
+        wall_ms: int,
         origin: str = "client",
     ) -> Appended:
         """Give checked batches their offsets (in place, in writable `view`) and say what to perform.
@@ -125,16 +127,16 @@ class PartitionLog:
                 ErrorCode.record_list_too_large,
                 f"{size} bytes where segments have {config.segment_bytes}",
             )
-        append_time = now_ms if config.message_timestamp_type == _LOG_APPEND_TIME else -1
+        append_time = wall_ms if config.message_timestamp_type == _LOG_APPEND_TIME else -1
         if append_time < 0:
-            check_timestamps(headers, config, now_ms)
+            check_timestamps(headers, config, wall_ms)
         base = self.next_offset
         if origin == "client":
             repeated = self.producers.check_all(headers, base, now_ms)
             if repeated is not None:
                 return self._repeat(repeated, view)
         if append_time >= 0:
-            headers = stamp(view, headers, now_ms)
+            headers = stamp(view, headers, wall_ms)
         at = 0
         offset = base
         for header in headers:
@@ -193,8 +195,6 @@ class PartitionLog:
         if leader_epoch is not None and leader_epoch > self.epochs.latest:
             self.epochs.assign(leader_epoch, base)
         effects.append(Append(segment.path, position, (view,)))
-        if self._unsynced_since_ms is None:
-            self._unsynced_since_ms = now_ms
         if offset - self.recovery_point >= self.config.flush_messages:
             effects += self.flush()
         return Appended(
@@ -288,7 +288,6 @@ class PartitionLog:
 
     def flush(self) -> tuple[Effect, ...]:
         """Make everything decided so far durable. `recovery_point` moves at once, for after the effects."""
-        self._unsynced_since_ms = None
         return self._flush_below(self.next_offset)
 
     def _flush_below(self, end: int) -> tuple[Effect, ...]:
@@ -308,7 +307,7 @@ class PartitionLog:
         self.recovery_point = end
         return tuple(effects)
 
-    def close(self, _now_ms: int = 0) -> tuple[Effect, ...]:
+    def close(self) -> tuple[Effect, ...]:
         """What a clean shutdown must leave behind. The log takes no append after it."""
         active = self.segments[-1]
         if self._saved and not self.epochs.dirty:
@@ -383,12 +382,12 @@ class PartitionLog:
     # Keeping
 
     def due(
-        self, now_ms: int, *, limit_offset: int | None = None, tier: bool = False
+        self, now_ms: int, *, wall_ms: int, limit_offset: int | None = None, tier: bool = False
     ) -> tuple[Effect, ...]:
         """What time asks for; call it now and then. Only what lies below `limit_offset` (high watermark) is deleted.
 
-        Rolls by `tier_max_lag_ms` with `tier`; syncs closed segments, and by `flush_ms` the active one; expires
-        producers; deletes by retention. Rolling by `segment_ms` is in the records' time, when they are appended.
+        Rolls by `tier_max_lag_ms` with `tier`; syncs closed segments; expires producers; deletes by retention, which
+        is in the records' time. Rolling by `segment_ms` is so too, when they are appended.
         """
         config = self.config
         effects = self._deleted.unlink(now_ms)
@@ -396,19 +395,17 @@ class PartitionLog:
         active = self.segments[-1]
         if tier and active.size and 0 <= config.tier_max_lag_ms <= now_ms - active.first_append_ms:
             effects += self.roll(now_ms)
-        since = self._unsynced_since_ms
-        if since is not None and now_ms - since >= config.flush_ms:
-            effects += self.flush()
         effects += self._flush_below(self.segments[-1].base_offset)
         limit = self.log_end_offset if limit_offset is None else limit_offset
-        effects += self._expire(now_ms, min(limit, self.log_end_offset))
+        effects += self._expire(now_ms, wall_ms, min(limit, self.log_end_offset))
         return tuple(effects)
 
-    def _expire(self, now_ms: int, limit_offset: int) -> list[Effect]:
+    def _expire(self, now_ms: int, wall_ms: int, limit_offset: int) -> list[Effect]:
         count = expired_segments(
             self.segments,
             self.config,
             now_ms,
+            wall_ms=wall_ms,
             limit_offset=limit_offset,
             log_start_offset=self.log_start_offset,
             tiered_end=self.tiered_end,

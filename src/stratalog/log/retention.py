@@ -17,11 +17,12 @@ __all__ = ["DeletedFiles", "deleted_paths", "expired_segments"]
 _SAME_AS_TOTAL = -2
 
 
-def expired_segments(
+def expired_segments(  # noqa: PLR0913 - what retention looks at
     segments: Sequence[Segment],
     config: LogConfig,
     now_ms: int,
     *,
+    wall_ms: int,
     limit_offset: int,
     log_start_offset: int,
     tiered_end: int,
@@ -37,7 +38,7 @@ def expired_segments(
             break
         gone = segment.next_offset <= log_start_offset and not active
         if not gone and bounded and not _only_here(segment, config, tiered_end):
-            too_old = retention_ms >= 0 and now_ms - segment.largest_timestamp > retention_ms
+            too_old = 0 <= retention_ms < segment.age_ms(now_ms, wall_ms)
             too_much = retention_bytes >= 0 and excess >= segment.size
             gone = too_old or too_much
         if not gone:

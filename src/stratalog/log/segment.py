@@ -94,10 +94,11 @@ class Segment:
     def time_index_path(self) -> str:
         return segment_path(self.directory, self.base_offset, TIME_INDEX)
 
-    @property
-    def largest_timestamp(self) -> int:
-        """What retention by time compares: the records' largest timestamp, else when the segment last grew."""
-        return self.max_timestamp if self.max_timestamp >= 0 else self.touched_ms
+    def age_ms(self, now_ms: int, wall_ms: int) -> int:
+        """What retention by time compares: since the records' largest timestamp, else since the segment last grew."""
+        if self.max_timestamp >= 0:
+            return wall_ms - self.max_timestamp
+        return now_ms - self.touched_ms
 
     def add(
         self, last_offset: int, next_offset: int, size: int, timestamp: int, interval: int

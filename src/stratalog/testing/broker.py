@@ -197,7 +197,7 @@ class TemporaryBroker:
         assert node.broker is not None
         for hosted in node.broker.hosting.all():
             try:
-                await hosted.keep_retention(self._clock.now_ms())
+                await hosted.keep_retention()
             except Rejected as error:
                 raise UserError(f"retention of {hosted.identity}: {error.message}") from error
 

@@ -42,6 +42,9 @@ class AdvancedClock:
     def now_ms(self) -> int:
         return self._system.now_ms() + self.ahead_ms
 
+    def steady_ms(self) -> int:
+        return self._system.steady_ms() + self.ahead_ms
+
 
 class CutDisk(LocalDisk):
     """A local disk that takes nothing more once its broker is cut off, and never waits for the drive."""

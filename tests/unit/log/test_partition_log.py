@@ -119,7 +119,12 @@ def test_a_coordinator_may_write_what_a_client_may_not():
     steps = Steps(LogConfig())
     data = batch(1, control=True)
     appended = steps.log.append_as_leader(
-        memoryview(data), [parse_header(data)], leader_epoch=0, now_ms=NOW, origin="coordinator"
+        memoryview(data),
+        [parse_header(data)],
+        leader_epoch=0,
+        now_ms=NOW,
+        wall_ms=NOW,
+        origin="coordinator",
     )
     assert appended.base_offset == 0
 
@@ -230,16 +235,6 @@ def test_flush_messages_syncs_with_the_append_that_reaches_it():
     assert steps.log.recovery_point == 3
 
 
-def test_flush_ms_syncs_what_has_waited_long_enough():
-    steps = Steps(LogConfig(flush_ms=100))
-    steps.append(batch(1))
-    steps.due()
-    assert steps.log.recovery_point == 0
-    steps.now_ms += 100
-    steps.due()
-    assert steps.log.recovery_point == 1
-
-
 def test_closed_segments_are_synced_when_due():
     steps = Steps(LogConfig(segment_bytes=2 * SIZE))
     for _ in range(3):
@@ -249,7 +244,7 @@ def test_closed_segments_are_synced_when_due():
     steps.perform_all()
     assert steps.log.recovery_point == 2
     assert steps.disk.syncs > syncs
-    again = steps.log.due(steps.now_ms)
+    again = steps.log.due(steps.now_ms, wall_ms=steps.now_ms)
     assert again == ()
 
 
@@ -380,4 +375,9 @@ def test_check_produced_feeds_append_as_it_is():
     steps = Steps(LogConfig())
     view = memoryview(batch(2) + batch(1))
     headers = check_produced(view, max_batch_bytes=1000)
-    assert steps.log.append_as_leader(view, headers, leader_epoch=0, now_ms=NOW).last_offset == 2
+    assert (
+        steps.log.append_as_leader(
+            view, headers, leader_epoch=0, now_ms=NOW, wall_ms=NOW
+        ).last_offset
+        == 2
+    )

@@ -61,11 +61,10 @@ def _raise(call: Call, topic: str, asked: Any) -> HostedPartition | Rejected:
 
 async def _make_durable(call: Call, raised: list[HostedPartition]) -> dict[str, Rejected]:
     """Delete what lies below, write the log starts down; what went wrong, by directory."""
-    now_ms = call.broker.clock.now_ms()
     failed: dict[str, Rejected] = {}
     for hosted in raised:
         try:
-            await hosted.keep_retention(now_ms)
+            await hosted.keep_retention()
         except Rejected as error:
             failed[hosted.directory.path] = error
     for directory in {hosted.directory for hosted in raised}:

@@ -57,7 +57,7 @@ def _begin(call: Call) -> Fetch[RequestedPartition]:
             for index in topic.partitions
         ],
         by_id=by_id,
-        now_ms=call.broker.clock.now_ms(),
+        now_ms=call.broker.clock.steady_ms(),
     )
 
 
@@ -131,7 +131,7 @@ class _Collection:
         for hosted, size, slices in self._filled:
             hosted.figures.bytes_out += size
             hosted.figures.messages_out += slices.next_offset - slices.first_offset
-        answered = self._fetch.answer(self._found, self._call.broker.clock.now_ms())
+        answered = self._fetch.answer(self._found, self._call.broker.clock.steady_ms())
         by_topic: dict[UUID | str, list[FetchedPartition]] = {}
         for place in answered.places:
             (topic, _), _ = self._fetch.asked[place]
