@@ -76,7 +76,11 @@ def free_port() -> int:
 
 @cache
 def product_command() -> str:
-    """`strata` in an environment of its own that has what the product needs and nothing else, made once."""
+    """`strata` in an environment of its own that has what the product needs and nothing else, made once.
+
+    pip compiles what it installs, so starts read bytecode as an installed product's do, whatever
+    PYTHONDONTWRITEBYTECODE says here.
+    """
     checkout = Path(__file__).resolve().parent.parent
     with fetching("product") as environment:
         command = environment / "bin" / "strata"

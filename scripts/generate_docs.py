@@ -21,7 +21,7 @@ import typer
 from typer.testing import CliRunner
 
 from stratalog.broker.apis import APIS
-from stratalog.cli.main import app
+from stratalog.cli.app import app
 from stratalog.config.aliases import BROKER_ALIASES, BUCKET_ALIASES, TOPIC_ALIASES
 from stratalog.config.broker_settings import BROKER_SETTINGS
 from stratalog.config.kafka_only import KAFKA_ONLY

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 from typer.main import get_command
 
-from stratalog.cli.main import app
+from stratalog.cli.app import app
 from stratalog.config.broker_settings import BROKER_SETTINGS
 from stratalog.config.kafka_only import KAFKA_ONLY
 from stratalog.config.topic_settings import TOPIC_SETTINGS

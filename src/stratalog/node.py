@@ -32,7 +32,6 @@ from stratalog.broker.moves import Moves
 from stratalog.broker.partition import HostedPartition
 from stratalog.broker.settling import Key
 from stratalog.broker.storage import open_directories
-from stratalog.broker.tiering import Tiering
 from stratalog.broker.timed_disk import TimedDisk
 from stratalog.config import BrokerConfig, DynamicConfigs, Listener
 from stratalog.errors import Rejected, Unavailable, UserError
@@ -112,6 +111,9 @@ class Node:
         await metadata.open()
         tiering = None
         if self.config.tier_url:
+            # As with the console: a broker without a bucket does not wait for the code of one.
+            from stratalog.broker.tiering import Tiering  # noqa: PLC0415
+
             tiering = Tiering(self.config, self.outside, metadata, hosting, spawn=self.spawn)
             self._stopping.append(tiering.close)
             await tiering.open()

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 from stratalog.broker.api import Api
@@ -21,7 +21,6 @@ from stratalog.broker.hosting import Hosting
 from stratalog.broker.moves import Moves
 from stratalog.broker.partition import HostedPartition
 from stratalog.broker.recompression import Recompression
-from stratalog.broker.tiering import Tiering
 from stratalog.config import (
     BrokerConfig,
     ConfigEntry,
@@ -42,6 +41,9 @@ from stratalog.metadata.image import (
 from stratalog.ports import Outside
 from stratalog.quorum.controller import Created, Deleted, NewTopic, check_topic_name
 from stratalog.replication.fetch_sessions import FetchSessions
+
+if TYPE_CHECKING:
+    from stratalog.broker.tiering import Tiering
 
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _ATTEMPTS_MAX: Final = 5
@@ -71,7 +73,7 @@ class Broker:
         outside: Outside,
         metadata: ClusterMetadata,
         hosting: Hosting,
-        tiering: Tiering | None,
+        tiering: "Tiering | None",
         moves: Moves,
     ) -> None:
         self.apis: dict[int, Api] = dict(APIS)
@@ -178,7 +180,7 @@ class Broker:
         except Tiered:  # it left while we waited for the drive
             return await self._tier(hosted).read(hosted, *span, minimum_one_batch=minimum_one_batch)
 
-    def _tier(self, hosted: HostedPartition) -> Tiering:
+    def _tier(self, hosted: HostedPartition) -> "Tiering":
         if self.tiering is None:
             raise Rejected(
                 ErrorCode.kafka_storage_error,

@@ -27,7 +27,6 @@ from stratalog.log.effects import (
     Unlink,
     WriteFile,
 )
-from stratalog.tier.manifest import decode as decode_manifest
 
 METADATA_DIRECTORY: Final = "__cluster_metadata-0"
 TIER_MANIFEST: Final = "tier-manifest"
@@ -154,7 +153,9 @@ def _tiered(directory: str) -> Program[tuple[int, int]]:
     try:
         data = yield Read(f"{directory}/{TIER_MANIFEST}", 0, _CHECKPOINT_BYTES_MAX)
         assert isinstance(data, bytes)
-        manifest = decode_manifest(data, f"{directory}/{TIER_MANIFEST}")
+        from stratalog.tier.manifest import decode  # noqa: PLC0415 - brokers without a bucket have none
+
+        manifest = decode(data, f"{directory}/{TIER_MANIFEST}")
     except (FileNotFoundError, Corrupt):
         return 0, 0
     return manifest.tiered_end, manifest.log_start_offset

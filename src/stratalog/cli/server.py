@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from stratalog.cli.terminal import Overrides, PropertiesFile, load_config
+from stratalog.cli.serving import ServerWords, serve
+from stratalog.cli.terminal import Overrides, PropertiesFile
 
 
 def server(
@@ -36,7 +37,4 @@ def server(
     environment beats the file, the file beats a profile. With
     listeners=PLAINTEXT://:0 a free port is taken; --ready-file tells which.
     """
-    config = load_config(properties, override, profile)
-    from stratalog.node import run_server
-
-    run_server(config, ready_file=None if ready_file is None else str(ready_file))
+    serve(ServerWords(properties, override or [], ready_file, profile))

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from stratalog.cli.terminal import Json, Overrides, PropertiesFile, load_config, note, show
+from stratalog.cli.serving import load_config
+from stratalog.cli.terminal import Json, Overrides, PropertiesFile, note, show
 
 storage_app = typer.Typer(help="Format log directories and look at them.", no_args_is_help=True)
 

@@ -14,7 +14,6 @@ import typer
 
 if TYPE_CHECKING:
     from stratalog.client.aio import Client
-    from stratalog.config import BrokerConfig
 
 T = TypeVar("T")
 
@@ -84,30 +83,6 @@ def cell(value: Any) -> str:
             return " ".join(f"{name}={item}" for name, item in value.items())
         case _:
             return str(value)
-
-
-def load_config(
-    properties: Path | None, overrides: Sequence[str] | None, profile: str = ""
-) -> "BrokerConfig":
-    """A broker's settings from file, environment, overrides and profile; what is to be said goes to standard error."""
-    import os
-
-    from stratalog.config import BrokerConfig, parse_properties
-    from stratalog.errors import UserError
-
-    text = ""
-    if properties is not None:
-        try:
-            text = properties.read_text()
-        except OSError as error:
-            raise UserError(f"{properties}: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise UserError(f"{properties}: not a properties file (it is not UTF-8)") from None
-    given = parse_properties(text)
-    config, lines = BrokerConfig.load(given, overrides or (), os.environ, profile=profile)
-    for line in lines:
-        note(line if line.startswith("profile ") else f"warning: {line}")
-    return config
 
 
 @asynccontextmanager

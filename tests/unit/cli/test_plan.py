@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from stratalog.cli.main import app
+from stratalog.cli.app import app
 from stratalog.cli.quantities import parse_bytes, parse_duration_s, quantity_text
 from stratalog.errors import UserError
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.cli.terminal import cell, load_config, show
+from stratalog.cli.serving import load_config
+from stratalog.cli.terminal import cell, show
 from stratalog.errors import UserError
 
 

@@ -1,0 +1,68 @@
+"""The commands of `strata`, by name.
+
+In: nothing. Out: the application that reads a command line. It never does the work of a command.
+
+Only typer is imported here: what a command needs is imported when it runs, so that `strata --help` is quick.
+"""
+
+from typing import Annotated
+
+import typer
+
+from stratalog.cli import (
+    bench,
+    config,
+    consume,
+    demo,
+    group,
+    log,
+    perf,
+    pipeline,
+    plan,
+    produce,
+    server,
+    storage,
+    tier,
+    topic,
+)
+
+app = typer.Typer(
+    name="strata",
+    help="Kafka's contract without a JVM fleet: a log in Python, history in object storage.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("server")(server.server)
+app.add_typer(storage.storage_app, name="storage")
+app.add_typer(topic.topic_app, name="topic")
+app.add_typer(config.config_app, name="config")
+app.add_typer(group.group_app, name="group")
+app.command("produce")(produce.produce)
+app.command("consume")(consume.consume)
+app.add_typer(perf.perf_app, name="perf")
+app.add_typer(bench.bench_app, name="bench")
+app.add_typer(tier.tier_app, name="tier")
+app.command("plan")(plan.plan)
+app.add_typer(pipeline.pipeline_app, name="pipeline")
+app.add_typer(log.log_app, name="log")
+app.command("demo")(demo.demo)
+
+
+def print_version(wanted: bool) -> None:
+    """For `--version`: print it and stop."""
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"strata {version('stratalog')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", callback=print_version, is_eager=True),
+    ] = False,
+) -> None:
+    """What holds for every command."""
