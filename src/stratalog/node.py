@@ -222,7 +222,12 @@ class Node:
             await asyncio.wait(tasks, timeout=_DRAIN_S)
 
     def _open(self, path: str) -> Disk:
-        watch = TimedDisk(path, self.outside.disk(path), self.outside.clock.elapsed_ns)
+        watch = TimedDisk(
+            path,
+            self.outside.disk(path),
+            self.outside.clock.elapsed_ns,
+            is_only=len(self.config.log_dirs) == 1,
+        )
         self._watches.append(watch)
         return watch.as_disk()
 

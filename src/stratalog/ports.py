@@ -4,8 +4,7 @@ In: nothing. Out: the protocols that `adapters` implement for real and `tests/si
 does anything.
 
 Disk and ObjectStore are blocking: they are called on a `Worker`, never on the event loop. The exceptions are
-`Disk.append` and `Disk.try_read`, which a log directory may also call inline while the drive has been quick
-(see `broker/directory.py`).
+`Disk.try_append` and `Disk.try_read`, which a log directory calls inline (see `broker/directory.py`).
 """
 
 import asyncio
@@ -35,6 +34,9 @@ class Disk(Protocol):
 
     def append(self, path: str, position: int, buffers: Sequence[Buffer]) -> None:
         """Write all of `buffers` at byte `position`, creating the file. Page cache only: durable after `sync`."""
+
+    def try_append(self, path: str, position: int, buffers: Sequence[Buffer]) -> bool:
+        """As `append`, where the drive need not be waited for as far as can be told; else False, with nothing done."""
 
     def reserve(self, path: str, size: int) -> None:
         """Keep room on the drive for `size` bytes of the file, creating it; where the system can."""

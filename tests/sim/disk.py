@@ -75,7 +75,8 @@ class SimDisk:
     """`ports.Disk` in memory.
 
     `before` is called with (operation, path) ahead of every call that changes something; what it raises leaves the disk
-    as it was. `tear_after(n)` lets the next append write n bytes and then raises PowerLoss. `syncs` counts.
+    as it was. `tear_after(n)` lets the next append write n bytes and then raises PowerLoss. `is_quick` is asked whether
+    an append may be tried. `syncs` counts.
     """
 
     def __init__(self) -> None:
@@ -83,6 +84,7 @@ class SimDisk:
         self._locked = False
         self._tear_after: int | None = None
         self.before: Callable[[str, str], None] = lambda _operation, _path: None
+        self.is_quick: Callable[[], bool] = lambda: True
         self.free = 1 << 40
         """Bytes that are said to be free."""
         self.syncs = 0
@@ -125,6 +127,12 @@ class SimDisk:
         if torn is not None:
             raise PowerLoss(path)
         self.bytes_written += len(data)
+
+    def try_append(self, path: str, position: int, buffers: Sequence[Buffer]) -> bool:
+        quick = self.is_quick()
+        if quick:
+            self.append(path, position, buffers)
+        return quick
 
     def reserve(self, path: str, size: int) -> None:
         del size

@@ -5,6 +5,7 @@ Method: the real node over simulated disks whose calls a test makes fail.
 
 import asyncio
 import errno
+from functools import partial
 from typing import Any
 
 import pytest
@@ -103,6 +104,32 @@ def test_metadata_knows_where_each_partition_is() -> None:
         await machine.restart()
         assert is_known()
         assert not machine.broken_tasks
+        await machine.stop()
+
+    run(story())
+
+
+@pytest.mark.parametrize("directories", [SETTINGS, {}])
+def test_only_a_drive_without_others_is_written_on_the_event_loop(
+    directories: dict[str, str],
+) -> None:
+    async def story() -> None:
+        world = World(1)
+        asked: list[str] = []
+
+        def is_quick(path: str) -> bool:
+            asked.append(path)
+            return True
+
+        for path in PATHS:
+            world.disk(path).is_quick = partial(is_quick, path)
+        machine = Machine(world, directories)
+        client = await machine.restart()
+        await create(client, "kept", 3)
+        for number in range(2):
+            for index in range(3):
+                await client.produce("kept", index, batch([b"%d" % number], START_MS))
+        assert asked == ([] if directories else ["/data"] * 6)
         await machine.stop()
 
     run(story())

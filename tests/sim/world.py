@@ -106,6 +106,8 @@ class World:
             disk=self.disk,
             object_store=self.store,
         )
+        self.quickness = random.choice((0.0, 0.5, 1.0))
+        """How likely a drive takes a small append at once, on the event loop."""
 
     def note(self, *event: Any) -> None:
         self.trace.append((round(asyncio.get_running_loop().time() * 1_000_000), *event))
@@ -114,6 +116,7 @@ class World:
         if path not in self.disks:
             self.disks[path] = SimDisk()
             self.disks[path].before = lambda operation, name: self.note(operation, path, name)
+            self.disks[path].is_quick = lambda: self.chance.random() < self.quickness
         return self.disks[path]
 
     def store(self, url: str) -> ObjectStore:

@@ -57,7 +57,19 @@ class LocalDisk:
         self._lock_fd = -1
 
     def append(self, path: str, position: int, buffers: Sequence[Buffer]) -> None:
-        file = self._file(path, create=True)
+        self._write(self._file(path, create=True), position, buffers)
+
+    def try_append(self, path: str, position: int, buffers: Sequence[Buffer]) -> bool:
+        # RWF_NOWAIT would say more, but ext4 knows it for reads only, and XFS refuses whenever a file's time is due.
+        file = self._files.get(path)
+        if file is None:
+            return False  # opening may wait for the drive
+        file.used = True
+        self._write(file, position, buffers)
+        return True
+
+    @staticmethod
+    def _write(file: _File, position: int, buffers: Sequence[Buffer]) -> None:
         vectors = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
         while vectors:
             written = os.pwritev(file.fd, vectors[:_VECTORS_MAX], position)

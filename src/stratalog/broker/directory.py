@@ -10,6 +10,9 @@ that lost one write cannot be trusted with the order of the next, so nothing is 
 
 The writing thread is woken once for all that one turn of the loop brings, and takes whatever waits in one go: appends
 that follow each other in a file become one write, and a burst costs the loop one completion.
+
+Waking it costs more than a small append does, which is written on the event loop while nothing waits for the thread and
+the disk does not refuse: decision 0008, `timed_disk.py`.
 """
 
 import asyncio
@@ -29,6 +32,7 @@ Failure = BaseException | None
 Done = Callable[[Failure], None]
 """Called on the event loop with what went wrong, or None."""
 _IN_FLIGHT_BYTES_MAX: Final = 64 << 20
+_INLINE_BYTES_MAX: Final = 16 << 10
 _JOBS_AT_ONCE: Final = 64
 _READERS: Final = 2
 _NO_ID: Final = UUID(int=0)
@@ -169,11 +173,11 @@ class LogDirectory:
             self._room.append(waiter)
             await waiter
 
-    def perform(self, effects: Sequence[Effect], done: Done) -> None:
+    def perform(self, effects: Sequence[Effect], done: Done, *, at_once: bool = False) -> None:
         """Perform effects after all earlier ones, then call `done`; calls come in the order of the effects.
 
-        On a failed directory `done` gets Rejected(KAFKA_STORAGE_ERROR), as soon as it is known; raises the same where
-        it is known already.
+        `at_once` allows that `done` is called before this returns. On a failed directory it gets
+        Rejected(KAFKA_STORAGE_ERROR), as soon as it is known; raises the same where it is known already.
         """
         self.check()
         size = 0
@@ -181,7 +185,23 @@ class LogDirectory:
             if type(effect) is Append:
                 for buffer in effect.buffers:
                     size += len(buffer)
-        self._queue(_Job(effects, None, size, done))
+        if at_once and not self._busy and size <= _INLINE_BYTES_MAX and self._append_now(effects):
+            self._tell(done, None)
+        else:
+            self._queue(_Job(effects, None, size, done))
+
+    def _append_now(self, effects: Sequence[Effect]) -> bool:
+        """Perform a lone append, or nothing, here; False where it is more than that or the drive may take time."""
+        if not effects:
+            return True
+        effect = effects[0]
+        if len(effects) > 1 or type(effect) is not Append:
+            return False
+        try:
+            return self.disk.try_append(*effect)
+        except OSError as error:
+            self._broken = error  # found by what is queued next, like a failure on the thread
+            return False
 
     def write(self, effects: Sequence[Effect]) -> "asyncio.Future[None]":
         """As `perform`, with a future."""
@@ -266,10 +286,9 @@ class LogDirectory:
 
     def _worked(self, work: "asyncio.Future[list[_Job]]") -> None:
         done = work.result()
-        if self._jobs:
+        is_on = bool(self._jobs)
+        if is_on:
             self._start()  # first: the drive need not wait for us
-        else:
-            self._busy = False
         if self._broken is not None:
             self.fail(self._broken)
         for job in done:
@@ -277,16 +296,22 @@ class LogDirectory:
         if self._room and self.has_room:
             self._wake()
         for job in done:
-            self._tell(job)
-        if not self._busy and self._idle is not None and not self._idle.done():
+            error = job.error
+            if error is not None and (job.program is None or _is_drive_failure(error)):
+                error = self._refusal(error)
+            self._tell(job.done, error)
+        if is_on:
+            return
+        if self._jobs:
+            self._start()
+            return
+        self._busy = False
+        if self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 
-    def _tell(self, job: _Job) -> None:
-        error = job.error
-        if error is not None and (job.program is None or _is_drive_failure(error)):
-            error = self._refusal(error)
+    def _tell(self, done: Done, error: Failure) -> None:
         try:
-            job.done(error)
+            done(error)
         except BaseException as bug:  # noqa: BLE001 - carried to the log, and to every user of the directory
             # What a completion leaves undone is unknown: nothing more may be built on it.
             self._log.error("completion failed", path=self.path, exc_info=bug)

@@ -133,9 +133,9 @@ class HostedPartition:
     ) -> Appended:
         """Append checked batches as the leader; `then` is called with None once they are committed, or with a failure.
 
-        Offsets are decided before this returns, so calls from one producer keep their order; `then` is never called
-        before it returns. `flush` makes the batches durable first. Raises `Rejected` (producer rules, timestamps,
-        failed directory, deleted topic): then nothing was done.
+        Offsets are decided before this returns, so calls from one producer keep their order. `then` may be called
+        before it returns where `origin` is "client", else never. `flush` makes the batches durable first. Raises
+        `Rejected` (producer rules, timestamps, failed directory, deleted topic): then nothing was done.
         """
         self.check_hosted()
         if not self.replica.leads:
@@ -155,12 +155,12 @@ class HostedPartition:
         effects = appended.effects
         if flush:
             effects = (*effects, *log.flush())
-        self._perform(effects, self._performed)
+        self.figures.bytes_in += appended.size
+        self._decided.append(_Append(appended, len(log.segments) != segments, then))
+        self._perform(effects, self._performed, at_once=origin == "client")
         if log.config.flush_ms != LONG_MAX and not self._flush_is_set:
             self._flush_is_set = True
             asyncio.get_running_loop().call_later(log.config.flush_ms / 1000, self._flush)
-        self.figures.bytes_in += appended.size
-        self._decided.append(_Append(appended, len(log.segments) != segments, then))
         return appended
 
     def _flush(self) -> None:
@@ -323,9 +323,9 @@ class HostedPartition:
         self._perform(effects, done)
         return answer
 
-    def _perform(self, effects: Sequence[Effect], done: Done) -> None:
+    def _perform(self, effects: Sequence[Effect], done: Done, *, at_once: bool = False) -> None:
         if self._held is None:
-            self.directory.perform(effects, done)
+            self.directory.perform(effects, done, at_once=at_once)
         else:
             self._held.append((effects, done))
 

@@ -7,15 +7,19 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter_ns
 from typing import Any
 
 import pytest
 from tests.sim.disk import SimDisk
 
+from stratalog.adapters.local_disk import LocalDisk
 from stratalog.adapters.system import SystemWorkers
 from stratalog.broker.directory import LogDirectory
+from stratalog.broker.timed_disk import TimedDisk
 from stratalog.errors import ErrorCode, Rejected
-from stratalog.log.effects import Append, Read, Sync
+from stratalog.log.effects import Append, Effect, Read, Sync
 
 TIMEOUT_S = 10
 
@@ -241,3 +245,139 @@ def test_a_failure_takes_what_shared_its_write_and_what_is_behind_it() -> None:
         await directory.close()
 
     run(main)
+
+
+class Given:
+    """Effects given to a directory that may perform them at once, and what it told of each, in order."""
+
+    def __init__(self, directory: LogDirectory) -> None:
+        self._directory = directory
+        self.told: list[tuple[int, BaseException | None]] = []
+        self.given = 0
+
+    def __call__(self, *effects: Effect) -> bool:
+        """Whether it was told before the call returned."""
+        number, before = self.given, len(self.told)
+        self.given += 1
+        self._directory.perform(
+            effects, lambda error: self.told.append((number, error)), at_once=True
+        )
+        return len(self.told) > before
+
+    async def all(self) -> list[BaseException | None]:
+        """What was told, once all of it was, in the order it was given."""
+        while len(self.told) < self.given:
+            await asyncio.sleep(0.001)
+        assert [number for number, _error in self.told] == list(range(self.given))
+        return [error for _number, error in self.told]
+
+
+def test_a_lone_small_append_is_performed_at_once_and_whatever_else_in_its_turn() -> None:
+    async def main() -> None:
+        disk = SimDisk()
+        directory = LogDirectory("d", disk, SystemWorkers())
+        give = Given(directory)
+        assert give(*append(0, b"at once"))
+        assert disk.read("log", 0, 100) == b"at once"
+        assert give()
+        for effects in (
+            [*append(7, b", synced"), Sync("log")],
+            append(15, b"x" * 100_000),
+            append(100_015, b"small"),  # behind the others
+        ):
+            assert not give(*effects)
+        assert await give.all() == [None] * 5
+        assert disk.read("log", 0, 200_000) == b"at once, synced" + b"x" * 100_000 + b"small"
+        assert give(*append(0, b"at once again"))
+        await directory.close()
+
+    run(main)
+
+
+def test_a_disk_beside_others_takes_no_append_on_the_event_loop() -> None:
+    """A drive that stalls would hold up what lies on the others."""
+
+    async def main() -> None:
+        for is_only in (True, False):
+            watch = TimedDisk("d", SimDisk(), perf_counter_ns, is_only=is_only)
+            directory = LogDirectory("d", watch.as_disk(), SystemWorkers())
+            give = Given(directory)
+            assert give(*append(0, b"data")) is is_only
+            assert await give.all() == [None]
+            await directory.close()
+
+    run(main)
+
+
+def test_after_a_slow_append_the_thread_has_them_until_the_drive_was_quick_for_long() -> None:
+    async def main() -> None:
+        now_ns = 0
+        takes_ns = [50_000_000]
+        disk = SimDisk()
+
+        def take_time(_operation: str, _path: str) -> None:
+            nonlocal now_ns
+            now_ns += takes_ns.pop() if takes_ns else 1000
+
+        disk.before = take_time
+        watch = TimedDisk("d", disk, lambda: now_ns, is_only=True)
+        directory = LogDirectory("d", watch.as_disk(), SystemWorkers())
+        give = Given(directory)
+        assert give(*append(0, b"1"))  # it is the first slow one
+        for number in range(1, 4):
+            assert not give(*append(number, b"2"))
+            await give.all()
+        now_ns += 1_000_000_000
+        assert give(*append(4, b"3"))
+        assert await give.all() == [None] * 5
+        assert disk.read("log", 0, 100) == b"12223"
+        await directory.close()
+
+    run(main)
+
+
+def test_a_failure_at_once_takes_the_directory_offline_like_any_other() -> None:
+    async def main() -> None:
+        disk = SimDisk()
+        failures: list[BaseException] = []
+        directory = LogDirectory(
+            "d",
+            disk,
+            SystemWorkers(),
+            on_failed=lambda _directory, error: failures.append(error),
+        )
+        give = Given(directory)
+        assert give(*append(0, b"fine"))
+        broken = OSError(28, "No space left on device")
+
+        def break_down(_operation: str, _path: str) -> None:
+            disk.before = lambda _operation, _path: None  # well again at once: no matter
+            raise broken
+
+        disk.before = break_down
+        assert not give(*append(4, b"lost"))
+        assert not give(*append(8, b"behind it"))
+        told = await give.all()
+        assert told[0] is None
+        for error in told[1:]:
+            assert isinstance(error, Rejected)
+            assert error.code is ErrorCode.kafka_storage_error
+        assert failures == [broken]
+        assert disk.read("log", 0, 100) == b"fine"
+        with pytest.raises(Rejected):
+            give(*append(4, b"never"))
+        await directory.close()
+
+    run(main)
+
+
+def test_a_local_disk_tries_appends_to_files_that_are_open(tmp_path: Path) -> None:
+    disk = LocalDisk(str(tmp_path))
+    assert not disk.try_append("log", 0, [b"never"])
+    assert not (tmp_path / "log").exists()
+    disk.append("log", 0, [b"first"])
+    assert disk.try_append("log", 5, [b", ", memoryview(b"second")])
+    assert (tmp_path / "log").read_bytes() == b"first, second"
+    disk.unlink("log")
+    assert not disk.try_append("log", 0, [b"never"])
+    disk.close()

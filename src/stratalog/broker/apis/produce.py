@@ -55,7 +55,8 @@ async def _append_with_room(call: Call, request: ProduceRequest) -> Any:
             await hosted.directory.room()
             if broker.recompression.may_want(hosted):
                 await broker.recompression.room()
-    return await _append_all(call, request)
+    answered = _append_all(call, request)
+    return await answered if isinstance(answered, asyncio.Future) else answered
 
 
 class _Part:
@@ -96,13 +97,13 @@ class _Part:
 class _Produce:
     """A request whose appends were all decided: `answered` has the answer once all are settled."""
 
-    __slots__ = ("_acks", "_unsettled", "answered", "topics")
+    __slots__ = ("_acks", "_answered", "_unsettled", "topics")
 
     def __init__(self, acks: int) -> None:
         self._acks = acks
         self._unsettled = 1  # itself, until everything is decided
         self.topics: list[tuple[ProduceTopic, list[_Part]]] = []
-        self.answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._answered: asyncio.Future[Any] | None = None
 
     def add(self, parts: list[_Part], index: int) -> _Part:
         part = _Part(self, index)
@@ -112,29 +113,44 @@ class _Produce:
 
     def settled(self) -> None:
         self._unsettled -= 1
-        if self._unsettled or self.answered.done():
+        if self._unsettled or self._answered is None or self._answered.done():
             return
+        try:
+            self._answered.set_result(self._answer())
+        except BaseException as error:  # noqa: BLE001 - carried to the connection
+            self._answered.set_exception(error)
+
+    def answered(self) -> "ProduceResponse | asyncio.Future[Any] | None":
+        """Called once everything is decided: the answer, or a future of it. Raises what ends the connection."""
+        self._unsettled -= 1
+        if not self._unsettled:
+            return self._answer()
+        self._answered = asyncio.get_running_loop().create_future()
+        return self._answered
+
+    def _answer(self) -> ProduceResponse | None:
         topics, self.topics = self.topics, []  # parts refer to us: no cycle may keep their batches
-        failures = (part.error for _topic, parts in topics for part in parts if part.error)
+        for _topic, parts in topics:
+            for part in parts:
+                # Nobody listens for the answer to acks=0: closing the connection is how a failure is told, as in Kafka.
+                if part.error is not None and (
+                    self._acks == 0 or not isinstance(part.error, Rejected)
+                ):
+                    raise part.error
         if self._acks == 0:
-            # Nobody listens for an answer: closing the connection is how a failure is told, as in Kafka.
-            failure = next(failures, None)
-        else:
-            failure = next((one for one in failures if not isinstance(one, Rejected)), None)
-        if failure is not None:
-            self.answered.set_exception(failure)
-        elif self._acks == 0:
-            self.answered.set_result(None)
-        else:
-            answer = [
+            return None
+        return ProduceResponse(
+            [
                 ProducedTopic(topic.name, topic.topic_id, [part.answer() for part in parts])
                 for topic, parts in topics
             ]
-            self.answered.set_result(ProduceResponse(answer))
+        )
 
 
-def _append_all(call: Call, request: ProduceRequest) -> "asyncio.Future[Any]":
-    """Decide every append now; the future has the answer once all are committed."""
+def _append_all(
+    call: Call, request: ProduceRequest
+) -> "ProduceResponse | asyncio.Future[Any] | None":
+    """Decide every append now; the answer, in a future where not all are committed yet."""
     now_ms = call.broker.clock.now_ms()
     whole = _Produce(request.acks)
     for topic in request.topics:
@@ -148,8 +164,7 @@ def _append_all(call: Call, request: ProduceRequest) -> "asyncio.Future[Any]":
                 _append(call, topic, partition, part, now_ms)
             except Rejected as error:
                 part(error)
-    whole.settled()
-    return whole.answered
+    return whole.answered()
 
 
 def _hosted(call: Call, topic: ProduceTopic, index: int) -> HostedPartition:
@@ -189,7 +204,11 @@ def _append(
 def _append_recompressed(
     call: Call, hosted: HostedPartition, part: _Part, view: memoryview, header: BatchHeader
 ) -> None:
-    part.appended = hosted.append(view, [header], call.broker.clock.now_ms(), part)
+    def told(error: Failure) -> None:
+        # In a turn of its own: told before `appended` is known, the part would have nothing to answer.
+        asyncio.get_running_loop().call_soon(part, error)
+
+    part.appended = hosted.append(view, [header], call.broker.clock.now_ms(), told)
 
 
 def _check_batch(headers: list[BatchHeader], version: int) -> None:
