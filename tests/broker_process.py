@@ -33,6 +33,7 @@ class BrokerProcess:
 
     directory: Path
     settings: dict[str, str] = field(default_factory=dict)
+    environ: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
     port: int = 0
 
@@ -68,7 +69,11 @@ class BrokerProcess:
         command = [sys.executable, "-m", "stratalog.cli.main", "server", f"--ready-file={ready}"]
         with (self.directory / "broker.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [*command, *overrides], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                [*command, *overrides],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self.environ},
             )
         deadline = time.monotonic() + START_TIMEOUT_S
         while not ready.exists():
@@ -90,10 +95,12 @@ class BrokerProcess:
 
 
 @contextmanager
-def broker_process(directory: Path, **settings: str) -> Iterator[BrokerProcess]:
+def broker_process(
+    directory: Path, environ: dict[str, str] | None = None, **settings: str
+) -> Iterator[BrokerProcess]:
     """A started broker, ended however the block ends. Settings' dots are written as double underscores."""
     named = {name.replace("__", "."): value for name, value in settings.items()}
-    broker = BrokerProcess(directory, named)
+    broker = BrokerProcess(directory, named, environ or {})
     try:
         yield broker.start()
     finally:

@@ -44,6 +44,10 @@ class Member:
                 found[int(partition)] = max(found.get(int(partition), 0), offset)
         return found
 
+    def assignments(self) -> list[list[int]]:
+        """The partitions of each assignment so far."""
+        return [line["assigned"] for line in self.lines() if "assigned" in line]
+
     def stop(self) -> None:
         self.process.send_signal(signal.SIGCONT)
         self.process.terminate()

@@ -66,6 +66,8 @@ class Load:
     def __init__(self, address: str, topic: str = TOPIC, size: int = 100) -> None:
         self.acknowledged: list[dict[int, str]] = [{} for _ in range(PARTITIONS)]
         self.refused: list[str] = []
+        self.times: list[int] = []
+        """The timestamps that records have, as the broker told them."""
         self._topic = topic
         self._size = size
         self._sent = [0] * PARTITIONS
@@ -88,6 +90,7 @@ class Load:
             return
         value = message.value().decode().split(" ")[0]
         self.acknowledged[message.partition()][message.offset()] = value
+        self.times.append(message.timestamp()[1])
 
     def send(self, partition: int) -> None:
         number = self._sent[partition]
@@ -268,9 +271,7 @@ def test_a_member_that_is_stopped_loses_its_partitions_and_gets_some_back(tmp_pa
             sleeper, other = members
 
             def assigned(one: Member) -> list[int]:
-                return [line for line in one.lines() if "assigned" in line][-1:] and [
-                    line["assigned"] for line in one.lines() if "assigned" in line
-                ][-1]
+                return (one.assignments() or [[]])[-1]
 
             until(lambda: bool(assigned(sleeper)) and bool(assigned(other)), "both have some")
             until(lambda: bool(sleeper.committed()), "it commits")
@@ -287,6 +288,50 @@ def test_a_member_that_is_stopped_loses_its_partitions_and_gets_some_back(tmp_pa
             check_members(members, logs)
             for one in members:
                 one.stop()
+
+
+SET_CLOCK = """\
+import pathlib, time
+
+_step, _now_ns = pathlib.Path(__file__).with_name("step"), time.time_ns
+time.time_ns = lambda: _now_ns() + int(_step.read_text()) * 10**9
+"""
+"""A `sitecustomize` with which a process takes its clock to be set by the seconds in a file beside it.
+
+To set the machine's own clock takes rights, and would set it for everybody.
+"""
+
+
+def test_a_clock_set_by_hours_moves_no_session_and_loses_nothing(tmp_path: Path) -> None:
+    hooks = tmp_path / "hooks"
+    hooks.mkdir()
+    (hooks / "sitecustomize.py").write_text(SET_CLOCK)
+    step = hooks / "step"
+
+    def set_by(seconds: int) -> None:
+        whole = step.with_suffix(".new")
+        whole.write_text(str(seconds))
+        whole.replace(step)
+
+    set_by(0)
+    path = f"{hooks}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    with broker_process(tmp_path, {"PYTHONPATH": path}, **QUICK_GROUPS) as broker:
+        create(broker, TOPIC, PARTITIONS, message__timestamp__type="LogAppendTime")
+        with group(broker, tmp_path, 2) as members, Load(broker.address) as load:
+            until(lambda: all(one.committed() for one in members), "both have some, and commit")
+            assignments = [one.assignments() for one in members]
+            for seconds in (5 * 3600, -5 * 3600):
+                set_by(seconds)
+                made, before = load.count, acknowledged_commits(members)
+                until(lambda made=made: load.count > made + 100, "produced")  # type: ignore[misc]
+                time.sleep(1.2 * SESSION_MS / 1000)  # the fault itself: a session's end would show
+                never_back(before, committed(broker))
+                after = acknowledged_commits(members)
+                until(lambda after=after: acknowledged_commits(members) != after, "they go on")  # type: ignore[misc]
+            assert [one.assignments() for one in members] == assignments, "nobody was thrown out"
+            nothing_is_lost(broker, load, members)
+    hours = {round((told / 1000 - time.time()) / 3600) for told in load.times}
+    assert hours == {-5, 0, 5}, "the broker's clock was set: else this shows nothing"
 
 
 # Drives

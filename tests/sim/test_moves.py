@@ -15,12 +15,14 @@ from tests.sim.disk import PowerLoss
 from tests.sim.loop import run
 from tests.sim.machine import Machine
 from tests.sim.raw import Raw
-from tests.sim.records import batch, read_all
-from tests.sim.world import World
+from tests.sim.records import batch, in_bucket, read_all
+from tests.sim.world import START_MS, World
 
+from stratalog.broker.directory import LogDirectory
 from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
 from stratalog.errors import Rejected, Unavailable
+from stratalog.tier.verify import verify
 from stratalog.wire.messages import request
 
 PATHS = ("/data", "/more", "/third")
@@ -250,3 +252,115 @@ def test_a_move_may_be_cut_at_any_of_its_disk_operations(lose_power: bool) -> No
     renames = [cut for cut in cuts if cut.startswith("rename") and "-future" in cut]
     assert renames, f"never cut at the commit: {cuts}"
     assert cuts[-1] == ""
+
+
+async def begin(settings: dict[str, str], **configs: str) -> tuple[Machine, Client]:
+    """A machine with three directories and our topic."""
+    machine = Machine(World(0), {**SETTINGS, **settings})
+    client = await machine.restart()
+    named = {name.replace("_", "."): value for name, value in configs.items()}
+    (made,) = await client.create_topics([NewTopic(TOPIC, partitions=1, configs=named)])
+    assert made.error == 0
+    return machine, client
+
+
+async def fill(machine: Machine, client: Client, count: int, size: int = 10) -> dict[int, bytes]:
+    """Batches of one record each, a second apart in the records' time, an hour ago."""
+    written: dict[int, bytes] = {}
+    for _ in range(count):
+        at = machine.partition(TOPIC).log.log_end_offset
+        value = b"%d" % at + b" " * size
+        data = batch([value], START_MS - 3_600_000 + 1100 * at)
+        written[(await client.produce(TOPIC, 0, data)).base_offset] = value
+    return written
+
+
+def elsewhere(machine: Machine) -> str:
+    here = machine.partition(TOPIC).directory.path
+    return next(path for path in PATHS if path != here)
+
+
+@pytest.mark.parametrize("lose_power", [False, True])
+def test_a_move_that_a_crash_ended_begins_again_by_itself(lose_power: bool) -> None:
+    async def story() -> None:
+        machine, client = await begin({}, **{"flush.messages": "1"})
+        written = await fill(machine, client, 8, size=1_000_000)
+        machine.slowness = 1.0  # the copy takes its time
+        await machine.stop()
+        client = await machine.restart()
+        source, target = machine.partition(TOPIC).directory.path, elsewhere(machine)
+        assert await move(machine, 0, target) == 0
+        await until(lambda: any(one.size for one in machine.broker.moves.to(target_of(machine))))
+        assert machine.partition(TOPIC).directory.path == source
+        await (machine.lose_power() if lose_power else machine.kill())
+        machine.slowness = 0.0
+        client = await machine.restart()
+        await until(lambda: machine.partition(TOPIC).directory.path == target)
+        assert await read_all(client, TOPIC, 0, len(written)) == written
+        assert not machine.broken_tasks
+        await machine.stop()
+
+    def target_of(machine: Machine) -> LogDirectory:
+        return next(one for one in machine.node.directories if one.path == elsewhere(machine))
+
+    run(story())
+
+
+def test_where_the_log_begins_comes_along() -> None:
+    """It is in no segment: only the target's checkpoint knows it, and it must before the copy counts."""
+
+    async def story() -> None:
+        machine, client = await begin(
+            {"log.flush.offset.checkpoint.interval.ms": "3600000"}, **{"flush.messages": "1"}
+        )
+        written = await fill(machine, client, 8)
+        hosted, target = machine.partition(TOPIC), elsewhere(machine)
+        hosted.log.raise_log_start(5)
+        await machine.broker.hosting.checkpoint(hosted.directory)  # as DeleteRecords does
+        assert await move(machine, 0, target) == 0
+        await until(lambda: hosted.directory.path == target)
+        await machine.kill()
+        client = await machine.restart()
+        log = machine.partition(TOPIC).log
+        assert (log.log_start_offset, log.log_end_offset) == (5, len(written))
+        await machine.stop()
+
+    run(story())
+
+
+def test_a_partition_of_a_tiered_topic_moves_while_it_is_copied_to_the_bucket() -> None:
+    async def story() -> None:
+        machine, client = await begin(
+            {"tier.url": "memory://b"},
+            **{
+                "remote.storage.enable": "true",
+                "segment.ms": "1000",
+                "retention.ms": "-1",
+                "local.retention.ms": "0",
+                "file.delete.delay.ms": "100",
+            },
+        )
+        machine.slowness = 0.2  # from the first restart on
+        written: dict[int, bytes] = {}
+        for round_ in range(6):
+            written |= await fill(machine, client, 5)
+            target = elsewhere(machine)
+            assert await move(machine, 0, target) == 0
+            written |= await fill(machine, client, 5)  # while it moves
+            await until(lambda target=target: machine.partition(TOPIC).directory.path == target)  # type: ignore[misc]
+            if round_ % 2:
+                await (machine.kill if round_ % 4 == 1 else machine.stop)()
+                client = await machine.restart()
+            await asyncio.sleep(5)
+            log = machine.partition(TOPIC).log
+            assert log.local_start_offset == log.tiered_end == len(written) - 1, "all but the last"
+            assert await read_all(client, TOPIC, 0, len(written)) == written
+            store = machine.world.store("memory://b")
+            _manifest, tiered = in_bucket(store, TOPIC)
+            assert tiered == {at: written[at] for at in range(log.tiered_end)}
+            assert not verify(store, now_ms=machine.world.clock.now_ms(), grace_ms=0)
+            assert [p for p in PATHS if named(machine.world, p)] == [target]
+        assert not machine.broken_tasks
+        await machine.stop()
+
+    run(story())
