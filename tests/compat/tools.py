@@ -201,7 +201,7 @@ def _go_program(name: str, package: str) -> tuple[Path, str]:
                 return program, f"go install did not finish within {BUILD_TIMEOUT_S} s"
             if done.returncode != 0:
                 return program, f"go install failed: {done.stderr[-200:]}"
-            (Path(scratch) / name).rename(program)
+            next(Path(scratch).iterdir()).rename(program)
         return program, ""
 
 

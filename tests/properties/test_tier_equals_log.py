@@ -1,21 +1,25 @@
 """Tier and local log together are the log, byte for byte, whatever fails and whoever restarts.
 
-Goal: after any appends, rolls, copies, expiries and restarts, with any request failing before or after it happened,
-every offset from the log's start is read back with exactly the bytes that were appended; nothing local was dropped
-before it could be read from the bucket; nothing in retention is gone. Method: a list of batches is the model; a
-Hypothesis state machine drives `PartitionTier` over a store that fails when told.
+Goal: after any appends, rolls, copies, expiries and restarts, with any request going wrong in any way that
+`tests/faulty_store.py` knows, every offset from the log's start is read back with exactly the bytes that were
+appended; nothing local was dropped before it could be read from the bucket; nothing in retention is gone; a read of a
+bucket that tears or alters bytes gives those bytes or an error; and what is left over is found by a sweep. Method: a
+list of batches is the model; a Hypothesis state machine drives `PartitionTier` over a store that fails when told.
+
+`TIER_EXAMPLES=20000 python -m pytest tests/properties/test_tier_equals_log.py --timeout 36000` is the long run.
 """
 
+import os
 from contextlib import suppress
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.unit.tier.faulty import WRITES, FaultyStore
+from tests.faulty_store import FITTING, Fault, FaultyStore
 from tests.unit.tier.segments import CountingEntropy, closed, log_bytes
 
 from stratalog.adapters.object_store import MemoryStore
-from stratalog.errors import Fenced, Unavailable
+from stratalog.errors import Corrupt, Fenced, Unavailable
 from stratalog.tier.commit import load_latest, run
 from stratalog.tier.fetcher import Fetcher
 from stratalog.tier.identity import claim_bucket, register_topic
@@ -25,6 +29,7 @@ from stratalog.wire.batch import scan
 
 CLUSTER = "cluster"
 GRACE_MS = 50
+DAMAGE = (Fault.TORN, Fault.WRONG)
 
 
 class Node:
@@ -58,7 +63,14 @@ class TierEqualsLog(RuleBasedStateMachine):
         self.restart(hint=False)
 
     def fault(self, operation, path):
-        return self.faults.pop() if operation in WRITES and self.faults else None
+        """The next fault that this call can have."""
+        for at, fault in enumerate(self.faults):
+            if fault is None:
+                del self.faults[at]
+                return None
+            if operation in FITTING[fault]:
+                return self.faults.pop(at)
+        return None
 
     @rule(counts=st.lists(st.integers(1, 4), min_size=1, max_size=4), size=st.integers(0, 60))
     def append(self, counts, size):
@@ -79,14 +91,43 @@ class TierEqualsLog(RuleBasedStateMachine):
     def wait(self, ms):
         self.now_ms += ms
 
-    @rule(faults=st.lists(st.sampled_from([None, "before", "after"]), max_size=12))
+    @rule(faults=st.lists(st.sampled_from([None, *Fault]), max_size=12))
     def fail(self, faults):
         self.faults = faults
+
+    @rule(ms=st.integers(-(10**6), 10**6))
+    def the_clock_of_the_store_is_off(self, ms):
+        self.store.skew_ms = ms
+
+    @rule()
+    def what_was_late_happens(self):
+        self.store.arrive()
+
+    @precondition(lambda self: self.node.tier.tiered_end > self.log_start)
+    @rule(data=st.data(), faults=st.lists(st.sampled_from(DAMAGE), min_size=1, max_size=4))
+    def read_through_damage(self, data, faults):
+        """What is read is what was archived, or nothing; and damage on the way is not kept."""
+        self.faults = faults
+        inside = [
+            (h.base_offset, batch)
+            for h, batch in self.log
+            if self.log_start <= h.base_offset and h.last_offset < self.node.tier.tiered_end
+        ]
+        if not inside:
+            return
+        offset, batch = data.draw(st.sampled_from(inside))
+        fetcher = Fetcher(self.store, 4000, range_bytes=400)
+        segment = self.node.tier.entry_for(offset)
+        for _ in range(3):
+            with suppress(Corrupt, Unavailable):
+                assert bytes(fetcher.read(segment, offset, 1)) == batch
+        self.faults = []
+        assert bytes(fetcher.read(segment, offset, 1)) == batch
 
     @rule(unstable=st.integers(0, 5))
     def archive(self, unstable):
         made = [closed(data, base, end, piece=177) for base, end, data in self.segments]
-        with suppress(Unavailable):
+        with suppress(Unavailable, Corrupt):
             self.node.tier.archive(
                 made,
                 last_stable_offset=self.end - unstable,
@@ -103,14 +144,14 @@ class TierEqualsLog(RuleBasedStateMachine):
     @rule(
         ms=st.sampled_from([-1, -1, 0, 5, 50]),
         size=st.sampled_from([-1, -1, 0, 300, 1000]),
-        faults=st.lists(st.sampled_from(["before", "after"]), max_size=2),
+        faults=st.lists(st.sampled_from(list(Fault)), max_size=2),
     )
     def expire(self, ms, size, faults):
         self.faults += faults
         local = sum(len(data) for _, end, data in self.segments if end > self.node.tier.tiered_end)
         retention = Retention(ms, size, self.log_start, local, GRACE_MS)
         before = self.log_start
-        with suppress(Unavailable):
+        with suppress(Unavailable, Corrupt):
             self.node.tier.expire(self.now_ms, retention)
         self.raise_log_start()
         gone = [h for h, _ in self.log if before <= h.last_offset < self.log_start]
@@ -135,7 +176,7 @@ class TierEqualsLog(RuleBasedStateMachine):
         while True:
             try:
                 self.node.tier.activate(self.epoch, local, now_ms=self.now_ms)
-            except Unavailable:
+            except (Unavailable, Corrupt):
                 continue
             break
         self.raise_log_start()
@@ -151,7 +192,7 @@ class TierEqualsLog(RuleBasedStateMachine):
                 made, last_stable_offset=self.end, log_start_offset=0, now_ms=self.now_ms
             )
             zombie.expire(self.now_ms, Retention(0, 0, 0, 0, GRACE_MS))
-        except (Fenced, Unavailable):
+        except (Fenced, Unavailable, Corrupt):
             pass
         assert zombie.tiered_end == end
 
@@ -198,6 +239,8 @@ class TierEqualsLog(RuleBasedStateMachine):
     def teardown(self):
         if not hasattr(self, "node"):
             return
+        self.faults = []
+        self.store.arrive()
         problems = verify(self.bucket, now_ms=1 << 50, grace_ms=0)
         assert all(problem.orphan for problem in problems), problems
         sweep(self.bucket, now_ms=1 << 50, grace_ms=0)
@@ -206,4 +249,6 @@ class TierEqualsLog(RuleBasedStateMachine):
 
 
 TestTierEqualsLog = TierEqualsLog.TestCase
-TestTierEqualsLog.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestTierEqualsLog.settings = settings(
+    max_examples=int(os.environ.get("TIER_EXAMPLES", "150")), stateful_step_count=40, deadline=None
+)

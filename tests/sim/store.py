@@ -1,58 +1,39 @@
-"""A bucket of a simulation that fails as real ones do.
+"""A bucket of a simulation that fails by chance.
 
-In: a store, chance. Out: the same store; `down` refuses everything, `trouble` is how likely a call fails: before it
-did anything, or after (a time-out that had its effect). It never alters a byte.
+In: a store, chance. Out: the same store. `down` refuses everything; `trouble` is how likely a call goes wrong, and
+`kinds` says how: by default it did nothing, or it had its effect. What is late happens within half a second.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import asyncio
+from collections.abc import Sequence
 from random import Random
-from typing import TypeVar
 
-from stratalog.errors import Unavailable
-from stratalog.ports import Buffer, ObjectInfo, ObjectStore
+from tests.faulty_store import FITTING, Fault
+from tests.faulty_store import FaultyStore as ToldStore
 
-T = TypeVar("T")
+from stratalog.ports import ObjectStore
+
+_LATE_S = 0.5
 
 
-class FaultyStore:
+class FaultyStore(ToldStore):
     """See the module."""
 
     def __init__(self, store: ObjectStore, chance: Random) -> None:
-        self.url = store.url
+        super().__init__(store, self._draw)
         self.down = False
         self.trouble = 0.0
-        self.failures = 0
-        self._store = store
+        self.kinds: Sequence[Fault] = (Fault.BEFORE, Fault.AFTER)
         self._chance = chance
 
-    def put(self, path: str, chunks: Iterable[Buffer]) -> None:
-        self._call(lambda: self._store.put(path, chunks))
-
-    def put_if_absent(self, path: str, data: Buffer) -> None:
-        self._call(lambda: self._store.put_if_absent(path, data))
-
-    def get(self, path: str) -> bytes:
-        return self._call(lambda: self._store.get(path))
-
-    def get_range(self, path: str, start: int, size: int) -> bytes:
-        return self._call(lambda: self._store.get_range(path, start, size))
-
-    def size(self, path: str) -> int:
-        return self._call(lambda: self._store.size(path))
-
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        return iter(self._call(lambda: list(self._store.list(prefix))))
-
-    def delete(self, paths: Sequence[str]) -> None:
-        self._call(lambda: self._store.delete(paths))
-
-    def _call(self, call: Callable[[], T]) -> T:
-        fails = self.down or self._chance.random() < self.trouble
-        if fails and (self.down or self._chance.random() < 0.5):
-            self.failures += 1
-            raise Unavailable(f"{self.url}: 503")
-        result = call()
-        if fails:
-            self.failures += 1
-            raise Unavailable(f"{self.url}: timed out")
-        return result
+    def _draw(self, operation: str, _path: str) -> Fault | None:
+        if self.down:
+            return Fault.BEFORE
+        if self._chance.random() >= self.trouble:
+            return None
+        fitting = [kind for kind in self.kinds if operation in FITTING[kind]]
+        fault = self._chance.choice(fitting) if fitting else None
+        if fault is Fault.LATE:
+            delay_s = self._chance.uniform(0, _LATE_S)
+            asyncio.get_running_loop().call_later(delay_s, self.arrive)
+        return fault

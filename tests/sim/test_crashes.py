@@ -12,18 +12,16 @@ that are slow and a bucket that fails now and then. Between lives everything is 
 """
 
 import asyncio
-from random import Random
 
 import pytest
+from tests.sim.lives import Story, look, write_for_a_while
 from tests.sim.loop import run
 from tests.sim.machine import Machine
-from tests.sim.records import batch, in_bucket, read_all
+from tests.sim.records import in_bucket
 from tests.sim.store import FaultyStore
 from tests.sim.world import World
 
-from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
-from stratalog.errors import Rejected, Unavailable
 from stratalog.tier.verify import verify
 
 TIERED, SYNCED = "tiered", "synced"
@@ -41,65 +39,6 @@ SETTINGS = {
 }
 
 
-class Story:
-    """What was written to one topic, and what must be there."""
-
-    def __init__(self, topic: str) -> None:
-        self.topic = topic
-        self.acknowledged: dict[int, bytes] = {}
-        self.sent: set[bytes] = set()
-        self.kept_below = 0
-        """Offsets below are durable whatever happens, as of the last look before the lights went out."""
-
-    async def write(self, client: Client, clock_ms: int, number: int, chance: Random) -> None:
-        values = [
-            b"%s-%d-%d" % (self.topic.encode(), number, n) for n in range(chance.randint(1, 5))
-        ]
-        self.sent.update(values)
-        produced = await client.produce(self.topic, 0, batch(values, clock_ms))
-        for place, value in enumerate(values):
-            self.acknowledged[produced.base_offset + place] = value
-
-    def note_durable(self, machine: Machine) -> None:
-        log = machine.partition(self.topic).log
-        self.kept_below = max(self.kept_below, log.tiered_end)
-        if self.topic == SYNCED:
-            self.kept_below = log.log_end_offset
-
-    def check(self, found: dict[int, bytes], *, lost_power: bool) -> None:
-        end = max(found, default=-1) + 1
-        assert list(found) == list(range(end)), "a gap"
-        if lost_power:
-            assert end >= self.kept_below, (
-                f"{self.topic} ends at {end}, durable to {self.kept_below}"
-            )
-            self.acknowledged = {at: v for at, v in self.acknowledged.items() if at < end}
-        for offset, value in self.acknowledged.items():
-            assert found.get(offset) == value, f"{self.topic} {offset}: {value!r}"
-        assert set(found.values()) <= self.sent
-        assert len(set(found.values())) == len(found), "a record is there twice"
-        self.acknowledged = found
-
-
-async def write_for_a_while(
-    machine: Machine, client: Client, story: Story, numbers: list[int]
-) -> None:
-    chance = machine.world.chance
-    try:
-        while True:
-            numbers[0] += 1
-            await story.write(client, machine.world.clock.now_ms(), numbers[0], chance)
-            if chance.random() < 0.3:
-                await asyncio.sleep(chance.uniform(0, 1))
-    except (Unavailable, Rejected):
-        pass  # the broker died, or its bucket's trouble reached us; what was not acknowledged may be there or not
-
-
-async def look(machine: Machine, client: Client, story: Story, *, lost_power: bool) -> None:
-    end = machine.partition(story.topic).high_watermark
-    story.check(await read_all(client, story.topic, 0, end), lost_power=lost_power)
-
-
 async def lives(seed: int) -> tuple[World, list[Story], int]:
     world = World(seed)
     store = world.stores[URL] = FaultyStore(world.store("memory://under"), world.chance)
@@ -108,7 +47,7 @@ async def lives(seed: int) -> tuple[World, list[Story], int]:
     client = await machine.restart()
     topics = [NewTopic(name, partitions=1, configs=configs) for name, configs in SETTINGS.items()]
     assert all(result.error == 0 for result in await client.create_topics(topics))
-    stories, numbers = [Story(TIERED), Story(SYNCED)], [0]
+    stories, numbers = [Story(TIERED), Story(SYNCED, synced=True)], [0]
     for _life in range(LIVES):
         store.trouble = world.chance.choice((0.0, 0.1, 0.4))
         writing = [

@@ -24,6 +24,7 @@ from stratalog.log.partition_log import SegmentInfo
 from stratalog.metadata.image import Image
 from stratalog.ports import Disk, ObjectStore, Outside, Worker
 from stratalog.tier.archiver import ClosedSegment
+from stratalog.tier.backoff import Backoff
 from stratalog.tier.identity import register_topic
 from stratalog.tier.partition_tier import PartitionTier, Retention
 
@@ -47,6 +48,15 @@ class Bucket:
     copier: Callable[[HostedPartition], Worker]
     expirer: Worker
 
+    def backoff(self) -> Backoff:
+        """How long to wait when the bucket fails, for one who asks it."""
+        return Backoff(
+            self.config.int("remote.log.manager.task.retry.backoff.ms"),
+            self.config.int("remote.log.manager.task.retry.backoff.max.ms"),
+            self.config.float("remote.log.manager.task.retry.jitter"),
+            self.outside.entropy,
+        )
+
 
 class TieredPartition:
     """One led partition and its share of the bucket."""
@@ -67,6 +77,7 @@ class TieredPartition:
         self._bucket = bucket
         self._hosted = hosted
         self._active_epoch = -1
+        self._backoff = bucket.backoff()
         self._running = False
         self._again = False
         self._fenced = False
@@ -90,14 +101,32 @@ class TieredPartition:
         await self._ended.wait()
 
     async def run(self) -> None:
-        """Cycle until nothing is left to do. Whatever is unreachable is tried again at the next interval."""
+        """Cycle until nothing is left to do. A bucket that fails is left alone for a while, longer each time: it may be
+        down for what everyone asks of it.
+        """
+        hosted = self._hosted
         try:
             self._again = True
-            while self._again and not self._hosted.deleted:
+            while self._again and not (self._fenced or hosted.deleted or hosted.directory.failure):
                 self._again = False
-                await self._cycle()
+                self._ended.clear()
+                if await self._attempt():
+                    self._backoff.succeeded()
+                else:
+                    self._ended.set()
+                    await asyncio.sleep(self._backoff.failed())
+                    self._again = True
+        finally:
+            self._running = False
+            self._ended.set()
+
+    async def _attempt(self) -> bool:
+        """One cycle; False where it is to be tried again."""
+        try:
+            await self._cycle()
         except Unavailable as error:
             self._log.warning("bucket not reached", reason=str(error))
+            return False
         except Fenced as error:
             self._fenced = True
             self._log.error(
@@ -110,10 +139,9 @@ class TieredPartition:
             self._hosted.directory.fail(error)
         except (Corrupt, Rejected) as error:
             if not self._hosted.deleted:
-                self._log.error("tiering stopped until the next interval", reason=str(error))
-        finally:
-            self._running = False
-            self._ended.set()
+                self._log.error("tiering stopped until the next attempt", reason=str(error))
+            return False
+        return True
 
     async def _cycle(self) -> None:
         hosted = self._hosted

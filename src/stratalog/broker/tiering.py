@@ -307,11 +307,14 @@ class Tiering:
 
     async def _repeat(self) -> None:
         interval_s = self._config.int("remote.log.manager.task.interval.ms") / 1000
+        backoff = self._bucket.backoff()
         while not self._refused:
+            wait_s = interval_s
             try:
                 await self._claim()
             except (Unavailable, Corrupt) as error:
                 self._log.warning("bucket not reached", url=self._url, reason=str(error))
+                wait_s = backoff.failed()
             except UserError as error:
                 self._refused = True
                 self._log.error("tiering is off", reason=str(error))
@@ -320,4 +323,4 @@ class Tiering:
                     if hosted.replica.leads:
                         self._led(hosted)
                 await self._forget_topics()
-            await asyncio.sleep(interval_s)
+            await asyncio.sleep(wait_s)

@@ -339,6 +339,28 @@ TIER = (
         Between(1),
     ),
     Setting(
+        "remote.log.manager.task.retry.backoff.ms",
+        Kind.LONG,
+        500,
+        "How long a partition waits after the bucket has failed it for the first time; twice as long after each "
+        "further failure. What closes meanwhile waits too.",
+        Between(1),
+    ),
+    Setting(
+        "remote.log.manager.task.retry.backoff.max.ms",
+        Kind.LONG,
+        30 * SECOND_MS,
+        "The longest wait after a failure of the bucket.",
+        Between(1),
+    ),
+    Setting(
+        "remote.log.manager.task.retry.jitter",
+        Kind.DOUBLE,
+        0.2,
+        "By which part such a wait is made longer or shorter by chance, so that partitions do not come back together.",
+        Between(0, 0.5),
+    ),
+    Setting(
         "remote.log.manager.copier.thread.pool.size",
         Kind.INT,
         2,

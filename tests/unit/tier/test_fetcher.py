@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.unit.tier.faulty import FaultyStore
+from tests.faulty_store import FaultyStore
 from tests.unit.tier.segments import closed, log_bytes
 from tests.unit.tier.test_segment_object import archived
 

@@ -1,7 +1,7 @@
 """One partition's share of the bucket: what is archived, found, given up and removed, and what a crash leaves."""
 
 import pytest
-from tests.unit.tier.faulty import FaultyStore
+from tests.faulty_store import FaultyStore
 from tests.unit.tier.segments import CountingEntropy, closed, log_bytes
 
 from stratalog.adapters.object_store import MemoryStore
