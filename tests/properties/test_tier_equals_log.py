@@ -56,7 +56,9 @@ class TierEqualsLog(RuleBasedStateMachine):
         self.segments = []  # closed ones still on local disk: (base, end, bytes)
         self.end = 0
         self.log_start = 0
-        self.given_up = set()  # base offsets of batches that a retention asked for so far does not keep
+        self.given_up = (
+            set()
+        )  # base offsets of batches that a retention asked for so far does not keep
         self.now_ms = 1000
         self.epoch = 0
         self.zombies = []
