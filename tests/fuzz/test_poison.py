@@ -13,6 +13,7 @@ from tests.sim.world import World
 
 from stratalog.client.calls import NewTopic
 from stratalog.errors import ErrorCode, Rejected
+from stratalog.kernels.columns import COLUMNS, HEADERS
 from stratalog.kernels.decode import Decoder
 from stratalog.kernels.rows import Layout
 from stratalog.wire.batch import parse_header
@@ -104,7 +105,7 @@ def test_stored_poison_hides_nothing_behind_it(poison):
 def decoded(batches):
     """The offsets that Spark's kernel gives of these batches, and what it passed over."""
     unreadable = []
-    layout = Layout("events", 0, headers=True)
+    layout = Layout("events", 0, (*COLUMNS, HEADERS))
     decoder = Decoder(layout, 0, 1 << 62, unreadable=unreadable.append)
     tables = list(decoder.decode(b"".join(batches), "events-0", gaps=True))
     tables += decoder.flush()

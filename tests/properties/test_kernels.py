@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratalog.errors import Corrupt
+from stratalog.kernels.columns import COLUMNS, HEADERS, ORIGIN
 from stratalog.kernels.decode import Decoder
 from stratalog.kernels.rows import Layout, arrow_schema
 from stratalog.wire.compression import CODEC_NAMES
@@ -51,6 +52,24 @@ def logs(draw: st.DrawFn) -> Log:
     return Log(batches, found)
 
 
+def column_choices() -> st.SearchStrategy[tuple[str, ...]]:
+    """Some of the columns, in any order."""
+    every = st.permutations((*COLUMNS, HEADERS, ORIGIN))
+    return st.tuples(every, st.integers(1, len(COLUMNS) + 2)).map(lambda it: tuple(it[0][: it[1]]))
+
+
+@SOME
+@given(logs(), column_choices())
+def test_fewer_columns_are_the_same_columns(log: Log, columns: tuple[str, ...]) -> None:
+    def table(wanted: tuple[str, ...]) -> pa.Table:
+        decoder = Decoder(Layout("t", 1, wanted, "here"), 0, 1 << 60)
+        rows = list(decoder.decode(b"".join(log.batches), "here", gaps=True))
+        return pa.Table.from_batches([*rows, *decoder.flush()], arrow_schema(wanted))
+
+    whole = table((*COLUMNS, HEADERS, ORIGIN))
+    assert table(columns).equals(whole.select(list(columns)))
+
+
 @SOME
 @given(logs(), st.data())
 def test_rows_are_the_reference_reader_s(log: Log, data: st.DataObject) -> None:
@@ -60,7 +79,7 @@ def test_rows_are_the_reference_reader_s(log: Log, data: st.DataObject) -> None:
     layout = Layout(
         "t",
         1,
-        headers=data.draw(st.booleans()),
+        (*COLUMNS, HEADERS) if data.draw(st.booleans()) else COLUMNS,
         max_rows=data.draw(st.integers(1, 20)),
         max_bytes=data.draw(st.integers(1, 500)),
     )
@@ -79,14 +98,14 @@ def test_rows_are_the_reference_reader_s(log: Log, data: st.DataObject) -> None:
     assert all(0 < found.num_rows <= layout.max_rows for found in rows)
     for found in rows:
         found.validate(full=True)
-    table = pa.Table.from_batches(rows, arrow_schema(headers=layout.headers, origin=False))
+    table = pa.Table.from_batches(rows, arrow_schema(layout.columns))
     wanted = [one for one in log.records if first <= one.offset < end]
     assert table["offset"].to_pylist() == [one.offset for one in wanted]
     assert table["key"].to_pylist() == [one.key for one in wanted]
     assert table["value"].to_pylist() == [one.value for one in wanted]
     stamps = table["timestamp"].cast(pa.int64()).to_pylist()
     assert stamps == [one.timestamp * 1000 for one in wanted]
-    if layout.headers:
+    if HEADERS in layout.columns:
         expected = [
             [{"key": key, "value": value} for key, value in one.headers] or None for one in wanted
         ]
@@ -101,7 +120,9 @@ def test_damaged_records_are_corrupt_or_rows(log: Log, data: st.DataObject) -> N
         if damaged:
             at = data.draw(st.integers(0, len(damaged) - 1))
             damaged[at] = data.draw(st.integers(0, 255))
-    decoder = Decoder(Layout("t", 1, headers=data.draw(st.booleans())), 0, 1 << 62)
+    decoder = Decoder(
+        Layout("t", 1, (*COLUMNS, HEADERS) if data.draw(st.booleans()) else COLUMNS), 0, 1 << 62
+    )
     rows: list[pa.RecordBatch] = []
     try:
         rows += decoder.decode(damaged, "here", gaps=True, checked=True)
@@ -116,7 +137,7 @@ def test_damaged_records_are_corrupt_or_rows(log: Log, data: st.DataObject) -> N
 @SOME
 @given(st.binary(max_size=400))
 def test_any_bytes(data: bytes) -> None:
-    decoder = Decoder(Layout("t", 1, headers=True), 0, 1 << 62)
+    decoder = Decoder(Layout("t", 1, (*COLUMNS, HEADERS)), 0, 1 << 62)
     try:
         found = [*decoder.decode(data, "here", gaps=True, checked=True), *decoder.flush()]
     except Corrupt as error:

@@ -17,6 +17,7 @@ from crc32c import crc32c
 
 from stratalog.errors import Corrupt
 from stratalog.kernels import compiled
+from stratalog.kernels.columns import COLUMNS, HEADERS
 from stratalog.kernels.missing import Missing
 from stratalog.kernels.rows import Layout, Rows
 from stratalog.ports import Buffer
@@ -205,7 +206,7 @@ class _Aborted:
 
 def warm() -> int:
     """Load the kernels, compiling where no cache has them, and run them once; returns the rows decoded (2)."""
-    decoder = Decoder(Layout("warm", 0, "warm", headers=True, max_rows=8), 0, 1)
+    decoder = Decoder(Layout("warm", 0, (*COLUMNS, HEADERS), max_rows=8), 0, 1)
     rows = 0
     for codec in ("none", "zstd"):
         decoder.next_offset = 0

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from stratalog.kernels import compiled
+from stratalog.kernels.columns import COLUMNS, HEADERS, ORIGIN
 
 MAX_ROWS = 32768
 MAX_BYTES = 4 << 20
@@ -35,38 +36,38 @@ _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _HEADERS = pa.list_(pa.field("element", _HEADER))
 
 
+_KINDS = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestampType": pa.int32(),
+    "headers": _HEADERS,
+    "origin": pa.string(),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What is the same for all rows: constant columns, optional columns, bounds of one Arrow batch.
+    """What is the same for all rows: constants, the columns that are made, and the bounds of one Arrow batch.
 
     A record larger than `max_bytes` makes an Arrow batch of its own.
     """
 
     topic: str
     partition: int
-    origin: str | None = None
-    """Where the rows come from; None leaves the column out."""
-    headers: bool = False
+    columns: tuple[str, ...] = COLUMNS
+    origin: str = ""
+    """Where the rows come from, for the column of that name."""
     max_rows: int = MAX_ROWS
     max_bytes: int = MAX_BYTES
 
 
-def arrow_schema(*, headers: bool, origin: bool) -> pa.Schema:
-    """The columns of Spark's Kafka source, with `headers` and `origin` behind them where asked for."""
-    fields = [
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary()),
-        pa.field("topic", pa.string()),
-        pa.field("partition", pa.int32()),
-        pa.field("offset", pa.int64()),
-        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
-        pa.field("timestampType", pa.int32()),
-    ]
-    if headers:
-        fields.append(pa.field("headers", _HEADERS))
-    if origin:
-        fields.append(pa.field("origin", pa.string()))
-    return pa.schema(fields)
+def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
+    """Spark's types for columns of `COLUMNS`, HEADERS and ORIGIN, in the order given."""
+    return pa.schema([pa.field(name, _KINDS[name]) for name in columns])
 
 
 class Rows:
@@ -77,18 +78,26 @@ class Rows:
         self._layout = layout
         self._unreadable = unreadable
         rows = layout.max_rows
-        self._schema = arrow_schema(headers=layout.headers, origin=layout.origin is not None)
+        self._schema = arrow_schema(layout.columns)
+        self._with_headers = HEADERS in layout.columns
         self._state = np.zeros(compiled.STATE_SLOTS, dtype=np.int64)
         self._state[compiled.MAX_ROWS] = rows
         self._state[compiled.MAX_BYTES] = layout.max_bytes
-        self._state[compiled.WITH_HEADERS] = layout.headers
+        self._state[compiled.WITH_HEADERS] = self._with_headers
         self._longs = np.empty((compiled.LONGS, rows), dtype=np.int64)
         self._ints = np.empty((compiled.INTS, rows), dtype=np.int32)
-        self._spans = np.empty((_FIRST_HEADERS if layout.headers else 0, 4), dtype=np.int64)
+        self._spans = np.empty((_FIRST_HEADERS if self._with_headers else 0, 4), dtype=np.int64)
         self._pieces: list[tuple[Any, int, int, int, int]] = []  # payload, its rows, its headers
-        self._topic = _constant(layout.topic, rows)
-        self._partition = _plain(np.full(rows, layout.partition, dtype=np.int32), pa.int32())
-        self._origin = None if layout.origin is None else _constant(layout.origin, rows)
+        constants = {
+            "topic": lambda: _constant(layout.topic, rows),
+            "partition": lambda: _plain(
+                np.full(rows, layout.partition, dtype=np.int32), pa.int32()
+            ),
+            ORIGIN: lambda: _constant(layout.origin, rows),
+        }
+        self._constants = {
+            name: make() for name, make in constants.items() if name in layout.columns
+        }
 
     def add(
         self, payload: Any, table: Any, first: int, end: int, name: str
@@ -105,7 +114,7 @@ class Rows:
             rows, headers = int(state[compiled.ROWS]), int(state[compiled.HEADERS])
             compiled.find_rows(payload, table, state, self._longs, self._ints, self._spans)
             status = int(state[compiled.STATUS])
-            if status in _WRONG and self._layout.headers:
+            if status in _WRONG and self._with_headers:
                 # Only the headers of whole records count.
                 counts = self._ints[compiled.HEADER_COUNT, : state[compiled.ROWS]]
                 state[compiled.HEADERS] = counts.sum()
@@ -140,22 +149,27 @@ class Rows:
         rows = int(self._state[compiled.ROWS])
         if not rows:
             return
-        columns = [
-            self._column(compiled.KEY_START, compiled.KEY_SIZE, rows),
-            self._column(compiled.VALUE_START, compiled.VALUE_SIZE, rows),
-            self._topic[:rows],
-            self._partition[:rows],
-            _plain(self._longs[compiled.OFFSET, :rows], pa.int64()),
-            _plain(self._longs[compiled.TIMESTAMP, :rows], pa.timestamp("us", tz="UTC")),
-            _plain(self._ints[compiled.TIMESTAMP_TYPE, :rows], pa.int32()),
-        ]
-        if self._layout.headers:
-            columns.append(self._headers(rows))
-        if self._origin is not None:
-            columns.append(self._origin[:rows])
+        columns = [self._made(name, rows) for name in self._layout.columns]
         self._pieces.clear()
         self._state[compiled.ROWS] = self._state[compiled.BYTES] = self._state[compiled.HEADERS] = 0
         yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _made(self, name: str, rows: int) -> pa.Array:
+        match name:
+            case "key":
+                return self._column(compiled.KEY_START, compiled.KEY_SIZE, rows)
+            case "value":
+                return self._column(compiled.VALUE_START, compiled.VALUE_SIZE, rows)
+            case "offset":
+                return _plain(self._longs[compiled.OFFSET, :rows], _KINDS[name])
+            case "timestamp":
+                return _plain(self._longs[compiled.TIMESTAMP, :rows], _KINDS[name])
+            case "timestampType":
+                return _plain(self._ints[compiled.TIMESTAMP_TYPE, :rows], _KINDS[name])
+            case "headers":
+                return self._headers(rows)
+            case _:
+                return self._constants[name][:rows]
 
     def _column(self, start: int, size: int, rows: int) -> pa.Array:
         spans = [(payload, first, last) for payload, first, last, _, _ in self._pieces]

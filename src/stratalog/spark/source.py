@@ -10,6 +10,7 @@ wherever they lie by then.
 
 from collections.abc import Iterator, Mapping
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -35,25 +36,27 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from stratalog.spark import bounds
-from stratalog.spark.log import Key, Log, Snapshot
-from stratalog.spark.offsets import Positions, TopicPosition, from_json, to_json
-from stratalog.spark.options import EARLIEST, LATEST, Bound, Options, parse_options
-from stratalog.spark.places import Shared
-from stratalog.spark.plan import BrokerTask, BucketTask, plan
+from stratalog.adapters.system import monotonic_s
+from stratalog.kernels.columns import HEADERS, ORIGIN
+from stratalog.table import bounds
+from stratalog.table.log import Key, Log, Snapshot
+from stratalog.table.offsets import Positions, TopicPosition, from_json, to_json
+from stratalog.table.options import LATEST, Options, parse_options
+from stratalog.table.plan import Task, plan
+from stratalog.table.query import batch_tasks, shared_of, starting_offsets
 
-_COLUMNS = (
-    StructField("key", BinaryType()),
-    StructField("value", BinaryType()),
-    StructField("topic", StringType()),
-    StructField("partition", IntegerType()),
-    StructField("offset", LongType()),
-    StructField("timestamp", TimestampType()),
-    StructField("timestampType", IntegerType()),
-)
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-_HEADERS = StructField("headers", ArrayType(_HEADER))
-_ORIGIN = StructField("origin", StringType())
+_TYPES = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    HEADERS: ArrayType(_HEADER),
+    ORIGIN: StringType(),
+}
 
 
 class StratalogSource(DataSource):
@@ -68,10 +71,8 @@ class StratalogSource(DataSource):
         return "stratalog"
 
     def schema(self) -> StructType:
-        """The columns of Spark's Kafka source; `headers` and `origin` behind them where asked for."""
-        headers = [_HEADERS] if self._options.include_headers else []
-        origin = [_ORIGIN] if self._options.include_origin else []
-        return StructType([*_COLUMNS, *headers, *origin])
+        """The columns of Spark's Kafka source, unless `columns` names others."""
+        return StructType([StructField(name, _TYPES[name]) for name in self._options.columns])
 
     def reader(self, schema: StructType) -> "StratalogReader":  # noqa: ARG002
         return StratalogReader(self._options)
@@ -80,26 +81,17 @@ class StratalogSource(DataSource):
         return StratalogStreamReader(self._options)
 
 
-def _shared(options: Options) -> Shared:
-    return Shared(
-        options.bootstrap,
-        options.tier_url,
-        options.include_headers,
-        options.include_origin,
-        options.isolation,
-        options.fail_on_data_loss,
-        options.client_id,
-        options.request_timeout_s,
-    )
+def _planned(tasks: list[Task]) -> list[InputPartition]:
+    return [InputPartition(task) for task in tasks]
 
 
 def _read(partition: InputPartition, options: Options) -> Iterator[pa.RecordBatch]:
     # Only tasks load numba: the driver's planning and Spark's look-up of data sources do without.
-    from stratalog.spark.tasks import read_task
+    from stratalog.table.tasks import read_task
 
-    if not isinstance(partition, BucketTask | BrokerTask):
+    if partition.value is None:
         return iter(())  # Spark's stand-in for a plan without tasks
-    return read_task(partition, _shared(options))
+    return read_task(partition.value, shared_of(options))
 
 
 class StratalogReader(DataSourceReader):
@@ -109,30 +101,10 @@ class StratalogReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        options = self._options
-        log = Log(options, _shared(options))
-        snapshot = log.snapshot()
-        first = _resolve(
-            log, snapshot, options, options.starting or Bound(everywhere=EARLIEST), "starting"
-        )
-        end = _resolve(log, snapshot, options, options.ending or Bound(everywhere=LATEST), "ending")
-        wanted = bounds.ranges(snapshot, first, end, fail_on_data_loss=options.fail_on_data_loss)
-        return list(plan(wanted, has_broker=log.has_broker, min_tasks=options.min_partitions))
+        return _planned(batch_tasks(self._options))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition, self._options)
-
-
-def _resolve(
-    log: Log, snapshot: Snapshot, options: Options, bound: Bound, side: str
-) -> dict[Key, int]:
-    return bounds.resolve(
-        bound,
-        snapshot,
-        lambda wanted: log.offsets_at(snapshot, wanted),
-        side,
-        late_is_error=side == "starting" and options.late_timestamp_is_error,
-    )
 
 
 class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -144,18 +116,18 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._options = options
         self._log: Log | None = None
         self._target: Positions | None = None
+        self._triggered_s = monotonic_s()
         self._latest: Positions | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Tasks get the options alone."""
-        return {"_options": self._options, "_log": None, "_target": None, "_latest": None}
+        return {"_options": self._options}
 
     def initialOffset(self) -> dict[str, Any]:  # Spark's name
         """Where a query without a checkpoint begins."""
         options = self._options
         snapshot = self._snapshot()
-        bound = options.starting or Bound(everywhere=LATEST)
-        first = _resolve(self._opened(), snapshot, options, bound, "starting")
+        first = starting_offsets(self._opened(), snapshot, options, LATEST)
         # An offset given by hand must be there now; later on it is the checkpoint that counts.
         bounds.ranges(snapshot, first, first, fail_on_data_loss=options.fail_on_data_loss)
         return to_json(_positions(snapshot, first))
@@ -173,14 +145,16 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """How far the next micro-batch goes. Raises DataLoss for a topic that is not the checkpoint's."""
-        begun = from_json(start)
         snapshot = self._snapshot()
+        begun = from_json(start, _ids(snapshot))
         ends = {key: extent.end for key, extent in snapshot.extents.items()}
         self._latest = _positions(snapshot, ends)
+        firsts = self._firsts(begun, snapshot)
         if self._target is not None:
             target = self._target
             ends = {key: at for key in ends if (at := target.of(*key)) is not None}
-        firsts = self._firsts(begun, snapshot)
+        elif not self._is_due(firsts, ends):
+            return start
         for key, end in ends.items():
             if end < firsts[key]:
                 name = f"{snapshot.topics[key[0]].name}-{key[1]}"
@@ -191,22 +165,42 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             ends = bounds.limited(firsts, ends, limit.max_rows)
         return to_json(_positions(snapshot, ends))
 
+    def _is_due(self, firsts: Mapping[Key, int], ends: Mapping[Key, int]) -> bool:
+        """Whether `minOffsetsPerTrigger` offsets wait, or have waited for long enough."""
+        options, now_s = self._options, monotonic_s()
+        least = options.min_offsets_per_trigger
+        waiting = sum(end - firsts[key] for key, end in ends.items())
+        if (
+            least is not None
+            and waiting < least
+            and now_s - self._triggered_s < options.max_trigger_delay_s
+        ):
+            return False
+        self._triggered_s = now_s
+        return True
+
     def reportLatestOffset(self) -> dict[str, Any] | None:  # Spark's name
         """The log's end as last seen, for the query's progress."""
         return to_json(self._latest) if self._latest is not None else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        begun, until = from_json(start), from_json(end)
         snapshot = self._snapshot()
+        ids = _ids(snapshot)
+        begun, until = from_json(start, ids), from_json(end, ids)
         firsts = self._firsts(begun, snapshot)
         options = self._options
         ends = {key: until.of(*key) for key in snapshot.extents}
         self._refuse_strangers(until, snapshot)
         stops = {key: firsts[key] if at is None else at for key, at in ends.items()}
         wanted = bounds.ranges(snapshot, firsts, stops, fail_on_data_loss=options.fail_on_data_loss)
-        return list(
-            plan(wanted, has_broker=self._opened().has_broker, min_tasks=options.min_partitions)
+        has_broker = self._opened().has_broker
+        tasks = plan(
+            wanted,
+            has_broker=has_broker,
+            min_tasks=options.min_partitions,
+            max_records=options.max_records_per_partition,
         )
+        return _planned(tasks)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition, self._options)
@@ -219,7 +213,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def _opened(self) -> Log:
         if self._log is None:
-            self._log = Log(self._options, _shared(self._options))
+            self._log = Log(self._options, shared_of(self._options))
         return self._log
 
     def _snapshot(self) -> Snapshot:
@@ -236,7 +230,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def _refuse_strangers(self, kept: Positions, snapshot: Snapshot) -> None:
         """A checkpoint's topic or partition that is not in the log any more was deleted, perhaps created again."""
-        names = {topic.name: topic_id for topic_id, topic in snapshot.topics.items()}
+        names = _ids(snapshot)
         for topic_id, topic in kept.topics.items():
             gone = [
                 index for index in topic.partitions if (topic_id, index) not in snapshot.extents
@@ -250,6 +244,10 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             else:
                 what = f"topic {topic.name} is gone"
             bounds.lose(what, fail=self._options.fail_on_data_loss)
+
+
+def _ids(snapshot: Snapshot) -> dict[str, UUID]:
+    return {topic.name: topic_id for topic_id, topic in snapshot.topics.items()}
 
 
 def _positions(snapshot: Snapshot, offsets: Mapping[Key, int]) -> Positions:

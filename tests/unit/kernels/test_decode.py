@@ -11,6 +11,7 @@ import pytest
 from crc32c import crc32c
 
 from stratalog.errors import Corrupt
+from stratalog.kernels.columns import COLUMNS, HEADERS, ORIGIN
 from stratalog.kernels.decode import Decoder
 from stratalog.kernels.missing import Missing
 from stratalog.kernels.rows import Layout, arrow_schema
@@ -54,7 +55,7 @@ def decode(
     layout = layout or Layout("t", 3)
     decoder = Decoder(layout, first, end)
     batches = [*decoder.decode(data, "here", **options), *decoder.flush()]  # type: ignore[arg-type]
-    schema = arrow_schema(headers=layout.headers, origin=layout.origin is not None)
+    schema = arrow_schema(layout.columns)
     for found in batches:
         found.validate(full=True)
     return pa.Table.from_batches(batches, schema=schema), decoder
@@ -85,7 +86,7 @@ def test_every_codec_gives_what_the_reference_reader_gives(codec: str) -> None:
 def test_headers_and_origin_come_when_asked_for() -> None:
     headers: list[tuple[Header, ...]] = [(), (("a", b"1"), ("b", None)), (("", b""), ("ü", b"x"))]
     built = build_batch([record(at, found) for at, found in enumerate(headers)])
-    table, _ = decode(built, layout=Layout("t", 0, "bucket", headers=True))
+    table, _ = decode(built, layout=Layout("t", 0, (*COLUMNS, HEADERS, ORIGIN), "bucket"))
     assert table["headers"].to_pylist() == [
         None if not found else [{"key": key, "value": value} for key, value in found]
         for found in headers
@@ -97,14 +98,14 @@ def test_a_header_key_that_is_not_utf8_is_replaced_not_refused() -> None:
     built = build_batch([record(1, (("abc", b""),))])
     at = bytes(built).index(b"abc")
     built[at] = 0xFF
-    table, _ = decode(reseal(built), layout=Layout("t", 0, headers=True))
+    table, _ = decode(reseal(built), layout=Layout("t", 0, (*COLUMNS, HEADERS)))
     assert table["headers"].to_pylist() == [[{"key": "�bc", "value": b""}]]
 
 
 def test_more_headers_than_there_was_room_for() -> None:
     many = tuple((f"h{number}", b"%d" % number) for number in range(3000))
     built = build_batch([record(1), record(2, many), record(3, many)])
-    table, _ = decode(built, layout=Layout("t", 0, headers=True))
+    table, _ = decode(built, layout=Layout("t", 0, (*COLUMNS, HEADERS)))
     assert [len(found or ()) for found in table["headers"].to_pylist()] == [0, 3000, 3000]
     assert table["headers"].to_pylist()[2][2999] == {"key": "h2999", "value": b"2999"}
 

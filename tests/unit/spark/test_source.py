@@ -10,14 +10,14 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
-from tests.unit.spark.buckets import CLUSTER, NOW_MS, Bucket, batch, topic_id
+from tests.unit.table.buckets import CLUSTER, NOW_MS, Bucket, batch, topic_id
 
 from pyspark_stratalog import DefaultSource
 from stratalog.adapters.object_store import open_store
 from stratalog.errors import UserError
 from stratalog.kernels.rows import arrow_schema
-from stratalog.spark.places import DataLoss
 from stratalog.spark.source import StratalogSource
+from stratalog.table.places import DataLoss
 from stratalog.tier.identity import delete_topic
 from stratalog.wire.ids import topic_id_text
 
@@ -87,7 +87,7 @@ def test_the_schema_is_what_tasks_give(grown: Grown, headers: bool, origin: bool
     source = grown.source(**options)
     columns = source.schema()
     expected = to_arrow_schema(columns, timezone="UTC")
-    assert expected.equals(arrow_schema(headers=headers, origin=origin))
+    assert expected.equals(arrow_schema(source._options.columns))
     reader = source.reader(columns)
     found = [part for task in reader.partitions() for part in reader.read(task)]
     assert all(part.schema.equals(expected) for part in found)
@@ -263,7 +263,41 @@ def test_a_log_that_ends_before_the_checkpoint_has_lost_data(grown: Grown) -> No
 
 def test_a_checkpoint_of_something_else(grown: Grown) -> None:
     with pytest.raises(ValueError, match="version None"):
-        grown.source().streamReader(NONE).latestOffset({"t": {"0": 1}}, ALL)
+        grown.source().streamReader(NONE).latestOffset({"t": 1}, ALL)
+
+
+def test_a_checkpoint_of_spark_s_kafka_source_goes_on(grown: Grown) -> None:
+    reader = grown.source().streamReader(NONE)
+    kept = {"t": {"0": 28, "1": 9}}
+    assert reader.latestOffset(kept, ALL) == offsets(30, 10)
+    found = rows(reader, reader.partitions(kept, offsets(30, 10)))
+    assert found == span(0, 28, 30) + span(1, 9, 10)
+    with pytest.raises(DataLoss, match="topic other is gone"):
+        reader.latestOffset({**kept, "other": {"0": 1}}, ALL)
+
+
+def test_a_trigger_waits_for_enough_but_not_for_ever(grown: Grown) -> None:
+    waits = grown.source(minOffsetsPerTrigger="50", maxTriggerDelay="1h").streamReader(NONE)
+    assert waits.latestOffset(offsets(0, 0), ALL) == offsets(0, 0)
+    grown.grow(1, 10)
+    assert waits.latestOffset(offsets(0, 0), ALL) == offsets(30, 20)
+    assert waits.latestOffset(offsets(30, 10), ALL) == offsets(30, 10)
+    late = grown.source(minOffsetsPerTrigger="51", maxTriggerDelay="0ms").streamReader(NONE)
+    assert late.latestOffset(offsets(0, 0), ALL) == offsets(30, 20)
+    now = grown.source(minOffsetsPerTrigger="51", maxTriggerDelay="1h").streamReader(NONE)
+    now.prepareForTriggerAvailableNow()
+    assert now.latestOffset(offsets(0, 0), ALL) == offsets(30, 20)
+
+
+@pytest.mark.parametrize("columns", ["value", "offset,partition", "headers,key,origin"])
+def test_columns_that_are_not_asked_for_are_not_made(grown: Grown, columns: str) -> None:
+    source = grown.source(columns=columns)
+    expected = to_arrow_schema(source.schema(), timezone="UTC")
+    assert expected.names == columns.split(",")
+    reader = source.reader(NONE)
+    found = [part for task in reader.partitions() for part in reader.read(task)]
+    assert all(part.schema.equals(expected) for part in found)
+    assert sum(part.num_rows for part in found) == 40
 
 
 def test_a_topic_that_is_gone(grown: Grown) -> None:

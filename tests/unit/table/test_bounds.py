@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.spark.bounds import limited, ranges, resolve
-from stratalog.spark.log import Extent, Key, LogTopic, Snapshot
-from stratalog.spark.options import EARLIEST, LATEST, Bound
-from stratalog.spark.places import DataLoss
+from stratalog.table.bounds import limited, ranges, resolve
+from stratalog.table.log import Extent, Key, LogTopic, Snapshot
+from stratalog.table.options import EARLIEST, LATEST, Bound
+from stratalog.table.places import DataLoss
 
 T = UUID(int=1)
 SNAPSHOT = Snapshot(

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from logging import getLogger
 from math import ceil, floor
 
-from stratalog.spark.log import Extent, Key, Snapshot
-from stratalog.spark.options import EARLIEST, LATEST, Bound
-from stratalog.spark.places import DataLoss
-from stratalog.spark.plan import Range
+from stratalog.table.log import Extent, Key, Snapshot
+from stratalog.table.options import EARLIEST, LATEST, Bound
+from stratalog.table.places import DataLoss
+from stratalog.table.plan import Range
 from stratalog.tier.manifest import Manifest
 
 AskTimestamps = Callable[[Mapping[Key, int]], Mapping[Key, int | None]]

@@ -19,11 +19,15 @@ from urllib.parse import urlsplit
 
 from stratalog.client.calls import READ_COMMITTED, READ_UNCOMMITTED
 from stratalog.client.cluster import parse_bootstrap
+from stratalog.kernels.columns import COLUMNS, HEADERS, ORIGIN
 
 T = TypeVar("T")
 
 EARLIEST, LATEST = -2, -1
 """Offsets that mean a place, as in Spark's JSON."""
+
+
+_UNITS_S = {"us": 1e-6, "ms": 1e-3, "": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
 class Selection(Enum):
@@ -64,10 +68,14 @@ class Options:
     """None: latest."""
     late_timestamp_is_error: bool
     max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_s: float
+    """How long a trigger may wait for `min_offsets_per_trigger`."""
     min_partitions: int | None
+    max_records_per_partition: int | None
     fail_on_data_loss: bool
-    include_headers: bool
-    include_origin: bool
+    columns: tuple[str, ...]
+    """What a row has, in order; what is not asked for is not decoded."""
     isolation: int
     client_id: str
     request_timeout_s: float
@@ -87,26 +95,56 @@ _NAMES = (
     "endingTimestamp",
     "endingOffsetsByTimestamp",
     "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
     "minPartitions",
+    "maxRecordsPerPartition",
     "failOnDataLoss",
     "includeHeaders",
     "includeOrigin",
+    "columns",
     "kafka.client.id",
     "kafka.isolation.level",
     "kafka.request.timeout.ms",
+    "kafka.security.protocol",
 )
+_CONSUMER_SETTINGS = (
+    "allow.auto.create.topics auto.commit.interval.ms check.crcs client.dns.lookup client.rack "
+    "connections.max.idle.ms default.api.timeout.ms fetch.max.bytes fetch.max.wait.ms fetch.min.bytes group.id "
+    "heartbeat.interval.ms max.partition.fetch.bytes max.poll.interval.ms max.poll.records metadata.max.age.ms "
+    "partition.assignment.strategy receive.buffer.bytes reconnect.backoff.max.ms reconnect.backoff.ms "
+    "retry.backoff.max.ms retry.backoff.ms send.buffer.bytes session.timeout.ms"
+)
+_WITHOUT_EFFECT = {
+    "groupidprefix",
+    "kafkaconsumer.polltimeoutms",
+    "fetchoffset.numretries",
+    "fetchoffset.retryintervalms",
+    *(f"kafka.{name}" for name in _CONSUMER_SETTINGS.split()),
+}
+"""Taken, so that a job moves by changing one word, and not looked at: no Java consumer is there to be tuned."""
+_DECODED = "every key and value is bytes: cast or decode the column"
+_REFUSED = {
+    "kafka.auto.offset.reset": "option 'kafka.auto.offset.reset' is not for Spark: use 'startingOffsets'",
+    "kafka.enable.auto.commit": "option 'kafka.enable.auto.commit' is not for Spark: its checkpoint keeps the offsets",
+    "kafka.key.deserializer": f"option 'kafka.key.deserializer' is not for Spark: {_DECODED}",
+    "kafka.value.deserializer": f"option 'kafka.value.deserializer' is not for Spark: {_DECODED}",
+    "kafka.interceptor.classes": "option 'kafka.interceptor.classes' is not for Spark: no Java consumer runs here",
+}
 _BY_LOWER = {name.lower(): name for name in _NAMES}
 
 
 def parse_options(given: Mapping[str, str]) -> Options:
     """Parse and check everything. Raises ValueError."""
-    options: dict[str, str] = {}
+    options = {"maxTriggerDelay": "15m"}  # the one default that is not None, as Spark has it
     for name, value in given.items():
         known = _BY_LOWER.get(name.lower())
-        if known is None:
-            raise ValueError(_unknown(name))
-        options[known] = value
+        if known is not None:
+            options[known] = value
+        elif name.lower() not in _WITHOUT_EFFECT:
+            raise ValueError(_REFUSED.get(name.lower()) or _unknown(name))
     selection, topics, assigned = _selection(options)
+    _parsed(options, "kafka.security.protocol", _protocol)
     bootstrap = _parsed(options, "kafka.bootstrap.servers", _bootstrap)
     tier_url = _parsed(options, "tier.url", _tier_url)
     if bootstrap is None and tier_url is None:
@@ -124,10 +162,12 @@ def parse_options(given: Mapping[str, str]) -> Options:
         late_timestamp_is_error=_parsed(options, "startingOffsetsByTimestampStrategy", _strategy)
         is not False,
         max_offsets_per_trigger=_parsed(options, "maxOffsetsPerTrigger", _positive),
+        min_offsets_per_trigger=_parsed(options, "minOffsetsPerTrigger", _positive),
+        max_trigger_delay_s=_parsed(options, "maxTriggerDelay", _delay) or 0.0,
         min_partitions=_parsed(options, "minPartitions", _positive),
+        max_records_per_partition=_parsed(options, "maxRecordsPerPartition", _positive),
         fail_on_data_loss=_parsed(options, "failOnDataLoss", _flag) is not False,
-        include_headers=_parsed(options, "includeHeaders", _flag) or False,
-        include_origin=_parsed(options, "includeOrigin", _flag) or False,
+        columns=_columns(options),
         isolation=_parsed(options, "kafka.isolation.level", _isolation) or READ_UNCOMMITTED,
         client_id=options.get("kafka.client.id", "stratalog-spark"),
         request_timeout_s=(_parsed(options, "kafka.request.timeout.ms", _positive) or 30_000)
@@ -183,6 +223,26 @@ def _bound(options: Mapping[str, str], side: str, refuse: int | None) -> Bound |
     if one is not None:
         return Bound(timestamp=one)
     return _parsed(options, names["Offsets"], lambda text: _offsets(text, refuse))
+
+
+def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
+    """Those named, or Kafka's; headers and origin behind them where their own options ask."""
+    chosen = _parsed(options, "columns", _column_names) or COLUMNS
+    for option, column in (("includeHeaders", HEADERS), ("includeOrigin", ORIGIN)):
+        if _parsed(options, option, _flag) and column not in chosen:
+            chosen = (*chosen, column)
+    return chosen
+
+
+def _column_names(text: str) -> tuple[str, ...]:
+    known = {name.lower(): name for name in (*COLUMNS, HEADERS, ORIGIN)}
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    for name in names:
+        if name.lower() not in known:
+            raise ValueError(f"no column {name!r}; there are {', '.join(known.values())}")
+    if not names:
+        raise ValueError("at least one column is needed")
+    return tuple(known[name.lower()] for name in names)
 
 
 def _bootstrap(text: str) -> str:
@@ -298,6 +358,20 @@ def _flag(text: str) -> bool:
     if found is None:
         raise ValueError("'true' or 'false' is needed")
     return found
+
+
+def _delay(text: str) -> float:
+    """Seconds, from Spark's words for a time: 500ms, 30s, 15m."""
+    found = re.fullmatch(r"(\d+)\s*(us|ms|s|m|min|h|d|)", text.strip().lower())
+    if found is None:
+        raise ValueError("a time such as 500ms, 30s or 15m is needed")
+    return int(found[1]) * _UNITS_S[found[2]]
+
+
+def _protocol(text: str) -> str:
+    if text.strip().upper() != "PLAINTEXT":
+        raise ValueError("only PLAINTEXT can be read yet")
+    return text
 
 
 def _strategy(text: str) -> bool:

@@ -9,12 +9,11 @@ A segment larger than a task is cut by bytes of its data; which index entries li
 that planning reads no object: an entry belongs to the cut that its first byte lies in.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
 from uuid import UUID
-
-from pyspark.sql.datasource import InputPartition
 
 from stratalog.kernels.missing import Missing
 from stratalog.tier.manifest import Manifest, RemoteSegment
@@ -47,7 +46,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class BucketTask(InputPartition):
+class BucketTask:
     """Read pieces that follow each other; only offsets of `wanted` count."""
 
     wanted: Range
@@ -55,7 +54,7 @@ class BucketTask(InputPartition):
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerTask(InputPartition):
+class BrokerTask:
     """Fetch `wanted` from the partition's leader."""
 
     wanted: Range
@@ -65,25 +64,32 @@ Task = BucketTask | BrokerTask
 
 
 def plan(
-    ranges: Sequence[tuple[Range, Manifest | None]], *, has_broker: bool, min_tasks: int | None
+    ranges: Sequence[tuple[Range, Manifest | None]],
+    *,
+    has_broker: bool,
+    min_tasks: int | None,
+    max_records: int | None = None,
 ) -> list[Task]:
-    """Tasks for all of `ranges`, in their order.
+    """Tasks for all of `ranges`, in their order; at least about `min_tasks`, none of more than `max_records` offsets.
 
     Raises Missing where an offset is in no live segment and there is no broker.
     """
     cold: list[tuple[Range, list[RemoteSegment]]] = []
     order: list[tuple[Range, list[RemoteSegment] | None]] = []
     for wanted, manifest in ranges:
-        for part, segments in _seam(wanted, manifest):
-            if segments is None and not has_broker:
-                name = f"{wanted.topic}-{wanted.partition} in the bucket"
-                raise Missing(name, part.first, part.end)
-            order.append((part, segments))
-            if segments is not None:
-                cold.append((part, segments))
+        live = list(manifest.live()) if manifest is not None else []
+        for cut in _in_parts(wanted, max_records):
+            order += _seam(cut, live)
+    for part, segments in order:
+        if segments is not None:
+            cold.append((part, segments))
+        elif not has_broker:
+            name = f"{part.topic}-{part.partition} in the bucket"
+            raise Missing(name, part.first, part.end)
     hot = [part for part, segments in order if segments is None]
     cold_bytes = sum(segment.entry.data_size for _, segments in cold for segment in segments)
-    limit = _task_bytes(cold_bytes, min_tasks, len(hot))
+    # Ranges cut by offsets are small enough: to cut their segments by bytes too would make tasks of nothing.
+    limit = max(1, cold_bytes) if max_records else _task_bytes(cold_bytes, min_tasks, len(hot))
     offsets = sum(part.end - part.first for part in hot)
     tasks: list[Task] = []
     for part, segments in order:
@@ -94,14 +100,26 @@ def plan(
     return tasks
 
 
+def _in_parts(wanted: Range, max_records: int | None) -> Iterator[Range]:
+    """Equal parts of at most `max_records` offsets."""
+    length = wanted.end - wanted.first
+    cuts = 1 if max_records is None else max(1, ceil(length / max_records))
+    for number in range(cuts):
+        first, end = (wanted.first + length * at // cuts for at in (number, number + 1))
+        yield _cut(wanted, first, end)
+
+
 def _seam(
-    wanted: Range, manifest: Manifest | None
+    wanted: Range, live: Sequence[RemoteSegment]
 ) -> Iterator[tuple[Range, list[RemoteSegment] | None]]:
     """Cut a range where the place changes: runs of segments that follow each other, and what no segment covers."""
     cursor = wanted.first
     run: list[RemoteSegment] = []
     begin = cursor
-    for segment in manifest.live() if manifest is not None else ():
+    begins = bisect_left(live, wanted.first, key=lambda one: one.entry.last_offset)
+    for segment in live[begins:]:
+        if segment.entry.base_offset >= wanted.end:
+            break
         first, end = (
             max(cursor, segment.entry.base_offset),
             min(wanted.end, segment.entry.last_offset + 1),

@@ -1,6 +1,6 @@
 """The plan: every offset in exactly one task, each from where it should come, tasks of a fair size."""
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from uuid import UUID
 
 import pytest
@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratalog.kernels.missing import Missing
-from stratalog.spark import plan as planning
-from stratalog.spark.plan import BrokerTask, BucketTask, Range, plan
+from stratalog.table.plan import BrokerTask, BucketTask, Range, Task, plan
 from stratalog.tier.manifest import Entry, Manifest, SegmentState
 from stratalog.wire.ids import topic_id_text
 
@@ -52,7 +51,7 @@ def wanted(first: int, end: int) -> Range:
     return Range("t", TOPIC, 0, first, end)
 
 
-def shape(tasks: list[planning.Task]) -> list[tuple[str, int, int]]:
+def shape(tasks: list[Task]) -> list[tuple[str, int, int]]:
     return [
         ("bucket" if isinstance(task, BucketTask) else "broker", task.wanted.first, task.wanted.end)
         for task in tasks
@@ -109,6 +108,28 @@ def test_min_partitions_cuts_smaller() -> None:
 
 
 @settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=6), st.integers(1, 30), st.data())
+def test_no_task_has_more_offsets_than_are_allowed(
+    sizes: list[int], most: int, data: st.DataObject
+) -> None:
+    bases = [0, *accumulate(sizes)]
+    held = manifest(*(entry(first, end - 1, 100 * MIB) for first, end in pairwise(bases)))
+    first = data.draw(st.integers(0, bases[-1]))
+    end = data.draw(st.integers(first, bases[-1] + 20))
+    ranges = [(wanted(first, end), held)]
+    tasks = plan(ranges, has_broker=True, min_tasks=None, max_records=most)
+    assert all(0 < task.wanted.end - task.wanted.first <= most for task in tasks)
+    edges = [first, *(task.wanted.end for task in tasks)]
+    assert edges == [*(task.wanted.first for task in tasks), end]
+    for task in tasks:
+        for piece in task.pieces if isinstance(task, BucketTask) else ():
+            found = piece.segment.entry
+            assert (piece.from_byte, piece.to_byte) == (0, found.data_size)
+            assert found.base_offset < task.wanted.end
+            assert found.last_offset >= task.wanted.first
+
+
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_every_offset_is_in_exactly_one_task(data: st.DataObject) -> None:
     entries: list[Entry] = []
@@ -122,7 +143,8 @@ def test_every_offset_is_in_exactly_one_task(data: st.DataObject) -> None:
     first = data.draw(st.integers(0, base + 10))
     end = data.draw(st.integers(first, base + 20))
     min_tasks = data.draw(st.one_of(st.none(), st.integers(1, 40)))
-    tasks = plan([(wanted(first, end), manifest(*entries))], has_broker=True, min_tasks=min_tasks)
+    held = [(wanted(first, end), manifest(*entries))]
+    tasks = plan(held, has_broker=True, min_tasks=min_tasks)
     live_spans = {
         one.base_offset: one for one in entries if one.state is SegmentState.COPY_FINISHED
     }

@@ -2,7 +2,9 @@
 
 In: what Spark hands back from a checkpoint, or positions. Out: the same, both ways. It never asks a broker.
 
-The JSON lasts as long as people's checkpoints do (`docs/formats.md`, golden files):
+A checkpoint of Spark's Kafka source is taken too, so that a query goes on where it was when its format is changed:
+`{"t":{"0":17}}`, topics by name. The JSON of ours lasts as long as people's checkpoints do (`docs/formats.md`,
+golden files):
 
     {"version":1,"topics":{"<topic id>":{"name":"t","partitions":{"0":17}}}}
 
@@ -13,9 +15,9 @@ people and errors. An offset is that of the next record to read.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid5
 
-from stratalog.wire.ids import topic_id_parse, topic_id_text
+from stratalog.wire.ids import ZERO_ID, topic_id_parse, topic_id_text
 
 VERSION = 1
 
@@ -57,9 +59,14 @@ def to_json(positions: Positions) -> dict[str, Any]:
     }
 
 
-def from_json(kept: Mapping[str, Any]) -> Positions:
-    """Positions out of a checkpoint. Raises ValueError where it is not ours or of a later version."""
+def from_json(kept: Mapping[str, Any], ids: Mapping[str, UUID]) -> Positions:
+    """Positions out of a checkpoint; `ids` are the topics that there are, for one of Kafka's source.
+
+    Raises ValueError where it is neither Kafka's nor ours, or of a later version.
+    """
     version = kept.get("version")
+    if all(isinstance(partitions, Mapping) for partitions in kept.values()):
+        return _of_kafka(kept, ids)
     if version != VERSION:
         raise ValueError(
             f"stream offsets of version {version!r}: this release reads version {VERSION}"
@@ -72,3 +79,15 @@ def from_json(kept: Mapping[str, Any]) -> Positions:
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"stream offsets that cannot be read: {error!r}") from None
     return Positions(topics)
+
+
+def _of_kafka(kept: Mapping[str, Mapping[str, Any]], ids: Mapping[str, UUID]) -> Positions:
+    try:
+        named = {
+            name: TopicPosition(name, {int(index): int(at) for index, at in partitions.items()})
+            for name, partitions in kept.items()
+        }
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"stream offsets that cannot be read: {error!r}") from None
+    # A name that is no topic's any more keeps a place of its own: that it is gone must not pass unseen.
+    return Positions({ids.get(name, uuid5(ZERO_ID, name)): topic for name, topic in named.items()})

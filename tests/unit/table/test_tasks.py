@@ -11,17 +11,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from crc32c import crc32c
-from tests.unit.spark.buckets import Bucket, batch, topic_id
+from tests.unit.table.buckets import Bucket, batch, topic_id
 
 from stratalog.adapters.object_store import open_store
 from stratalog.client.calls import READ_COMMITTED, ListedOffset
 from stratalog.client.fetches import FetchSpan
 from stratalog.errors import Corrupt, ErrorCode, Rejected, Unavailable
+from stratalog.kernels.columns import COLUMNS, ORIGIN
 from stratalog.kernels.missing import Missing
-from stratalog.spark import tasks
-from stratalog.spark.places import DataLoss, Shared
-from stratalog.spark.plan import BrokerTask, Range, Task, plan
-from stratalog.spark.tasks import read_task
+from stratalog.table import tasks
+from stratalog.table.places import DataLoss, Shared
+from stratalog.table.plan import BrokerTask, Range, Task, plan
+from stratalog.table.tasks import read_task
 from stratalog.tier.manifest import Manifest
 from stratalog.tier.reader import open_bucket, read_entries
 from stratalog.wire.compression import CODEC_NAMES
@@ -32,7 +33,7 @@ END = 600
 
 def shared(place: Path | None = None, *, fail: bool = True) -> Shared:
     return Shared(
-        "broker:1", place.as_uri() if place else None, False, True, 0, fail, "tester", 1.0
+        "broker:1", place.as_uri() if place else None, (*COLUMNS, ORIGIN), 0, fail, "tester", 1.0
     )
 
 

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from stratalog.spark.offsets import Positions, TopicPosition, from_json, to_json
+from stratalog.table.offsets import Positions, TopicPosition, from_json, to_json
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "formats" / "stream-offsets.v1.json"
 ACCESS, OTHER = UUID(int=100), UUID(hex="deadbeef" * 4)
@@ -24,18 +24,28 @@ def test_the_golden_file_is_what_is_written() -> None:
 
 
 def test_the_golden_file_is_read() -> None:
-    found = from_json(json.loads(GOLDEN.read_text()))
+    found = from_json(json.loads(GOLDEN.read_text()), {})
     assert found == POSITIONS
     assert found.of(ACCESS, 10) == 0
     assert found.of(ACCESS, 1) is None
     assert found.of(UUID(int=1), 0) is None
 
 
+def test_offsets_of_spark_s_kafka_source_are_read() -> None:
+    found = from_json({"version": {"0": 3}, "gone": {"1": 4}}, {"version": ACCESS, "x": OTHER})
+    assert found.of(ACCESS, 0) == 3
+    assert found.of(OTHER, 0) is None
+    assert [topic.name for topic in found.topics.values()] == ["version", "gone"]
+    assert from_json({}, {}) == Positions({})
+
+
 @pytest.mark.parametrize(
     ("kept", "says"),
     [
         ({"version": 2, "topics": {}}, "version 2: this release reads version 1"),
-        ({"t": {"0": 1}}, "version None"),
+        ({"t": 1}, "version None"),
+        ({"t": {"x": 1}}, "cannot be read"),
+        ({"t": {"0": None}}, "cannot be read"),
         ({"version": 1}, "cannot be read"),
         ({"version": 1, "topics": {"short": {"name": "t", "partitions": {}}}}, "cannot be read"),
         ({"version": 1, "topics": []}, "cannot be read"),
@@ -44,4 +54,4 @@ def test_the_golden_file_is_read() -> None:
 )
 def test_what_is_none_of_ours(kept: dict[str, object], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        from_json(kept)
+        from_json(kept, {})

@@ -25,8 +25,8 @@ from stratalog.kernels.decode import Decoder
 from stratalog.kernels.missing import Missing
 from stratalog.kernels.rows import Layout
 from stratalog.ports import ObjectStore
-from stratalog.spark.places import DataLoss, Shared, client_of, store_at
-from stratalog.spark.plan import BrokerTask, BucketTask, Piece, Range, Task
+from stratalog.table.places import DataLoss, Shared, client_of, store_at
+from stratalog.table.plan import BrokerTask, BucketTask, Piece, Range, Task
 from stratalog.tier.reader import load_index, read_entries
 from stratalog.tier.segment_index import FLAG_TRANSACTIONAL, IndexBlock
 
@@ -47,12 +47,7 @@ def read_task(task: Task, shared: Shared) -> Iterator[pa.RecordBatch]:
 
 
 def _decoder(wanted: Range, shared: Shared, origin: str) -> Decoder:
-    layout = Layout(
-        wanted.topic,
-        wanted.partition,
-        origin if shared.include_origin else None,
-        headers=shared.include_headers,
-    )
+    layout = Layout(wanted.topic, wanted.partition, shared.columns, origin)
     unreadable = None if shared.fail_on_data_loss else _log_lost
     return Decoder(layout, wanted.first, wanted.end, unreadable=unreadable)
 

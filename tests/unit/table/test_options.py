@@ -3,7 +3,8 @@
 import pytest
 
 from stratalog.client.calls import READ_COMMITTED, READ_UNCOMMITTED
-from stratalog.spark.options import EARLIEST, LATEST, Bound, Options, Selection, parse_options
+from stratalog.kernels.columns import COLUMNS, HEADERS, ORIGIN
+from stratalog.table.options import EARLIEST, LATEST, Bound, Options, Selection, parse_options
 
 PLACE = {"kafka.bootstrap.servers": "a:1,b:2", "subscribe": "t"}
 
@@ -19,8 +20,7 @@ def test_what_is_said_when_nothing_is() -> None:
     assert (found.selection, found.topics) == (Selection.SUBSCRIBE, ("t",))
     assert (found.starting, found.ending) == (None, None)
     assert found.fail_on_data_loss
-    assert not found.include_headers
-    assert not found.include_origin
+    assert found.columns == COLUMNS
     assert found.max_offsets_per_trigger is None
     assert found.isolation == READ_UNCOMMITTED
     assert found.request_timeout_s == 30
@@ -62,10 +62,31 @@ def test_the_rest() -> None:
         startingOffsetsByTimestampStrategy="latest",
     )
     assert (found.max_offsets_per_trigger, found.min_partitions) == (10, 4)
-    assert (found.include_headers, found.include_origin) == (True, True)
+    assert found.columns == (*COLUMNS, HEADERS, ORIGIN)
     assert found.isolation == READ_COMMITTED
     assert found.request_timeout_s == 1.5
     assert not found.late_timestamp_is_error
+
+
+def test_triggers_and_sizes() -> None:
+    found = parse(minOffsetsPerTrigger="5", maxTriggerDelay="30s", maxRecordsPerPartition="9")
+    assert (found.min_offsets_per_trigger, found.max_trigger_delay_s) == (5, 30)
+    assert found.max_records_per_partition == 9
+    assert parse().max_trigger_delay_s == 15 * 60
+    assert parse(maxTriggerDelay="1500").max_trigger_delay_s == 1.5
+
+
+def test_columns() -> None:
+    assert parse(columns="Value, offset").columns == ("value", "offset")
+    assert parse(columns="value,value", includeHeaders="true").columns == ("value", HEADERS)
+    assert parse(columns="origin,headers", includeHeaders="true").columns == (ORIGIN, HEADERS)
+
+
+@pytest.mark.parametrize(
+    "name", ["kafka.group.id", "groupIdPrefix", "fetchOffset.numRetries", "kafka.max.poll.records"]
+)
+def test_what_tunes_the_java_consumer_is_taken_and_changes_nothing(name: str) -> None:
+    assert parse_options(PLACE | {name: "7"}) == parse_options(PLACE)
 
 
 @pytest.mark.parametrize(
@@ -120,6 +141,15 @@ def test_an_option_like_no_other_is_told_them_all() -> None:
         ({**PLACE, "startingTimestamp": "yesterday"}, "milliseconds"),
         ({**PLACE, "maxOffsetsPerTrigger": "0"}, "at least 1"),
         ({**PLACE, "minPartitions": "many"}, "at least 1"),
+        ({**PLACE, "minOffsetsPerTrigger": "-1"}, "at least 1"),
+        ({**PLACE, "maxRecordsPerPartition": "0"}, "at least 1"),
+        ({**PLACE, "maxTriggerDelay": "soon"}, "500ms, 30s or 15m"),
+        ({**PLACE, "columns": "value,ofset"}, "no column 'ofset'; there are key, value"),
+        ({**PLACE, "columns": ","}, "at least one column"),
+        ({**PLACE, "kafka.security.protocol": "SASL_SSL"}, "only PLAINTEXT"),
+        ({**PLACE, "kafka.auto.offset.reset": "latest"}, "use 'startingOffsets'"),
+        ({**PLACE, "kafka.key.deserializer": "x"}, "cast or decode the column"),
+        ({**PLACE, "kafka.group.idd": "x"}, "unknown option 'kafka.group.idd'"),
         ({**PLACE, "failOnDataLoss": "yes"}, "'true' or 'false'"),
         ({**PLACE, "kafka.isolation.level": "serializable"}, "'read_committed'"),
         ({**PLACE, "startingOffsetsByTimestampStrategy": "x"}, "'error' or 'latest'"),

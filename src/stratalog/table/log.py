@@ -15,8 +15,8 @@ from uuid import UUID
 from stratalog.client.blocking import BlockingClient
 from stratalog.client.calls import EARLIEST, LATEST, TOPIC, TopicInfo
 from stratalog.errors import ErrorCode
-from stratalog.spark.options import Options, Selection
-from stratalog.spark.places import Shared, client_of, store_at
+from stratalog.table.options import Options, Selection
+from stratalog.table.places import Shared, client_of, store_at
 from stratalog.tier.commit import load_latest, run
 from stratalog.tier.fetcher import Fetcher
 from stratalog.tier.manifest import Manifest

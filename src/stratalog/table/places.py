@@ -23,8 +23,7 @@ class Shared:
 
     bootstrap: str | None
     tier_url: str | None
-    include_headers: bool
-    include_origin: bool
+    columns: tuple[str, ...]
     isolation: int
     fail_on_data_loss: bool
     client_id: str

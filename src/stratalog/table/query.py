@@ -1,0 +1,64 @@
+"""A batch from its options: where it begins and ends, and the tasks that read it.
+
+In: options, and the log that they name. Out: offsets by partition, tasks in order of partitions and offsets. It reads
+no records; `tasks.py` does.
+"""
+
+from stratalog.table import bounds
+from stratalog.table.log import Key, Log, Snapshot
+from stratalog.table.options import EARLIEST, LATEST, Bound, Options
+from stratalog.table.places import Shared
+from stratalog.table.plan import Task, plan
+
+
+def shared_of(options: Options) -> Shared:
+    """What every task of a query with these options shares."""
+    return Shared(
+        options.bootstrap,
+        options.tier_url,
+        options.columns,
+        options.isolation,
+        options.fail_on_data_loss,
+        options.client_id,
+        options.request_timeout_s,
+    )
+
+
+def starting_offsets(
+    log: Log, snapshot: Snapshot, options: Options, default: int
+) -> dict[Key, int]:
+    """Where reading begins. Raises ValueError naming the option."""
+    bound = options.starting or Bound(everywhere=default)
+    late_is_error = options.late_timestamp_is_error
+    return _resolve(log, snapshot, bound, "starting", late_is_error=late_is_error)
+
+
+def batch_tasks(options: Options) -> list[Task]:
+    """Tasks for everything between the two bounds, as they are now.
+
+    Raises ValueError for options that the log cannot fulfil, DataLoss, Missing, Unavailable, Corrupt, Rejected.
+    """
+    log = Log(options, shared_of(options))
+    snapshot = log.snapshot()
+    first = starting_offsets(log, snapshot, options, EARLIEST)
+    ending = options.ending or Bound(everywhere=LATEST)
+    end = _resolve(log, snapshot, ending, "ending", late_is_error=False)
+    wanted = bounds.ranges(snapshot, first, end, fail_on_data_loss=options.fail_on_data_loss)
+    return plan(
+        wanted,
+        has_broker=log.has_broker,
+        min_tasks=options.min_partitions,
+        max_records=options.max_records_per_partition,
+    )
+
+
+def _resolve(
+    log: Log, snapshot: Snapshot, bound: Bound, side: str, *, late_is_error: bool
+) -> dict[Key, int]:
+    return bounds.resolve(
+        bound,
+        snapshot,
+        lambda wanted: log.offsets_at(snapshot, wanted),
+        side,
+        late_is_error=late_is_error,
+    )
