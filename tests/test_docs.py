@@ -23,6 +23,7 @@ WRITTEN_BY_HAND = (
     "CHANGELOG.md",
     "docs/formats.md",
     "docs/monitoring.md",
+    "docs/spark.md",
     "docs/stores.md",
     "docs/testing.md",
 )

@@ -1,1 +1,44 @@
-"""Kafka's contract without a JVM fleet: producers' batches in, the same bytes out, from disk, bucket or Spark."""
+"""Kafka's contract without a JVM fleet: producers' batches in, the same bytes out, from disk, bucket or Spark.
+
+In: what `read` is asked for. Out: a topic as Arrow. Whoever imports only a part of the package pays for no other.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["read"]
+
+
+def read(
+    topic: str,
+    *,
+    bootstrap_servers: str | None = None,
+    tier_url: str | None = None,
+    since: datetime | timedelta | int | str | None = None,
+    until: datetime | timedelta | int | str | None = None,
+    columns: Sequence[str] | None = None,
+) -> "pa.RecordBatchReader":
+    """A topic's records, history and tail, as Arrow record batches that are read while they are iterated.
+
+    `bootstrap_servers` and `tier_url`, one or both, say where the log is: with both, the bucket is read past the
+    brokers and only the tail comes from them. `since` (inclusive) and `until` (exclusive) are times of records: with a
+    time zone, as ISO 8601, in milliseconds since 1970, or a timedelta back from now; without them everything that is
+    there now is read. `columns` are some of key, value, topic, partition, offset, timestamp, timestampType and
+    headers. Rows come partition by partition, in the order of offsets. Needs `stratalog[arrow]`.
+
+    Raises ValueError for what is asked wrongly, Unavailable, Corrupt, DataLoss.
+    """
+    from stratalog.table.arrow import read_topic  # noqa: PLC0415 - a broker does without Arrow
+
+    return read_topic(
+        topic,
+        bootstrap_servers=bootstrap_servers,
+        tier_url=tier_url,
+        since=since,
+        until=until,
+        columns=columns,
+    )

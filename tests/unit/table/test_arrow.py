@@ -1,0 +1,84 @@
+"""`stratalog.read`: a topic as Arrow without Spark, by times that a person writes."""
+
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.table.buckets import NOW_MS, Bucket, batch
+
+import stratalog
+from stratalog.adapters.object_store import open_store
+from stratalog.kernels.columns import COLUMNS
+
+SECOND = datetime.fromtimestamp(NOW_MS / 1000 + 0.020, UTC)
+"""Twenty records after the first: they are a millisecond apart."""
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    bucket = Bucket(open_store(tmp_path.as_uri()))
+    bucket.create("t", 2)
+    bucket.archive("t", 0, [[batch(0, 30)]], first=0)
+    bucket.archive("t", 1, [[batch(0, 10)]], first=0)
+    return tmp_path.as_uri()
+
+
+def offsets(url: str, **asked: Any) -> list[int]:
+    return stratalog.read("t", tier_url=url, **asked).read_all()["offset"].to_pylist()
+
+
+def test_everything_comes_partition_by_partition(url: str) -> None:
+    reader = stratalog.read("t", tier_url=url)
+    assert tuple(reader.schema.names) == COLUMNS
+    table = reader.read_all()
+    assert table["partition"].to_pylist() == [0] * 30 + [1] * 10
+    assert table["offset"].to_pylist() == [*range(30), *range(10)]
+
+
+@pytest.mark.parametrize(
+    "since", [SECOND, SECOND.isoformat(), NOW_MS + 20, "2023-01-01T00:00:00Z", None]
+)
+def test_since_is_a_time_however_it_is_written(url: str, since: Any) -> None:
+    whole = since is None or since == "2023-01-01T00:00:00Z"
+    expected = [*range(30), *range(10)] if whole else [*range(20, 30)]
+    assert offsets(url, since=since) == expected
+
+
+def test_until_is_the_first_that_is_not_read(url: str) -> None:
+    assert offsets(url, since=NOW_MS + 5, until=NOW_MS + 8) == [5, 6, 7, 5, 6, 7]
+
+
+def test_a_duration_counts_back_from_now(url: str) -> None:
+    assert offsets(url, since=timedelta(seconds=1)) == []
+    assert len(offsets(url, since=timedelta(days=20_000))) == 40
+    assert offsets(url, until=timedelta(days=20_000)) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"since": "yesterday"}, "'yesterday' is no time: write ISO 8601"),
+        ({"since": "2026-01-31"}, "has no time zone"),
+        ({"since": True}, "True is no time"),
+        ({"columns": ["valeu"]}, "no column 'valeu'"),
+        ({"tier_url": None}, "must say where the log is"),
+    ],
+)
+def test_a_mistake_is_one_line(url: str, asked: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        stratalog.read("t", **({"tier_url": url} | asked))
+
+
+def test_neither_spark_nor_pandas_is_loaded(url: str) -> None:
+    code = (
+        "import sys, stratalog; assert 'pyarrow' not in sys.modules\n"
+        f"assert stratalog.read('t', tier_url={url!r}).read_all().num_rows == 40\n"
+        "assert not {'pyspark', 'pandas'} & sys.modules.keys()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
