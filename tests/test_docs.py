@@ -13,6 +13,7 @@ from stratalog.cli.app import app
 from stratalog.config.broker_settings import BROKER_SETTINGS
 from stratalog.config.kafka_only import KAFKA_ONLY
 from stratalog.config.topic_settings import TOPIC_SETTINGS
+from stratalog.table.options import OPTION_NAMES, WITHOUT_EFFECT
 
 TOP = Path(__file__).parent.parent
 PAGES = sorted([*TOP.glob("*.md"), *TOP.glob("docs/**/*.md"), *TOP.glob("pipelines/**/*.md")])
@@ -90,8 +91,14 @@ def test_commands_named_in_pages_exist() -> None:
     assert not unknown
 
 
+def test_every_option_of_the_spark_source_is_told() -> None:
+    page = (TOP / "docs/spark.md").read_text()
+    assert not [name for name in OPTION_NAMES if f"`{name}`" not in page]
+
+
 def test_settings_named_in_pages_exist() -> None:
-    known = BROKER_SETTINGS.keys() | TOPIC_SETTINGS.keys() | KAFKA_ONLY
+    options = {*OPTION_NAMES, *WITHOUT_EFFECT}
+    known = BROKER_SETTINGS.keys() | TOPIC_SETTINGS.keys() | KAFKA_ONLY | options
     families = {name.partition(".")[0] for name in known}
     unknown = []
     for name in WRITTEN_BY_HAND:

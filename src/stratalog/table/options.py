@@ -81,7 +81,7 @@ class Options:
     request_timeout_s: float
 
 
-_NAMES = (
+OPTION_NAMES = (
     "kafka.bootstrap.servers",
     "tier.url",
     "subscribe",
@@ -115,7 +115,7 @@ _CONSUMER_SETTINGS = (
     "partition.assignment.strategy receive.buffer.bytes reconnect.backoff.max.ms reconnect.backoff.ms "
     "retry.backoff.max.ms retry.backoff.ms send.buffer.bytes session.timeout.ms"
 )
-_WITHOUT_EFFECT = {
+WITHOUT_EFFECT = {
     "groupidprefix",
     "kafkaconsumer.polltimeoutms",
     "fetchoffset.numretries",
@@ -131,7 +131,7 @@ _REFUSED = {
     "kafka.value.deserializer": f"option 'kafka.value.deserializer' is not for Spark: {_DECODED}",
     "kafka.interceptor.classes": "option 'kafka.interceptor.classes' is not for Spark: no Java consumer runs here",
 }
-_BY_LOWER = {name.lower(): name for name in _NAMES}
+_BY_LOWER = {name.lower(): name for name in OPTION_NAMES}
 
 
 def parse_options(given: Mapping[str, str]) -> Options:
@@ -141,7 +141,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         known = _BY_LOWER.get(name.lower())
         if known is not None:
             options[known] = value
-        elif name.lower() not in _WITHOUT_EFFECT:
+        elif name.lower() not in WITHOUT_EFFECT:
             raise ValueError(_REFUSED.get(name.lower()) or _unknown(name))
     selection, topics, assigned = _selection(options)
     _parsed(options, "kafka.security.protocol", _protocol)
@@ -178,7 +178,9 @@ def parse_options(given: Mapping[str, str]) -> Options:
 def _unknown(name: str) -> str:
     close = get_close_matches(name.lower(), _BY_LOWER, n=1, cutoff=0.5)
     nearest = (
-        f"did you mean '{_BY_LOWER[close[0]]}'?" if close else f"known are {', '.join(_NAMES)}"
+        f"did you mean '{_BY_LOWER[close[0]]}'?"
+        if close
+        else f"known are {', '.join(OPTION_NAMES)}"
     )
     return f"unknown option '{name}': {nearest}"
 
