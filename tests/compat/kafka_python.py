@@ -14,7 +14,15 @@ import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.compat.suites import CannotBeHadError, Outcome, Suite, command_line, must_run
+from tests.compat.suites import (
+    CannotBeHadError,
+    Outcome,
+    Part,
+    Suite,
+    command_line,
+    must_run,
+    one_line,
+)
 from tests.compat.tools import fetching
 
 VERSION = "3.0.12"
@@ -149,23 +157,20 @@ def outcomes(report: Path) -> list[Outcome]:
         for child in case:
             if child.tag in {"failure", "error", "skipped"}:
                 result = "skip" if child.tag == "skipped" else "fail"
-                reason = " ".join((child.get("message") or "").split())[:300]
+                reason = one_line(child.get("message") or "")
         found.append(
             Outcome(f"{module}::{case.get('name')}", result, float(case.get("time", 0)), reason)
         )
     return found
 
 
-SUITE = Suite(
-    "kafka_python",
-    {
-        "node__id": "0",
-        "num__partitions": "4",
-        "tier__url": "",
-        "group__min__session__timeout__ms": "1000",
-    },
-    run,
-)
+SETTINGS = {
+    "node__id": "0",
+    "num__partitions": "4",
+    "tier__url": "",
+    "group__min__session__timeout__ms": "1000",
+}
+SUITE = Suite("kafka_python", (Part(SETTINGS, run),))
 
 if __name__ == "__main__":
     sys.exit(command_line(SUITE, "part of a test's name; without it all tests run"))

@@ -6,11 +6,12 @@ Kafka 4.3.1 gets. It never runs a test itself.
 """
 
 import os
+import signal
 import subprocess
 import tempfile
 from argparse import ArgumentParser
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,12 +37,19 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Suite:
-    """One suite: `name` is that of its files, `settings` the broker's, `run` gives the outcomes against an address."""
+class Part:
+    """What of a suite runs against one broker: its `settings`, and `run`, which gives outcomes against an address."""
 
-    name: str
     settings: dict[str, str]
     run: Callable[[str, Sequence[str]], list[Outcome]]
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """One suite: `name` is that of its files; its parts run one after the other, each with a broker of its own."""
+
+    name: str
+    parts: tuple[Part, ...]
 
     @property
     def pass_list(self) -> Path:
@@ -67,14 +75,19 @@ def passed(outcomes: Sequence[Outcome]) -> set[str]:
     return {outcome.test for outcome in outcomes if outcome.result == "pass"}
 
 
-def stopped_passing(suite: Suite, outcomes: Sequence[Outcome]) -> list[str]:
-    """Recorded tests that were run and did not pass, each with its result and reason."""
+def stopped_passing(suite: Suite, outcomes: Sequence[Outcome]) -> dict[str, str]:
+    """Recorded tests that were run and did not pass, to the result and its reason."""
     must = suite.must_pass()
-    return [
-        f"{outcome.test}: {outcome.result} {outcome.reason}".rstrip()
+    return {
+        outcome.test: f"{outcome.result} {outcome.reason}".rstrip()
         for outcome in outcomes
         if outcome.test in must and outcome.result not in {"pass", "not run"}
-    ]
+    }
+
+
+def one_line(text: str) -> str:
+    """A message short enough for a reason."""
+    return " ".join(text.split())[:300]
 
 
 def account(suite: Suite, outcomes: Sequence[Outcome]) -> str:
@@ -106,7 +119,11 @@ def free_port() -> int:
 
 
 def run_suite(suite: Suite, select: Sequence[str], *, address: str | None = None) -> list[Outcome]:
-    """Run it against a broker process of its own, or the broker at `address`."""
+    """Run its parts, each against a broker process of its own, or all against the broker at `address`."""
+    return [outcome for part in suite.parts for outcome in run_part(part, select, address=address)]
+
+
+def run_part(part: Part, select: Sequence[str], *, address: str | None) -> list[Outcome]:
     with ExitStack() as stack:
         if address is None:
             place = Path(
@@ -118,8 +135,8 @@ def run_suite(suite: Suite, select: Sequence[str], *, address: str | None = None
                 "listeners": f"PLAINTEXT://{address}",
                 "advertised__listeners": f"PLAINTEXT://{address}",
             }
-            stack.enter_context(broker_process(place, **suite.settings, **listeners))
-        return suite.run(address, select)
+            stack.enter_context(broker_process(place, **part.settings, **listeners))
+        return part.run(address, select)
 
 
 def command_line(suite: Suite, what_select_means: str) -> int:
@@ -138,11 +155,51 @@ def command_line(suite: Suite, what_select_means: str) -> int:
         return 2
     print(account(suite, outcomes))
     lost = stopped_passing(suite, outcomes)
-    for line in lost:
-        print(f"STOPPED PASSING {line}")
+    for test, why in lost.items():
+        print(f"STOPPED PASSING {test}: {why}")
     if chosen.record:
         suite.record(passed(outcomes))
     return 1 if lost else 0
+
+
+def keep_output(outcomes: Iterable[Outcome], name: str, text: str) -> None:
+    """Leave the output of what failed in $STRATALOG_COMPAT_LOGS, where one is named."""
+    logs = os.environ.get("STRATALOG_COMPAT_LOGS")
+    if logs and any(outcome.result not in {"pass", "skip"} for outcome in outcomes):
+        Path(logs).mkdir(parents=True, exist_ok=True)
+        (Path(logs) / f"{name}.txt").write_text(text[-1_000_000:])
+
+
+def run_bounded(
+    command: Sequence[str | Path],
+    *,
+    cwd: Path,
+    environ: dict[str, str],
+    output: Path,
+    limit_s: float,
+) -> int | None:
+    """Run tests in a process group of their own, all they print into `output`.
+
+    Returns the exit code, None where time was over.
+    """
+    with output.open("wb") as stream:
+        process = subprocess.Popen(
+            command,
+            cwd=cwd,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            start_new_session=True,
+        )
+        try:
+            return process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
 
 def must_run(

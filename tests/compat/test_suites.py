@@ -4,11 +4,12 @@ Method: each suite runs as its command runs it, against a real broker process; t
 repository's own history shows. What does not pass is told in FINDINGS.md.
 """
 
+import json
 import re
 import subprocess
 
 import pytest
-from tests.compat import kafka_python, librdkafka
+from tests.compat import kafka_python, librdkafka, node_rdkafka
 from tests.compat.kafka_python import outcomes
 from tests.compat.librdkafka import judge
 from tests.compat.suites import (
@@ -22,14 +23,14 @@ from tests.compat.suites import (
 )
 from tests.compat.tools import cannot_be_had
 
-SUITES = [kafka_python.SUITE, librdkafka.SUITE]
-BOTH = pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.name)
+SUITES = [kafka_python.SUITE, librdkafka.SUITE, node_rdkafka.SUITE]
+EACH = pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.name)
 
 
 @pytest.mark.big
 @pytest.mark.serial
 @pytest.mark.timeout(3600)
-@BOTH
+@EACH
 def test_what_passed_passes(suite: Suite) -> None:
     try:
         found = run_suite(suite, [])
@@ -39,12 +40,12 @@ def test_what_passed_passes(suite: Suite) -> None:
     lost = stopped_passing(suite, found)
     if lost:
         # Once more, alone: what other work on the machine spoils is not what stopped passing.
-        names = [line.split(": ")[0].rpartition("::")[2].split("[")[0] for line in lost]
+        names = [test.rpartition("::")[2].split("[")[0] for test in lost]
         lost = stopped_passing(suite, run_suite(suite, names))
-    assert lost == []
+    assert lost == {}
 
 
-@BOTH
+@EACH
 def test_a_pass_list_only_grows(suite: Suite) -> None:
     listed = suite.pass_list.read_text().splitlines()
     assert listed == sorted(set(listed))
@@ -60,7 +61,7 @@ def test_a_pass_list_only_grows(suite: Suite) -> None:
     assert ever - set(listed) == set()
 
 
-@BOTH
+@EACH
 def test_a_finding_names_every_test_that_is_not_recorded(suite: Suite) -> None:
     passes_there = {test for test, result in suite.apache_kafka().items() if result != "skip"}
     told = set(re.findall(r"`([^`]+)`", (HERE / "FINDINGS.md").read_text()))
@@ -68,11 +69,23 @@ def test_a_finding_names_every_test_that_is_not_recorded(suite: Suite) -> None:
     assert suite.must_pass() & told == set()
 
 
+@EACH
+def test_the_findings_give_the_counts(suite: Suite) -> None:
+    """A heading's words are the lists' own: `## name version: n of m pass, Apache Kafka k`."""
+    peer = suite.apache_kafka()
+    theirs = sum(result == "pass" for result in peer.values())
+    heading = (
+        rf"^## {suite.name.replace('_', '-')} [\d.]+: (\d+) of (\d+) pass, Apache Kafka (\d+)$"
+    )
+    (told,) = re.findall(heading, (HERE / "FINDINGS.md").read_text(), re.MULTILINE)
+    assert tuple(map(int, told)) == (len(suite.must_pass()), len(peer), theirs)
+
+
 def test_a_test_that_stopped_passing_is_told() -> None:
     one = min(kafka_python.SUITE.must_pass())
     failed = [Outcome(one, "fail", 0.1, "said so"), Outcome("unknown", "fail", 0.1)]
-    assert stopped_passing(kafka_python.SUITE, failed) == [f"{one}: fail said so"]
-    assert stopped_passing(kafka_python.SUITE, [Outcome(one, "pass", 0.1)]) == []
+    assert stopped_passing(kafka_python.SUITE, failed) == {one: "fail said so"}
+    assert stopped_passing(kafka_python.SUITE, [Outcome(one, "pass", 0.1)]) == {}
     assert "2 tests: 2 fail" in account(kafka_python.SUITE, failed)
 
 
@@ -95,6 +108,20 @@ TABLE = """\
 | 0001_multiobj                                      |     PASSED |   1.427s |
 | 0092_mixed_msgver                                  |    SKIPPED |   0.000s | | too old
 """
+
+
+def test_mochas_report_is_read_and_a_hook_speaks_for_what_it_stopped() -> None:
+    good = {"fullTitle": "a  passes", "duration": 1500, "err": {}}
+    bad = {"fullTitle": "a fails", "duration": 0, "err": {"message": "no\nway"}}
+    hook = {"fullTitle": 'a "before" hook', "err": {"message": "broke"}}
+    report = json.dumps({"tests": [good, bad], "pending": [], "failures": [bad, hook]})
+    listed = ["one::a passes", "one::a fails", "one::never reached", "two::of another file"]
+    assert list(node_rdkafka.judge(report, "one", listed, 1)) == [
+        Outcome("one::a passes", "pass", 1.5),
+        Outcome("one::a fails", "fail", 0.0, "no way"),
+        Outcome("one::never reached", "fail", 0.0, 'a "before" hook: broke'),
+    ]
+    assert [one.result for one in node_rdkafka.judge("", "one", listed, None)] == ["timeout"] * 3
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """Other people's tools, fetched once and kept outside the repository.
 
-In: Maven coordinates, Go packages. Out: Apache Kafka's jars, its command line tools as function calls; programs. What
-cannot be had skips the test with the reason, which the summary repeats; with CI=true it is a failure. It never writes
-into the checkout.
+In: Maven coordinates, Go, npm and Debian packages. Out: Apache Kafka's jars, its command line tools as function calls;
+programs. What cannot be had skips the test with the reason, which the summary repeats; with CI=true it is a failure. It
+never writes into the checkout.
 """
 
 import fcntl
@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -211,3 +211,64 @@ def go_program(name: str, package: str) -> Path:
     if failure:
         cannot_be_had(package, failure)
     return program
+
+
+def _fetched(name: str, command: list[str], unpack: Callable[[Path, Path], list[str]]) -> Path:
+    """A directory of the cache: what `command` fetches, each unpacked by the words of `unpack`, all or nothing."""
+    with fetching(name) as target:
+        if target.is_dir():
+            return target
+        with tempfile.TemporaryDirectory(prefix="stratalog-fetch-", dir=target.parent) as scratch:
+            root = Path(scratch) / "root"
+            root.mkdir()
+            try:
+                _quietly(command, scratch)
+                for archive in sorted(Path(scratch).glob("*.*")):
+                    _quietly(unpack(archive, root), scratch)
+            except (OSError, subprocess.SubprocessError) as error:
+                cannot_be_had(name, f"{' '.join(command)}: {error}")
+            root.rename(target)
+        return target
+
+
+def _quietly(command: list[str], directory: str) -> None:
+    subprocess.run(
+        command,
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        timeout=FETCH_TIMEOUT_S,
+        check=True,
+    )
+
+
+@cache
+def debian_packages(*names: str) -> Path:
+    """Debian's packages unpacked below one directory, not installed; skips where they cannot be had."""
+    return _fetched(
+        f"debian-{names[0]}",
+        ["apt-get", "download", *names],
+        lambda archive, root: ["dpkg", "-x", str(archive), str(root)],
+    )
+
+
+@cache
+def npm_package(package: str) -> Path:
+    """npm's `name@version`, unpacked; what it needs is not fetched. Skips where it cannot be had."""
+    return (
+        _fetched(
+            f"npm-{package}",
+            ["npm", "pack", "--silent", package],
+            lambda archive, root: ["tar", "xzf", str(archive), "-C", str(root)],
+        )
+        / "package"
+    )
+
+
+def node() -> str:
+    """Path of Node.js; skips where there is none."""
+    found = shutil.which("node")
+    if found is None:
+        cannot_be_had("Node.js", "no node in PATH")
+    return found

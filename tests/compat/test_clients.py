@@ -1,0 +1,144 @@
+"""Goal: what any client writes, every client reads, in every codec, and a group goes on whoever its member is.
+
+Method: clients of five lines of descent against a real broker process, through `clients`; what each read is compared
+with what was sent, and their accounts of one topic with each other.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from tests.broker_process import BrokerProcess, broker_process
+from tests.compat.clients import CLIENTS, TIMEOUT_S, KafkaJs, Kcat, Sent
+
+TRACE = (("trace", "abc"),)
+RECORDS = [
+    Sent("k0", "v0", TRACE),
+    Sent(None, "no key", TRACE),
+    Sent("tombstone", None, TRACE),
+    Sent("ключ", "значение", TRACE),
+    *(Sent(f"k{number}", "x" * number, TRACE) for number in range(1, 21)),
+]
+EVERY = pytest.mark.parametrize("name", CLIENTS)
+EACH_CODEC = [(name, codec) for name, client in CLIENTS.items() for codec in client.codecs]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with broker_process(tmp_path_factory.mktemp("broker")) as running:
+        yield running
+
+
+def create(broker: BrokerProcess, topic: str) -> str:
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(TIMEOUT_S)
+    return topic
+
+
+@pytest.mark.parametrize(("name", "codec"), EACH_CODEC)
+def test_what_a_client_wrote_in_any_codec_is_read(
+    broker: BrokerProcess, name: str, codec: str
+) -> None:
+    topic = create(broker, f"{name}-{codec}")
+    CLIENTS[name].produce(broker.address, topic, RECORDS, codec)
+    read = CLIENTS["confluent-kafka"].consume(broker.address, topic, topic, len(RECORDS))
+    assert [one.offset for one in read] == list(range(len(RECORDS)))
+    assert [one.sent for one in read] == RECORDS
+
+
+@pytest.fixture(scope="module")
+def written(broker: BrokerProcess) -> str:
+    """A topic with a part from each client."""
+    topic = create(broker, "from-all")
+    kafkajs, *others = sorted(CLIENTS, key=lambda name: name != "kafkajs")
+    for name in (kafkajs, *others):
+        CLIENTS[name].produce(broker.address, topic, RECORDS, "gzip")
+    return topic
+
+
+@EVERY
+def test_every_client_reads_what_all_wrote(broker: BrokerProcess, written: str, name: str) -> None:
+    count = len(RECORDS) * len(CLIENTS)
+    read = CLIENTS[name].consume(broker.address, written, f"reads-{name}", count)
+    assert [one.sent for one in read] == RECORDS * len(CLIENTS)
+    same = CLIENTS["confluent-kafka"].consume(broker.address, written, f"beside-{name}", count)
+    assert read == same
+
+
+@EVERY
+def test_a_group_goes_on_in_another_client(broker: BrokerProcess, written: str, name: str) -> None:
+    """A first, a second, and the first again: what one committed the other begins at, and back."""
+    group, first, second = f"goes-on-{name}", CLIENTS[name], CLIENTS["confluent-kafka"]
+    begins = [
+        client.consume(broker.address, written, group, 10)[0].offset
+        for client in (first, second, first)
+    ]
+    assert begins == [0, 10, 20]
+
+
+def test_kafkajs_administers(broker: BrokerProcess, written: str) -> None:
+    group = "kafkajs-admin"
+    CLIENTS["kafkajs"].consume(broker.address, written, group, 5)
+    cut = create(broker, "cut-by-kafkajs")
+    CLIENTS["kafkajs"].produce(broker.address, cut, RECORDS[:9], "none")
+    made = {"topic": "made-by-kafkajs", "numPartitions": 2, "replicationFactor": 1}
+    resource = {"type": 2, "name": "made-by-kafkajs"}
+    change = {**resource, "configEntries": [{"name": "retention.ms", "value": "1234567"}]}
+    calls = [
+        ("createTopics", {"topics": [made]}),
+        ("createTopics", {"topics": [made]}),
+        ("createPartitions", {"topicPartitions": [{"topic": made["topic"], "count": 3}]}),
+        ("fetchTopicMetadata", {"topics": [made["topic"]]}),
+        ("alterConfigs", {"resources": [change]}),
+        ("describeConfigs", {"resources": [{**resource, "configNames": ["retention.ms"]}]}),
+        ("fetchTopicOffsets", written),
+        ("fetchOffsets", {"groupId": group, "topics": [written]}),
+        ("setOffsets", {"groupId": group, "topic": written, "partitions": [at(7)]}),
+        ("fetchOffsets", {"groupId": group, "topics": [written]}),
+        ("describeGroups", [group]),
+        ("listGroups", None),
+        ("deleteGroups", [group]),
+        ("fetchTopicOffsets", cut),  # kafkajs asks for no leader that it does not know
+        ("deleteTopicRecords", {"topic": cut, "partitions": [at(4)]}),
+        ("fetchTopicOffsets", cut),
+        ("describeCluster", None),
+        ("deleteTopics", {"topics": [made["topic"]]}),
+        ("listTopics", None),
+    ]
+    told = KafkaJs.ask(broker.address, "admin", {"calls": calls})
+    assert told[:2] == [True, False], "created, and there already"
+    assert told[2] is None
+    partitions = told[3]["topics"][0]["partitions"]
+    leaders = sorted((one["partitionId"], one["leader"]) for one in partitions)
+    assert leaders == [(0, 1), (1, 1), (2, 1)]
+    entry = told[5]["resources"][0]["configEntries"][0]
+    assert (entry["configName"], entry["configValue"]) == ("retention.ms", "1234567")
+    end = str(len(RECORDS) * len(CLIENTS))
+    assert told[6] == [{"partition": 0, "offset": end, "high": end, "low": "0"}]
+    assert told[7][0]["partitions"] == [{"partition": 0, "offset": "5", "metadata": None}]
+    assert told[9][0]["partitions"][0]["offset"] == "7"
+    assert (told[10]["groups"][0]["state"], told[10]["groups"][0]["members"]) == ("Empty", [])
+    assert group in [one["groupId"] for one in told[11]["groups"]]
+    assert told[12][0]["errorCode"] == 0
+    assert told[14:16] == [None, [{"partition": 0, "offset": "9", "high": "9", "low": "4"}]]
+    port = int(broker.address.rpartition(":")[2])
+    assert told[16]["brokers"] == [{"nodeId": 1, "host": "127.0.0.1", "port": port}]
+    assert made["topic"] not in told[18]
+
+
+def at(offset: int) -> dict[str, object]:
+    return {"partition": 0, "offset": str(offset)}
+
+
+def test_kcat_asks(broker: BrokerProcess, written: str) -> None:
+    count = len(RECORDS) * len(CLIENTS)
+    listing = Kcat.run(broker.address, "-L", "-t", written)
+    assert f'topic "{written}" with 1 partitions:\n    partition 0, leader 1' in listing
+    assert (
+        Kcat.run(broker.address, "-Q", "-t", f"{written}:0:-1") == f"{written} [0] offset {count}\n"
+    )
+    assert Kcat.run(broker.address, "-Q", "-t", f"{written}:0:-2") == f"{written} [0] offset 0\n"
+    tail = ("-C", "-t", written, "-p", "0", "-o", "-3", "-e", "-q", "-f", "%o %k %S\n")
+    assert Kcat.run(broker.address, *tail) == "".join(
+        f"{count - 3 + index} k{18 + index} {18 + index}\n" for index in range(3)
+    )
