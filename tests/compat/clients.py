@@ -49,7 +49,8 @@ class Seen(NamedTuple):
 class Client(Protocol):
     """A client that writes records, and reads `count` of them in a group from where it committed, then commits."""
 
-    codecs: tuple[str, ...]
+    @property
+    def codecs(self) -> tuple[str, ...]: ...
 
     def produce(self, address: str, topic: str, records: Sequence[Sent], codec: str) -> None: ...
 
@@ -64,12 +65,14 @@ def decoded(data: bytes | None) -> str | None:
     return None if data is None else data.decode()
 
 
-def header_bytes(headers: Headers) -> list[tuple[str, bytes]]:
+def header_bytes(headers: Headers) -> Any:
+    """As all of them take headers: a list of pairs of a name and bytes."""
     return [(name, value.encode()) for name, value in headers]
 
 
-def header_texts(headers: Sequence[tuple[str, bytes | None]] | None) -> Headers:
-    return tuple((name, decoded(value) or "") for name, value in headers or ())
+def header_texts(headers: Any) -> Headers:
+    """What a client gives as headers: pairs of a name and bytes, or None for none."""
+    return tuple((name, value.decode()) for name, value in headers or ())
 
 
 class ConfluentKafka:
@@ -108,7 +111,7 @@ class ConfluentKafka:
         assert [message.error() for message in read] == [None] * count
         return [
             Seen(
-                message.offset(),
+                message.offset() or 0,
                 message.timestamp()[1],
                 decoded(message.key()),
                 decoded(message.value()),
@@ -237,7 +240,14 @@ class KafkaJs:
     def ask(address: str, what: str, asked: dict[str, Any]) -> Any:
         script = Path(__file__).with_name("kafkajs_client.js")
         environ = {"KAFKAJS_NO_PARTITIONER_WARNING": "1"}
-        words = [node(), script, npm_package(KAFKAJS), address, what, json.dumps(asked)]
+        words: list[str | Path] = [
+            node(),
+            script,
+            npm_package(KAFKAJS),
+            address,
+            what,
+            json.dumps(asked),
+        ]
         return json.loads(program(words, environ=environ).splitlines()[-1])
 
     def produce(self, address: str, topic: str, records: Sequence[Sent], codec: str) -> None:
@@ -262,7 +272,7 @@ class Kcat:
     def run(address: str, *words: str, stdin: str = "") -> str:
         root = debian_packages(*KCAT)
         libraries = ":".join(str(place) for place in root.glob("usr/lib/*/"))
-        command = [root / "usr" / "bin" / "kcat", "-b", address, *words]
+        command: list[str | Path] = [root / "usr" / "bin" / "kcat", "-b", address, *words]
         return program(command, stdin=stdin, environ={"LD_LIBRARY_PATH": libraries})
 
     def produce(self, address: str, topic: str, records: Sequence[Sent], codec: str) -> None:

@@ -24,10 +24,10 @@ from tests.compat.suites import (
     Part,
     Suite,
     command_line,
-    keep_output,
     must_run,
     one_line,
     run_bounded,
+    tell,
 )
 from tests.compat.tools import fetching, java_command, java_environment
 
@@ -139,10 +139,8 @@ def run(address: str, select: Sequence[str], *, apart: bool) -> list[Outcome]:
             ended = run_number(tree, number, address, settings, limit_s, scenario)
             text = re.sub(r"\x1b(\[[0-9;]*m|\(B)", "", output.read_text(errors="replace"))
             outcomes = list(judge(text, tests, ended))
-            keep_output(outcomes, f"librdkafka-{number}", text)
+            tell(outcomes, f"librdkafka-{number}", text)
             found += outcomes
-            for outcome in outcomes:
-                print(f"{outcome.result:8} {outcome.seconds:6.1f} {outcome.test}", flush=True)
     return found
 
 

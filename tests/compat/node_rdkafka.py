@@ -14,17 +14,17 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from tests.compat.suites import (
     CannotBeHadError,
     Outcome,
     Part,
     Suite,
     command_line,
-    keep_output,
     must_run,
     one_line,
     run_bounded,
+    tell,
 )
 from tests.compat.tools import fetching
 
@@ -85,10 +85,8 @@ def run(address: str, select: Sequence[str]) -> list[Outcome]:
             )
             text = report.read_text() if report.exists() else ""
             outcomes = list(judge(text, name, listed, ended))
-            keep_output(outcomes, f"node-rdkafka-{name}", output.read_text(errors="replace"))
+            tell(outcomes, f"node-rdkafka-{name}", output.read_text(errors="replace"))
             found += outcomes
-            for outcome in outcomes:
-                print(f"{outcome.result:8} {outcome.seconds:6.1f} {outcome.test}", flush=True)
     return found
 
 

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 from argparse import ArgumentParser
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,8 +162,10 @@ def command_line(suite: Suite, what_select_means: str) -> int:
     return 1 if lost else 0
 
 
-def keep_output(outcomes: Iterable[Outcome], name: str, text: str) -> None:
-    """Leave the output of what failed in $STRATALOG_COMPAT_LOGS, where one is named."""
+def tell(outcomes: Sequence[Outcome], name: str, text: str) -> None:
+    """Print outcomes as they come; leave the output of what failed in $STRATALOG_COMPAT_LOGS, where one is named."""
+    for outcome in outcomes:
+        print(f"{outcome.result:8} {outcome.seconds:6.1f} {outcome.test}", flush=True)
     logs = os.environ.get("STRATALOG_COMPAT_LOGS")
     if logs and any(outcome.result not in {"pass", "skip"} for outcome in outcomes):
         Path(logs).mkdir(parents=True, exist_ok=True)

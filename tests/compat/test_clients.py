@@ -7,7 +7,7 @@ with what was sent, and their accounts of one topic with each other.
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from tests.broker_process import BrokerProcess, broker_process
 from tests.compat.clients import CLIENTS, TIMEOUT_S, KafkaJs, Kcat, Sent
 

@@ -7,6 +7,7 @@ repository's own history shows. What does not pass is told in FINDINGS.md.
 import json
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 from tests.compat import kafka_python, librdkafka, node_rdkafka
@@ -89,7 +90,7 @@ def test_a_test_that_stopped_passing_is_told() -> None:
     assert "2 tests: 2 fail" in account(kafka_python.SUITE, failed)
 
 
-def test_a_junit_report_is_read(tmp_path) -> None:
+def test_a_junit_report_is_read(tmp_path: Path) -> None:
     report = tmp_path / "report.xml"
     report.write_text(
         '<testsuites><testsuite><testcase classname="test.integration.test_a" name="one" time="0.5"/>'
@@ -138,7 +139,9 @@ def test_mochas_report_is_read_and_a_hook_speaks_for_what_it_stopped() -> None:
         ("", 139, ("crash", 0.0, "exit code 139")),
     ],
 )
-def test_what_the_runner_printed_is_judged(text, ended, expected) -> None:
+def test_what_the_runner_printed_is_judged(
+    text: str, ended: int | None, expected: tuple[str, float, str] | None
+) -> None:
     (found,) = judge(text, ["0001_multiobj"], ended)
     result, seconds, reason = expected or ("timeout", 0.0, text.strip())
     assert found == Outcome("0001_multiobj", result, seconds, reason)
