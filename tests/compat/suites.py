@@ -135,7 +135,7 @@ def run_part(part: Part, select: Sequence[str], *, address: str | None) -> list[
                 "listeners": f"PLAINTEXT://{address}",
                 "advertised__listeners": f"PLAINTEXT://{address}",
             }
-            stack.enter_context(broker_process(place, **part.settings, **listeners))
+            stack.enter_context(broker_process(place, None, **part.settings, **listeners))
         return part.run(address, select)
 
 
