@@ -327,7 +327,7 @@ def test_remote_storage_enable(make: Make, bucket: Path) -> None:
     topic.produce(*[900_000] * 3)
     topic.alter(remote_storage_enable="true")  # on a live topic, with what it has already
     until(lambda: tiered(topic, bucket) == [0, 1], "closed segments in the bucket")
-    with pytest.raises(KafkaException, match="history"):
+    with pytest.raises(KafkaException, match=r"remote\.log\.delete\.on\.disable"):
         topic.alter(remote_storage_enable="false")
 
 
@@ -379,3 +379,18 @@ def test_remote_log_copy_disable(make: Make, bucket: Path, broker: TemporaryBrok
     topic.alter(remote_log_copy_disable="false")
     topic.produce(*[900_000] * 2)
     until(lambda: tiered(topic, bucket) == [4], "copying goes on")
+
+
+def test_remote_log_delete_on_disable(make: Make, bucket: Path) -> None:
+    topic = make(remote_storage_enable="true", segment_bytes=MIB, local_retention_bytes=2 * MIB)
+    topic.produce(*[900_000] * 6)
+    until(lambda: topic.segments() == [3, 4, 5], "local segments gone")
+    assert topic.ends() == (0, 6)
+    topic.alter(remote_storage_enable="false", remote_log_delete_on_disable="true")
+    assert topic.ends() == (3, 6)
+    until(lambda: tiered(topic, bucket) == [], "nothing in the bucket")
+    # It comes back with what is here, and what is here stays until it is copied.
+    topic.alter(remote_storage_enable="true")
+    topic.produce(*[900_000] * 2)
+    until(lambda: tiered(topic, bucket) == [3, 4, 5, 6], "copied anew")
+    assert topic.ends() == (3, 8)

@@ -173,6 +173,20 @@ class TierEqualsLog(RuleBasedStateMachine):
                 assert header.base_offset in self.given_up, header
         self.segments = [segment for segment in self.segments if segment[1] > self.log_start]
 
+    @rule(faults=st.lists(st.sampled_from(list(Fault)), max_size=2))
+    def take_the_tier_away_and_bring_it_back(self, faults):
+        """The log is what is on the disk then (KIP-950); nothing of it may go before it was copied anew."""
+        start = self.segments[0][0] if self.segments else self.active_start
+        self.log_start = max(self.log_start, start)
+        self.faults += faults
+        with suppress(Unavailable, Corrupt):
+            self.node.tier.withdraw(self.now_ms, self.log_start)
+        while True:
+            with suppress(Unavailable, Corrupt):
+                self.node.tier.activate(self.epoch, now_ms=self.now_ms)
+                break
+        self.raise_log_start()
+
     @rule(hint=st.booleans())
     def restart(self, hint):
         """A new leader; the old one does not know."""

@@ -16,8 +16,10 @@ from tests.sim.records import batch, in_bucket, read_all
 from tests.sim.store import FaultyStore
 from tests.sim.world import START_MS, World
 
+from stratalog.client.admin import Altered, alter_configs
 from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
+from stratalog.config.rules import Resource
 from stratalog.errors import ErrorCode, UserError
 from stratalog.tier.identity import claim_bucket
 from stratalog.tier.verify import verify
@@ -67,8 +69,16 @@ class Tale:
             written |= {produced.base_offset + n: value for n, value in enumerate(values)}
         return written
 
+    async def set(self, **settings: str | None) -> Altered:
+        changes = {key.replace("_", "."): value for key, value in settings.items()}
+        return await self.client.on_controller(alter_configs(Resource.TOPIC, "t", changes))
+
     async def raw(self) -> Raw:
         return await Raw.connect(self.world.network)
+
+
+def in_bucket_segments(tale: Tale) -> list[str]:
+    return [info.path for info in tale.store.list("") if ".seg" in info.path]
 
 
 def tell(story: Story, seed: int = 1) -> None:
@@ -290,8 +300,7 @@ def test_created_and_deleted_in_a_loop_leaves_nothing_anywhere(seed: int) -> Non
         left = [path for path in paths(tale.world.disks["/data"]) if path.startswith("t-")]
         assert not left
         assert not verify(tale.store, now_ms=tale.world.clock.now_ms(), grace_ms=0), "no orphans"
-        named = [info.path for info in tale.store.list("") if ".seg" in info.path]
-        assert not named
+        assert not in_bucket_segments(tale)
         assert not tale.machine.broken_tasks, tale.machine.broken_tasks
 
     tell(story, seed)
@@ -314,7 +323,7 @@ def test_a_topic_deleted_while_the_bucket_is_away_is_deleted_there_once_it_is_ba
         tale.store.down = False
         await asyncio.sleep(10)
         await tale.machine.stop()
-        assert not [info.path for info in tale.store.list("") if ".seg" in info.path]
+        assert not in_bucket_segments(tale)
         assert not verify(tale.store, now_ms=tale.world.clock.now_ms(), grace_ms=0)
 
     tell(story)
@@ -338,3 +347,138 @@ def test_a_new_topic_inherits_nothing_from_the_one_before_it() -> None:
         await tale.machine.stop()
 
     tell(story)
+
+
+def test_a_tier_that_is_taken_away_leaves_what_is_on_the_disk() -> None:
+    async def story(tale: Tale) -> None:
+        await tale.start()
+        await tale.create()
+        written = await tale.write()
+        await asyncio.sleep(10)
+        log = tale.machine.partition("t").log
+        start, end = log.local_start_offset, log.tiered_end
+        assert start > 0
+        pinned, _all = in_bucket(tale.store, "t")
+        refused = await tale.set(remote_storage_enable="false")
+        assert refused.error == ErrorCode.invalid_config
+        assert "remote.log.delete.on.disable" in (refused.message or "")
+        done = await tale.set(remote_storage_enable="false", remote_log_delete_on_disable="true")
+        assert done.error == ErrorCode.none, done
+        raw = await tale.raw()
+        answer = await raw.ask(2, 8, list_offsets_body(8, "t", -2))
+        assert answer.topics[0].partitions[0].offset == start, "at once"
+        answer = await raw.ask(2, 10, list_offsets_body(10, "t", -5))
+        assert answer.topics[0].partitions[0].offset == -1, "nothing is tiered"
+        answer = await raw.ask(1, 12, fetch_body(12, [("t", 0, start - 1)]))
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.offset_out_of_range
+        kept = {at: value for at, value in written.items() if at >= start}
+        assert await read_all(tale.client, "t", start, len(written)) == kept
+        await asyncio.sleep(0.5)
+        manifest, left = in_bucket(tale.store, "t")
+        assert manifest is not None
+        assert pinned is not None
+        # A reader of the bucket finds the end where it was, and nothing before it: an end, not a hole.
+        assert (manifest.start_offset, manifest.tiered_end, left) == (end, end, {})
+        for segment in pinned.live():
+            assert tale.store.size(segment.path) == segment.entry.size, "readers under way read on"
+        await asyncio.sleep(10)
+        assert not in_bucket_segments(tale)
+        beside = [path for path in paths(tale.world.disks["/data"]) if "tier-manifest" in path]
+        assert not beside
+        assert not verify(tale.store, now_ms=tale.world.clock.now_ms(), grace_ms=0)
+        versions = manifest.version
+        written |= await tale.write(count=5)
+        await asyncio.sleep(10)
+        assert await read_all(tale.client, "t", start, len(written)) == {
+            at: value for at, value in written.items() if at >= start
+        }
+        manifest, _ = in_bucket(tale.store, "t")
+        assert manifest is not None
+        assert manifest.version <= versions + 2, "the bucket is left alone from then on"
+        await tale.machine.stop()
+
+    tell(story)
+
+
+def test_what_a_tier_has_left_goes_though_nothing_but_a_file_beside_the_log_tells_of_it() -> None:
+    async def story(tale: Tale) -> None:
+        await tale.start()
+        await tale.create()
+        await tale.write()
+        await asyncio.sleep(10)
+        tale.store.down = True
+        await tale.set(remote_storage_enable="false", remote_log_delete_on_disable="true")
+        await tale.set(remote_log_delete_on_disable=None)
+        await tale.machine.lose_power()
+        await tale.start()
+        await asyncio.sleep(3)
+        tale.store.down = False
+        assert in_bucket_segments(tale)
+        await asyncio.sleep(10)
+        assert not in_bucket_segments(tale)
+        await tale.machine.stop()
+
+    tell(story)
+
+
+@pytest.mark.parametrize("seed", [*range(8), 48, 67])
+def test_a_tier_taken_away_and_brought_back_through_crashes_loses_nothing(seed: int) -> None:
+    """Whatever is interrupted, what the log has is there, and in the end the bucket holds that or nothing."""
+
+    async def story(tale: Tale) -> None:
+        chance = tale.world.chance
+        tale.machine.slowness = chance.choice((0.0, 0.2))
+        await tale.start()
+        await tale.create()
+        written, is_on = await tale.write(), True
+        await asyncio.sleep(chance.choice((0.1, 3)))
+        for _ in range(6):
+            tale.store.trouble = chance.choice((0.0, 0.3))
+            tale.store.down = chance.random() < 0.2
+            is_on = not is_on
+            text = "true" if is_on else "false"
+            await tale.set(remote_storage_enable=text, remote_log_delete_on_disable="true")
+            if chance.random() < 0.3:
+                await tale.set(remote_log_delete_on_disable=None)
+            await asyncio.sleep(chance.choice((0, 0.05, 0.5, 3)))
+            written |= await tale.write(count=chance.randint(1, 6))
+            await asyncio.sleep(chance.choice((0, 0.1, 3)))
+            ending = chance.choice(("", "kill", "power", "stop"))
+            if ending:
+                # What is in the bucket alone was synced here before, so that no ending takes it.
+                start = tale.machine.partition("t").log.log_start_offset
+                await {
+                    "kill": tale.machine.kill,
+                    "power": tale.machine.lose_power,
+                    "stop": tale.machine.stop,
+                }[ending]()
+                await tale.start()
+                log = tale.machine.partition("t").log
+                assert log.log_start_offset >= start or ending == "power"
+            tale.store.down, tale.store.trouble = False, 0.0
+            hosted = tale.machine.partition("t")
+            log, end = hosted.log, hosted.high_watermark
+            written = {at: value for at, value in written.items() if at < end}
+            found = await read_all(tale.client, "t", log.log_start_offset, end)
+            assert found == {at: v for at, v in written.items() if at >= log.log_start_offset}
+            tale.written = end // 2
+        await asyncio.sleep(30)
+        assert not tale.machine.broken_tasks, tale.machine.broken_tasks
+        hosted = tale.machine.partition("t")
+        log = hosted.log
+        manifest, tiered = in_bucket(tale.store, "t")
+        if is_on:
+            assert manifest is not None
+            assert tiered == {
+                at: written[at] for at in range(manifest.start_offset, log.tiered_end)
+            }
+            assert log.local_start_offset <= log.tiered_end
+        else:
+            assert not in_bucket_segments(tale)
+            assert log.log_start_offset == log.local_start_offset
+        found = await read_all(tale.client, "t", log.log_start_offset, hosted.high_watermark)
+        assert found == {at: v for at, v in written.items() if at >= log.log_start_offset}
+        await tale.machine.stop()
+        assert not verify(tale.store, now_ms=tale.world.clock.now_ms(), grace_ms=1 << 60)
+
+    tell(story, seed)

@@ -95,6 +95,7 @@ class Hosting:
         self.on_led: list[OnHosted] = []
         self.on_deleted: list[OnHosted] = []
         self.on_rolled: list[OnHosted] = []
+        self.on_tier_changed: list[OnHosted] = []
 
     def find(self, topic: str, index: int) -> HostedPartition | None:
         """The hosted partition of that name, or None."""
@@ -195,6 +196,7 @@ class Hosting:
         """
         config = self._topic_config(topic, image)
         writes = []
+        begun_anew: set[LogDirectory] = set()
         for index, partition in topic.partitions.items():
             if self._node_id not in partition.replicas:
                 continue
@@ -209,14 +211,24 @@ class Hosting:
                     continue
                 hosted, written = made
                 writes.append(written)
-            hosted.log.config = config
+            if self._configure(hosted, config):
+                begun_anew.add(hosted.directory)
             if not self._may_lead or partition.leader != self._node_id:
                 continue
             if partition.leader_epoch > hosted.replica.leader_epoch:
                 hosted.become_leader(partition.leader_epoch)
                 for react in self.on_led:
                     react(hosted)
-        return writes
+        return writes + [one.write(self._checkpoint(one)) for one in begun_anew]
+
+    def _configure(self, hosted: HostedPartition, config: LogConfig) -> bool:
+        """Whether the log begins anew, with what is on this disk: to be written down."""
+        start = hosted.log.log_start_offset
+        changes_tier = config.remote_storage_enable != hosted.log.config.remote_storage_enable
+        hosted.log.configure(config)
+        for react in self.on_tier_changed if changes_tier and hosted.replica.leads else ():
+            react(hosted)
+        return hosted.log.log_start_offset > start
 
     def _topic_config(self, topic: Topic, image: Image) -> LogConfig:
         broker = DynamicConfigs.of(image.configs, self._node_id).over(self._config)
@@ -385,7 +397,7 @@ class Hosting:
         name = future_of(found) if is_promoted else found
         key = parse_directory_name(name)
         assert key is not None
-        tiered_end, tiered_start = survey.tiered[found]
+        tiered_end, tiered_start = survey.tiered[found] or (0, 0)
         program = load(
             name,
             self._topic_config(topic, self._image),
@@ -403,7 +415,8 @@ class Hosting:
             raise
         if log.recovered.bytes_cut:
             self._log.warning("torn tail cut", partition=name, bytes=log.recovered.bytes_cut)
-        self._add(PartitionIdentity(topic.id, topic.name, key[1]), log, directory)
+        hosted = self._add(PartitionIdentity(topic.id, topic.name, key[1]), log, directory)
+        hosted.was_tiered = survey.tiered[found] is not None
 
     # Keeping
 

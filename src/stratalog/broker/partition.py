@@ -95,6 +95,8 @@ class HostedPartition:
         self.figures = PartitionFigures()
         self.hosted_from = log.log_end_offset
         """Where the log ended when it came here: what is above came in since."""
+        self.was_tiered = False
+        """Whether a tier's manifest lay beside the log when it was loaded."""
         self.arriving: LogDirectory | None = None
         """Where a move is about to end: its checkpoints speak for this partition too."""
         self.copies = [directory]

@@ -47,8 +47,8 @@ class Survey:
 
     `partitions`: directories' names with the topic ids in them; `unborn`: those of them whose making was interrupted;
     `leftovers`: directories of unfinished deletions; `futures`: copies that moves had begun here, with their topic ids;
-    `tiered`: by directory, up to where the bucket has the log and
-    where the bucket's part began, as last known.
+    `tiered`: by directory, up to where the bucket has the log and where the log began, as last known; None where it
+    was never tiered, or is no more.
     """
 
     clean: bool = False
@@ -56,7 +56,7 @@ class Survey:
     leftovers: list[str] = field(default_factory=list)
     futures: list[tuple[str, UUID | None]] = field(default_factory=list)
     unborn: set[str] = field(default_factory=set)
-    tiered: dict[str, tuple[int, int]] = field(default_factory=dict)
+    tiered: dict[str, tuple[int, int] | None] = field(default_factory=dict)
     recovery_points: dict[NameAndIndex, int] = field(default_factory=dict)
     log_starts: dict[NameAndIndex, int] = field(default_factory=dict)
     checkpointed: set[NameAndIndex] = field(default_factory=set)
@@ -149,16 +149,18 @@ def _has_log(directory: str) -> Program[bool]:
     return any(entry.name.endswith(".log") for entry in entries)
 
 
-def _tiered(directory: str) -> Program[tuple[int, int]]:
+def _tiered(directory: str) -> Program[tuple[int, int] | None]:
     try:
         data = yield Read(f"{directory}/{TIER_MANIFEST}", 0, _CHECKPOINT_BYTES_MAX)
         assert isinstance(data, bytes)
         from stratalog.tier.manifest import decode  # noqa: PLC0415 - brokers without a bucket have none
 
         manifest = decode(data, f"{directory}/{TIER_MANIFEST}")
-    except (FileNotFoundError, Corrupt):
-        return 0, 0
-    return manifest.tiered_end, manifest.log_start_offset
+    except FileNotFoundError:
+        return None
+    except Corrupt:
+        return 0, 0  # a tier is being taken away, or its beginning was cut off
+    return manifest.archived_end, manifest.log_start_offset
 
 
 def _offsets(path: str) -> Program[dict[NameAndIndex, int]]:

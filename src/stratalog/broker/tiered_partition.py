@@ -4,7 +4,7 @@ In: the partition, its tier, the workers to run them on. Out: closed segments in
 objects that retention gives up. Nothing here blocks the event loop, and it decides nothing about formats: `tier` does.
 
 A cycle: take the manifest over (once per leadership), sync and archive what is closed, let local retention take it,
-expire, remove.
+expire, remove. Where the tier was taken away (KIP-950): give up all that is there, remove it after the grace.
 """
 
 import asyncio
@@ -19,13 +19,14 @@ from stratalog.broker.partition import HostedPartition
 from stratalog.broker.survey import TIER_MANIFEST
 from stratalog.config import BrokerConfig
 from stratalog.errors import Corrupt, Fenced, Rejected, Unavailable
-from stratalog.log.effects import WriteFile
+from stratalog.log.effects import Unlink, WriteFile
 from stratalog.log.partition_log import SegmentInfo
 from stratalog.metadata.image import Image
 from stratalog.ports import Disk, ObjectStore, Outside, Worker
 from stratalog.tier.archiver import ClosedSegment
 from stratalog.tier.backoff import Backoff
 from stratalog.tier.identity import register_topic
+from stratalog.tier.manifest import Manifest
 from stratalog.tier.partition_tier import PartitionTier, Retention
 
 _CHUNK_BYTES: Final = 1 << 20
@@ -76,7 +77,8 @@ class TieredPartition:
         """Set once the manifest is known: from then on offsets can be found in the bucket."""
         self._bucket = bucket
         self._hosted = hosted
-        self._active_epoch = -1
+        self._active = (-1, False)
+        self._withdrawn = False
         self._backoff = bucket.backoff()
         self._running = False
         self._again = False
@@ -90,7 +92,8 @@ class TieredPartition:
         if self._running:
             self._again = True
             return False
-        if self._fenced or self._hosted.deleted:
+        is_done = self._withdrawn and not self._hosted.log.config.remote_storage_enable
+        if self._fenced or self._hosted.deleted or is_done:
             return False
         self._running = True
         self._ended.clear()
@@ -145,10 +148,15 @@ class TieredPartition:
 
     async def _cycle(self) -> None:
         hosted = self._hosted
+        if not hosted.log.config.remote_storage_enable:
+            await self._withdraw()
+            return
         await self._activate()
         synced = await self._keep_local()
-        while hosted.log.config.copies_to_tier and (
-            segments := hosted.log.closed_segments(min(hosted.last_stable_offset, synced))
+        while (
+            hosted.log.config.copies_to_tier
+            and not self.tier.is_leaving
+            and (segments := hosted.log.closed_segments(min(hosted.last_stable_offset, synced)))
         ):
             await self._archive(segments[:_SEGMENTS_PER_COMMIT])
             synced = await self._keep_local()
@@ -164,10 +172,13 @@ class TieredPartition:
         return synced
 
     async def _activate(self) -> None:
-        """Once per leadership: take the manifest over in our leader epoch, and have the topic known in the bucket."""
+        """Take the manifest over in our leader epoch, and have the topic known in the bucket.
+
+        Once per leadership, and where the tier is taken away or comes back.
+        """
         hosted, bucket = self._hosted, self._bucket
-        epoch = hosted.replica.leader_epoch
-        if self._active_epoch == epoch:
+        epoch, enabled = hosted.replica.leader_epoch, hosted.log.config.remote_storage_enable
+        if self._active == (epoch, enabled):
             return
         now_ms = bucket.outside.clock.now_ms()
         identity, image = hosted.identity, bucket.image()
@@ -189,16 +200,51 @@ class TieredPartition:
             self.tier.activate(epoch, _small_file(disk, path), now_ms=now_ms)
 
         await bucket.copier(hosted).submit(activate)
-        log, end = hosted.log, self.tier.tiered_end
+        if enabled:
+            self._withdrawn = False
+            self._continue()
+        self._active = (epoch, enabled)
+
+    def _continue(self) -> None:
+        """Have the log know what is in the bucket. Raises Corrupt where that cannot be its own."""
+        log, end = self._hosted.log, self.tier.tiered_end
         if end > log.log_end_offset:
             # Another record is at an offset that the bucket has given to one: neither may hide the other.
             raise Corrupt(
                 f"the bucket has records up to {end}, the log ends at {log.log_end_offset}"
             )
-        self._active_epoch = epoch
         log.mark_tiered(end)
         log.raise_log_start(min(self.tier.log_start_offset, log.log_end_offset))
         self.activated.set()
+
+    async def _withdraw(self) -> None:
+        """The tier was taken away: nobody finds anything in the bucket any more, and after the grace nothing is there.
+
+        However often this is broken off, the file beside the log says that something is left to do, and no more that
+        the bucket has the log: should the tier come back, nothing local may go on its word.
+        """
+        hosted, bucket = self._hosted, self._bucket
+        if not (hosted.was_tiered or await bucket.expirer.submit(self.tier.exists)):
+            self._withdrawn = True
+            return
+        await self._activate()
+        now_ms = bucket.outside.clock.now_ms()
+        start, end = self.tier.start_offset, self.tier.tiered_end
+        grace_ms = bucket.config.int("remote.delete.grace.ms")
+        nothing = Retention(-1, -1, hosted.log.log_start_offset, 0, grace_ms)
+
+        def withdraw() -> Manifest:
+            self.tier.withdraw(now_ms, nothing.log_start_offset)
+            return self.tier.expire(now_ms, nothing)
+
+        path = f"{hosted.log.directory}/{TIER_MANIFEST}"
+        await hosted.perform((WriteFile(path, b""),))
+        manifest = await bucket.expirer.submit(withdraw)
+        if start < end:
+            self._log.info("tier taken away", first=start, end=end)
+        if not manifest.segments:
+            await hosted.perform((Unlink(path),))
+            self._withdrawn = True
 
     async def _archive(self, infos: list[SegmentInfo]) -> None:
         hosted, bucket = self._hosted, self._bucket

@@ -103,6 +103,7 @@ class Tiering:
         """Tier what is led from here on."""
         self._hosting.on_rolled.append(self._wake)
         self._hosting.on_led.append(self._led)
+        self._hosting.on_tier_changed.append(self._led)
         self._hosting.on_deleted.append(self._deleted)
         for hosted in self._hosting.all():
             if hosted.replica.leads:
@@ -247,7 +248,10 @@ class Tiering:
             self._claimed = True
 
     def _led(self, hosted: HostedPartition) -> None:
-        if hosted.log.config.remote_storage_enable and hosted not in self._partitions:
+        config = hosted.log.config
+        # What a tier that was taken away has left goes, though a crash came between (KIP-950).
+        may_be_there = config.remote_log_delete_on_disable or hosted.was_tiered
+        if hosted not in self._partitions and (config.remote_storage_enable or may_be_there):
             self._partitions[hosted] = TieredPartition(self._bucket, hosted)
         self._wake(hosted)
 

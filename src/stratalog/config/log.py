@@ -36,6 +36,7 @@ class LogConfig:
     local_retention_bytes: int = SAME_AS_TOTAL
     remote_storage_enable: bool = False
     remote_log_copy_disable: bool = False
+    remote_log_delete_on_disable: bool = False
     max_message_bytes: int = 1_048_588
     flush_messages: int = LONG_MAX
     flush_ms: int = LONG_MAX

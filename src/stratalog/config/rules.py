@@ -16,6 +16,7 @@ from stratalog.errors import ErrorCode, Rejected
 
 Values = Mapping[str, str]
 _REMOTE = "remote.storage.enable"
+_DELETES = "remote.log.delete.on.disable"
 
 
 class Resource(IntEnum):
@@ -51,16 +52,18 @@ class ClusterRules:
         return value if isinstance(value, tuple) else () if known else None
 
     def _check_tier_stays(self, before: Values, after: Values) -> None:
-        """A topic whose history is in the bucket would lose it: the log would begin where the local disk does."""
+        """A tier is taken away only with the history in it, and only where the topic says so (KIP-950)."""
         was, is_now = (
             values.get(_REMOTE, str(broker_default(self._broker, _REMOTE))).strip().lower()
             for values in (before, after)
         )
-        if was == "true" and is_now != "true":
+        deletes = after.get(_DELETES, "false").strip().lower() == "true"
+        if was == "true" and is_now != "true" and not deletes:
             raise Rejected(
                 ErrorCode.invalid_config,
-                f"{_REMOTE}: 'false' is not accepted; accepted: true, for the topic has history in "
-                "the bucket that would be lost",
+                f"{_REMOTE}: 'false' is not accepted; accepted: true (with "
+                "remote.log.copy.disable=true nothing more is copied), or false together with "
+                f"{_DELETES}=true, which deletes the history in the bucket",
             )
 
 

@@ -351,8 +351,8 @@ TOPIC_SETTINGS = _table(
             "remote.log.delete.on.disable",
             Kind.BOOLEAN,
             False,
-            "What is in the bucket goes when `remote.storage.enable` is taken away.",
-            inert="a tier cannot be taken away yet; `remote.log.copy.disable` stops it growing",
+            "Lets `remote.storage.enable` be taken away from a topic that is tiered: what is in the bucket is deleted "
+            "then, and the log begins with what is on local disk.",
         ),
     ),
     (

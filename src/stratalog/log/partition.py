@@ -25,14 +25,7 @@ from stratalog.config import LogConfig
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.log.admission import check_fetched, check_timestamps, is_full, stamp
 from stratalog.log.checkpoints import LEADER_EPOCHS
-from stratalog.log.effects import (
-    Append,
-    Effect,
-    Program,
-    SyncDirectory,
-    Unlink,
-    WriteFile,
-)
+from stratalog.log.effects import Append, Effect, Program, SyncDirectory, Unlink, WriteFile
 from stratalog.log.producers import WrittenBatch
 from stratalog.log.reading import (
     Places,
@@ -441,8 +434,16 @@ class PartitionLog:
             self.epochs.truncate_start(offset)
 
     def mark_tiered(self, end_offset: int) -> None:
-        """Everything below `end_offset` is in the bucket, named by a manifest."""
-        self.tiered_end = max(self.tiered_end, end_offset)
+        """Below `end_offset` the bucket has what this disk lacks. Without a tier nothing may be lacking."""
+        if self.config.remote_storage_enable:
+            self.tiered_end = end_offset
+
+    def configure(self, config: LogConfig) -> None:
+        """Take new settings. Where they take the tier away the log begins with what is on this disk (KIP-950)."""
+        was_tiered, self.config = self.config.remote_storage_enable, config
+        if was_tiered and not config.remote_storage_enable:
+            self.raise_log_start(min(self.local_start_offset, self.log_end_offset))
+            self.tiered_end = 0
 
     def assign_epoch(self, leader_epoch: int) -> None:
         """This broker leads from `next_offset` on in `leader_epoch`."""

@@ -98,9 +98,9 @@ class Manifest(Struct, frozen=True, kw_only=True):
     `tiered_end` is the first offset that was never archived; `log_start_offset` and `last_stable_offset` are the
     leader's at `written_ms`. Boundary groups below `boundary` are pruned (`tier/commit.py`).
 
-    Invariants: versions of a partition rise by one, and with them never fall `leader_epoch`, `tiered_end`,
-    `log_start_offset` and `boundary`; `segments` are sorted, tile the offsets up to `tiered_end`, and those being
-    deleted come first.
+    Invariants: versions of a partition rise by one, and with them never fall `leader_epoch`, `log_start_offset` and
+    `boundary`, nor `tiered_end` but where a tier that was taken away comes back (`archived_end`); `segments` are
+    sorted, tile the offsets up to `tiered_end`, and those being deleted come first.
     """
 
     format: int = FORMAT
@@ -159,6 +159,13 @@ class Manifest(Struct, frozen=True, kw_only=True):
             if entry.state is SegmentState.COPY_FINISHED:
                 return max(self.log_start_offset, entry.base_offset)
         return self.tiered_end
+
+    @property
+    def archived_end(self) -> int:
+        """Where copying goes on: `tiered_end`, or below it where a tier that was taken away (KIP-950) comes back."""
+        if any(entry.state is SegmentState.COPY_FINISHED for entry in self.segments):
+            return self.tiered_end
+        return min(self.tiered_end, self.log_start_offset)
 
     def segment_for(self, offset: int) -> RemoteSegment | None:
         """The live segment that covers `offset`; None below `start_offset` and from `tiered_end` on."""

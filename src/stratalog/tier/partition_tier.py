@@ -15,7 +15,15 @@ from msgspec.structs import replace
 from stratalog.errors import Corrupt, Unavailable
 from stratalog.ports import Entropy, ObjectStore
 from stratalog.tier.archiver import ClosedSegment, PartitionKey, archive
-from stratalog.tier.commit import FAN_OUT, KEPT_VERSIONS, Writer, commit, prune, run
+from stratalog.tier.commit import (
+    FAN_OUT,
+    KEPT_VERSIONS,
+    Writer,
+    commit,
+    load_latest,
+    prune,
+    run,
+)
 from stratalog.tier.manifest import Entry, Manifest, RemoteSegment, SegmentState, decode, encode
 from stratalog.tier.paths import SegmentName
 from stratalog.tier.segment_object import INDEX_INTERVAL_BYTES
@@ -47,7 +55,7 @@ class Retention:
 class PartitionTier:
     """The bucket's share of one partition.
 
-    `activate` first, once per leadership. It, `archive`, `expire` and `delete_all` block, and must be called one at a
+    `activate` first, once per leadership. It, `archive`, `expire` and `withdraw` block, and must be called one at a
     time; they raise Fenced (give the leadership up, delete nothing), Unavailable (call again later: whatever was done
     is found done) and Corrupt. The other members only look at `manifest`, which is replaced as a whole, and may be
     used from any thread meanwhile.
@@ -73,8 +81,18 @@ class PartitionTier:
 
     @property
     def tiered_end(self) -> int:
-        """The first offset that is not in the bucket (and was never); 0 before activation."""
-        return self.manifest.tiered_end if self.manifest is not None else 0
+        """The first offset that is not in the bucket; 0 before activation."""
+        return self.manifest.archived_end if self.manifest is not None else 0
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether objects of a tier that was taken away are not removed yet: nothing is copied before they are."""
+        manifest = self.manifest
+        return manifest is not None and any(
+            entry.state is not SegmentState.COPY_FINISHED
+            and entry.last_offset >= manifest.archived_end
+            for entry in manifest.segments
+        )
 
     @property
     def start_offset(self) -> int:
@@ -141,6 +159,8 @@ class PartitionTier:
         is not uploaded again.
         """
         assert self.manifest is not None, "activate first"
+        if self.is_leaving:
+            return self.manifest
         entries: list[Entry] = []
         failure: Corrupt | Unavailable | OSError | None = None
         end = self.tiered_end
@@ -187,20 +207,33 @@ class PartitionTier:
         The result's `log_start_offset` is the partition's new log start. Only whole segments go, oldest first.
         """
         self._commit(lambda tip: _without_expired(_there(tip), retention, now_ms), now_ms)
-        due = self._given_up(now_ms - retention.grace_ms)
+        due = self._due(now_ms - retention.grace_ms)
         return self._remove(due, now_ms)
 
-    def delete_all(self, now_ms: int) -> Manifest:
-        """Give everything up, because the topic is deleted. The objects go with the topic (`tier/identity.py`)."""
+    def exists(self) -> bool:
+        """Whether anything of the partition was ever in the bucket, as far as a list shows."""
+        return (
+            self.manifest is not None or run(self.store, load_latest(self.key.prefix)) is not None
+        )
+
+    def withdraw(self, now_ms: int, log_start_offset: int) -> Manifest:
+        """Give everything up, because the topic's tier is taken away (KIP-950); `expire` removes the objects.
+
+        `log_start_offset`: where the log begins from now on. For readers of the bucket it ends where it did and begins
+        there too.
+        """
 
         def emptied(tip: Manifest | None) -> Manifest | None:
             tip = _there(tip)
-            everything = Retention(-1, -1, tip.tiered_end, 0, 0)
-            return _without_expired(tip, everything, now_ms)
+            segments = tuple(_given_up(entry, now_ms) for entry in tip.segments)
+            log_start = max(tip.log_start_offset, log_start_offset)
+            if segments == tip.segments and log_start == tip.log_start_offset:
+                return None
+            return replace(tip, segments=segments, log_start_offset=log_start)
 
         return self._commit(emptied, now_ms)
 
-    def _given_up(self, since_ms: int) -> list[Entry]:
+    def _due(self, since_ms: int) -> list[Entry]:
         """Entries that a confirmed version gave up at `since_ms` or before."""
         manifest = _there(self.manifest)
         given_up = SegmentState.DELETE_STARTED
@@ -251,6 +284,12 @@ class PartitionTier:
         return manifest
 
 
+def _given_up(entry: Entry, now_ms: int) -> Entry:
+    if entry.state is not SegmentState.COPY_FINISHED:
+        return entry
+    return replace(entry, state=SegmentState.DELETE_STARTED, state_ms=now_ms)
+
+
 def _good_until(uploaded: Entry) -> int:
     """A sweep may take an object that nobody names: well before that (epoch ms) it is copied again."""
     return uploaded.state_ms + ORPHAN_GRACE_MS // 2
@@ -265,7 +304,7 @@ def _with_entries(
     tip: Manifest, entries: Sequence[Entry], last_stable_offset: int, log_start_offset: int
 ) -> Manifest | None:
     """`tip` with the entries that continue it; None where it has them all."""
-    end = tip.tiered_end
+    end = tip.archived_end
     log_start = max(tip.log_start_offset, log_start_offset)
     segments = list(tip.segments)
     for entry in entries:
@@ -275,7 +314,7 @@ def _with_entries(
             break  # it does not fit any more; what is missing is copied again from where the tip ends
         segments.append(entry)
         end = entry.last_offset + 1
-    if end == tip.tiered_end:
+    if end == tip.archived_end:
         return None
     return replace(
         tip,
@@ -301,8 +340,7 @@ def _without_expired(tip: Manifest, retention: Retention, now_ms: int) -> Manife
         if oldest and (entry.last_offset < log_start or too_old or too_much):
             total -= entry.data_size
             log_start = max(log_start, entry.last_offset + 1)
-            state = SegmentState.DELETE_STARTED
-            segments.append(replace(entry, state=state, state_ms=now_ms))
+            segments.append(_given_up(entry, now_ms))
         else:
             oldest = False
             segments.append(entry)

@@ -133,6 +133,20 @@ def test_local_retention_takes_only_what_is_tiered_and_leaves_the_log_start():
         steps.read(2)
 
 
+def test_a_log_whose_tier_is_taken_away_begins_on_this_disk_and_needs_all_of_it():
+    steps = kept(TIERED)
+    steps.log.mark_tiered(5)
+    steps.due()
+    steps.perform_all()
+    steps.log.configure(replace(TIERED, remote_storage_enable=False, retention_ms=-1))
+    assert (steps.log.log_start_offset, steps.log.tiered_end) == (4, 0)
+    assert refusal(steps.read, 3) is ErrorCode.offset_out_of_range
+    steps.log.mark_tiered(10)  # a copy that was under way
+    steps.log.configure(TIERED)
+    steps.due()
+    assert bases(steps) == [4, 6, 8], "nothing of it is in the bucket"
+
+
 def test_local_retention_of_minus_two_is_the_total():
     config = replace(TIERED, local_retention_ms=-2, local_retention_bytes=4 * SIZE)
     steps = kept(config)
@@ -156,7 +170,7 @@ def test_a_quiet_segment_is_closed_for_the_tier_once_it_lags():
 
 
 def test_the_archiver_sees_closed_segments_that_are_written_and_not_tiered():
-    steps = kept(LogConfig(retention_ms=-1))
+    steps = kept(LogConfig(retention_ms=-1, remote_storage_enable=True))
     log = steps.log
     assert [(s.base_offset, s.next_offset) for s in log.closed_segments(10)] == [
         (0, 2),

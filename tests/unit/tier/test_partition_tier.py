@@ -279,12 +279,37 @@ def test_a_reader_with_an_older_version_reads_on_during_the_grace(store, tier):
         assert len(fetcher.read(segment, segment.entry.base_offset, 1)) > 0
 
 
-def test_everything_is_given_up_when_the_topic_is_deleted(tier):
-    made, end = segments(2)
+def test_a_tier_that_is_taken_away_is_empty_for_readers_and_then_in_the_bucket(store, tier):
+    made, end = segments(3)
     archive(tier, made, end)
-    manifest = tier.delete_all(50)
+    manifest = tier.withdraw(50, 10)
     assert list(manifest.live()) == []
-    assert (tier.start_offset, tier.tiered_end, manifest.log_start_offset) == (20, 20, 20)
+    assert (manifest.start_offset, manifest.tiered_end, manifest.log_start_offset) == (30, 30, 10)
+    assert tier.withdraw(60, 10).version == manifest.version, "once is enough"
+    assert len(objects(store)) == 3
+    assert tier.expire(1049, Retention(-1, -1, 10, 0, 1000)).segments
+    assert not tier.expire(1050, Retention(-1, -1, 10, 0, 1000)).segments
+    assert objects(store) == []
+
+
+def test_a_tier_that_comes_back_holds_what_is_on_the_disk_once_the_old_one_is_gone(store, tier):
+    made, end = segments(3)
+    archive(tier, made, end)
+    tier.withdraw(50, 10)
+    assert (tier.tiered_end, tier.is_leaving) == (10, True)
+    assert archive(tier, made[1:], end, start=10).tiered_end == 30, "not beside the old one"
+    tier.expire(50, Retention(-1, -1, 10, 0, 0))
+    assert not tier.is_leaving
+    manifest = archive(tier, made[1:2], 20, start=10)
+    assert (manifest.start_offset, manifest.tiered_end, tier.tiered_end) == (10, 20, 20)
+    manifest = archive(tier, made[1:], end, start=10)
+    assert [entry.base_offset for entry in manifest.segments] == [10, 20]
+
+
+def test_a_bucket_without_the_partition_is_known_to_be_without_it(store, tier):
+    assert tier.exists()
+    assert tier_of(store).exists()
+    assert not tier_of(MemoryStore("memory://empty")).exists()
 
 
 def test_versions_are_pruned_as_they_grow(store, tier):
