@@ -77,7 +77,7 @@ class Crowd(RuleBasedStateMachine):
             fetch = self.sessions.begin(
                 client.session_id,
                 client.epoch,
-                dict(asked),
+                tuple(asked.items()),
                 () if begins else client.forgets,
                 by_id=False,
                 now_ms=self.now_ms,
@@ -130,7 +130,7 @@ class Crowd(RuleBasedStateMachine):
             return
         try:
             self.sessions.begin(
-                client.session_id, client.epoch + off, {}, KEYS, by_id=False, now_ms=self.now_ms
+                client.session_id, client.epoch + off, (), KEYS, by_id=False, now_ms=self.now_ms
             )
         except Rejected as error:
             assert error.code is ErrorCode.invalid_fetch_session_epoch
@@ -141,7 +141,7 @@ class Crowd(RuleBasedStateMachine):
     def close(self, client):
         client = self.clients[client]
         fetch = self.sessions.begin(
-            client.session_id, LAST_FETCH, {}, (), by_id=False, now_ms=self.now_ms
+            client.session_id, LAST_FETCH, (), (), by_id=False, now_ms=self.now_ms
         )
         assert fetch.answer([], self.now_ms).session_id == 0
         assert client.session_id not in self.sessions._sessions

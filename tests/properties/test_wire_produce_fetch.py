@@ -12,7 +12,6 @@ from kio.serial import entity_reader, entity_writer
 from stratalog.wire import fetch, fetch_request, produce
 from stratalog.wire.construct import body_class, request_types, response_types
 from stratalog.wire.fetch import FetchedPartition, FetchedTopic, FetchResponse, NodeEndpoint
-from stratalog.wire.ids import ZERO_ID
 from stratalog.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 
 FEW = settings(max_examples=15, deadline=None)
@@ -127,19 +126,25 @@ def test_fetch_requests(version, fields, rows, gone, rack):
     read = fetch_request.decode(memoryview(written.getvalue()), version)
     has_sessions, has_epochs, by_id = version >= 7, version >= 9, version >= 13
 
-    def named(name, topic_id):
-        return ("", topic_id) if by_id else (name, ZERO_ID)
-
+    wanted = {
+        (topic_id if by_id else name, i): (i, e if has_epochs else -1, o, s)
+        for name, topic_id, parts in rows
+        for i, e, o, s in parts
+    }
+    forgotten = [
+        (topic_id if by_id else name, index)
+        for name, topic_id, indexes in gone
+        for index in indexes
+        if has_sessions
+    ]
     assert read == (
         *fields[:4],
         *(fields[4:] if has_sessions else (0, -1)),
-        [
-            (*named(name, topic_id), [(i, e if has_epochs else -1, o, s) for i, e, o, s in parts])
-            for name, topic_id, parts in rows
-        ],
-        [(*named(name, topic_id), indexes) for name, topic_id, indexes in gone if has_sessions],
+        tuple(wanted.items()),
+        tuple(forgotten),
         rack if version >= 11 else "",
     )
+    assert fetch_request.decode(memoryview(written.getvalue()), version) == read  # as remembered
 
 
 PAIR_32_64 = st.none() | st.tuples(st.integers(0, 99), st.integers(0, 2**60))

@@ -49,8 +49,8 @@ class Api:
     """One API: what is advertised, the lowest version really served, and who answers.
 
     A handler returns the answer's body (None for no answer), a future of it (what depends on order is done), or a
-    coroutine (which runs to its end before the connection's next request starts; it is cancelled when the client goes
-    away, so whatever must be finished runs apart from it). What it raises ends the connection.
+    coroutine or an `Awaited` (which runs to its end before the connection's next request starts; it is cancelled when
+    the client goes away, so whatever must be finished runs apart from it). What it raises ends the connection.
     """
 
     name: str

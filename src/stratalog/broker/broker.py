@@ -20,6 +20,7 @@ from stratalog.broker.groups import OFFSETS_TOPIC, Groups
 from stratalog.broker.hosting import Hosting
 from stratalog.broker.moves import Moves
 from stratalog.broker.partition import HostedPartition
+from stratalog.broker.purgatory import Purgatory
 from stratalog.broker.recompression import Recompression
 from stratalog.config import (
     BrokerConfig,
@@ -96,6 +97,7 @@ class Broker:
             partition_count=self._offsets_partitions,
             create_topic=self._create_offsets_topic,
         )
+        self.purgatory = Purgatory()
         self.fetch_sessions: FetchSessions[Any] = FetchSessions(
             config.int("max.incremental.fetch.session.cache.slots"), outside.entropy
         )

@@ -32,6 +32,15 @@ Answer = list[Buffer] | None
 """An answer's buffers, None where the request wants none."""
 
 
+class Awaited(asyncio.Future[Any]):
+    """An answer to come without a task.
+
+    As with a coroutine, the next request waits for it, and it is cancelled when the client goes away.
+    """
+
+    __slots__ = ()
+
+
 @dataclass(slots=True)
 class Later:
     """An answer to come: `work` gives what `encode` makes buffers of."""
@@ -77,7 +86,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting_bytes = 0
         self._answers: deque[tuple[asyncio.Future[Any], Callable[[Any], Answer], int]] = deque()
         self._transport: asyncio.Transport | None = None
-        self._serial: asyncio.Task[Any] | None = None
+        self._serial: asyncio.Future[Any] | None = None
         self._reading = True
         self._writable = True
         self._finishing = False
@@ -242,19 +251,20 @@ class Connection(asyncio.BufferedProtocol):
             result = Later(_done(self._loop, result), _as_it_is) if self._answers else result
         if not isinstance(result, Later):
             self._write(result)
-        elif isinstance(result.work, asyncio.Future):
+        elif isinstance(result.work, asyncio.Future) and not isinstance(result.work, Awaited):
             self._bytes_started += len(frame)
             self._answers.append((result.work, result.encode, len(frame)))
             result.work.add_done_callback(self._flush)
         else:
-            self._serial = self._loop.create_task(result.work)
+            work = result.work
+            self._serial = work if isinstance(work, Awaited) else self._loop.create_task(work)
             self._bytes_started += len(frame)
             self._answers.append((self._serial, result.encode, len(frame)))
             self._serial.add_done_callback(self._serial_done)
 
-    def _serial_done(self, task: "asyncio.Task[Any]") -> None:
+    def _serial_done(self, work: "asyncio.Future[Any]") -> None:
         self._serial = None
-        self._flush(task)
+        self._flush(work)
 
     def _flush(self, done: "asyncio.Future[Any]") -> None:
         """Write the answers whose turn it is."""

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any, Final, get_args, get_type_hints
 
 from stratalog.errors import ErrorCode
+from stratalog.wire.fetch import EncodedResponse
 from stratalog.wire.produce import ProduceResponse
 
 _SECOND_NS: Final = 1_000_000_000
@@ -80,11 +81,17 @@ class RequestFigures:
     def answered(self, api_key: int, body: Any, duration_ns: int) -> None:
         """Count an answer: its time, and each error code in it but NONE."""
         self.durations[api_key].observe(duration_ns)
-        if type(body) is ProduceResponse:  # the one asked for most: nothing but the loops
+        if type(body) is ProduceResponse:  # asked for most, as a fetch: nothing but the loops
             for topic in body.topics:
                 for partition in topic.partitions:
                     if partition.error_code:
                         self.errors[api_key, partition.error_code] += 1
+            return
+        if type(body) is EncodedResponse:
+            if body.error_code:
+                self.errors[api_key, int(body.error_code)] += 1
+            for code in body.topics.errors:
+                self.errors[api_key, code] += 1
             return
         kind: Any = type(body)
         for path in _paths(kind):

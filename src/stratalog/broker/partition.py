@@ -18,6 +18,7 @@ import structlog
 
 from stratalog.broker.directory import Done, Failure, LogDirectory
 from stratalog.broker.figures import PartitionFigures
+from stratalog.broker.purgatory import FetchWait
 from stratalog.config.kinds import LONG_MAX
 from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.log.effects import Effect, Program, Read
@@ -30,27 +31,6 @@ T = TypeVar("T")
 EMPTY: Final = Slices([], 0, 0)
 _ATTEMPTS_MAX: Final = 5
 """How often retention may take a file from under one read before that is no coincidence."""
-
-
-class FetchWait:
-    """A fetch that found too few bytes: resolves once the partitions it watches have grown by what was missing."""
-
-    __slots__ = ("done", "missing_bytes")
-
-    def __init__(self, missing_bytes: int) -> None:
-        self.missing_bytes = missing_bytes
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def grown(self, size: int) -> None:
-        """A watched partition committed `size` more bytes."""
-        self.missing_bytes -= size
-        if self.missing_bytes <= 0:
-            self.wake()
-
-    def wake(self) -> None:
-        """Look again now, whatever has grown: the partition went away or changed leader."""
-        if not self.done.done():
-            self.done.set_result(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +81,7 @@ class HostedPartition:
         """Where a move is about to end: its checkpoints speak for this partition too."""
         self.copies = [directory]
         """Every directory where the partition's name is taken by it: two while a move ends."""
-        self.watching: set[FetchWait] = set()
+        self.watching: dict[FetchWait, None] = {}
         self.wakes = 0
         """How often waiting fetches were told to look again: one that was not waiting yet compares."""
         self._decided: deque[_Append] = deque()

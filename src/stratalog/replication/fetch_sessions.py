@@ -12,18 +12,16 @@ Invariants: `_sessions` is in order of last use; `_partitions` is the sum of the
 Kafka: `FetchManager`, `FetchSession`, `FetchSessionCacheShard`.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
-from uuid import UUID
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.ports import Entropy
 from stratalog.wire.fetch import FetchedPartition
+from stratalog.wire.fetch_request import PartitionKey
 
 Asked = TypeVar("Asked")
-Key = tuple[UUID | str, int]
-"""A topic, by id or by name as the client's version has it, and a partition's index."""
 
 NO_SESSION: Final = 0
 NEW_SESSION: Final = 0
@@ -67,14 +65,13 @@ class _Session(Generic[Asked]):
     by_id: bool
     created_ms: int
     used_ms: int
-    partitions: dict[Key, _Remembered[Asked]] = field(default_factory=dict)
+    partitions: dict[PartitionKey, _Remembered[Asked]] = field(default_factory=dict)
     """In the order in which they are read: those that gave records are last next time."""
     epoch: int = 1
     """Of the next fetch."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(NamedTuple):
     """What goes to the client: the session it is in now, if any, and the places of the answers it is to get."""
 
     session_id: int
@@ -85,10 +82,12 @@ class Answered:
 class Fetch(Generic[Asked]):
     """One fetch, from `FetchSessions.begin` to its answer: `asked` is all that it is about."""
 
+    __slots__ = ("_by_id", "_epoch", "_session", "_sessions", "_wants_session", "asked")
+
     def __init__(
         self,
         sessions: "FetchSessions[Asked]",
-        asked: Sequence[tuple[Key, Asked]],
+        asked: Sequence[tuple[PartitionKey, Asked]],
         *,
         wants_session: bool = False,
         by_id: bool = False,
@@ -149,13 +148,13 @@ class FetchSessions(Generic[Asked]):
         self,
         session_id: int,
         epoch: int,
-        asked: Mapping[Key, Asked],
-        forgotten: Iterable[Key],
+        asked: Sequence[tuple[PartitionKey, Asked]],
+        forgotten: Iterable[PartitionKey],
         *,
         by_id: bool,
         now_ms: int,
     ) -> Fetch[Asked]:
-        """A fetch that names `asked`: all it wants, or in a session what is new or changed.
+        """A fetch that names `asked`, each partition once: all it wants, or in a session what is new or changed.
 
         Raises Rejected: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR where
         the session is addressed the other way now.
@@ -163,7 +162,7 @@ class FetchSessions(Generic[Asked]):
         if epoch in (NEW_SESSION, LAST_FETCH):
             self._end(session_id)
             wants_session = epoch == NEW_SESSION
-            return Fetch(self, list(asked.items()), wants_session=wants_session, by_id=by_id)
+            return Fetch(self, asked, wants_session=wants_session, by_id=by_id)
         session = self._sessions.get(session_id)
         if session is None:
             raise Rejected(ErrorCode.fetch_session_id_not_found, f"no fetch session {session_id}")
@@ -186,14 +185,17 @@ class FetchSessions(Generic[Asked]):
             return Fetch(self, ())
         self._sessions[session_id] = self._sessions.pop(session_id)
         session.used_ms = now_ms
-        wanted = [(key, one.asked) for key, one in session.partitions.items()]
+        wanted = tuple([(key, one.asked) for key, one in session.partitions.items()])
         return Fetch(self, wanted, session=session)
 
     def _update(
-        self, session: _Session[Asked], asked: Mapping[Key, Asked], forgotten: Iterable[Key]
+        self,
+        session: _Session[Asked],
+        asked: Sequence[tuple[PartitionKey, Asked]],
+        forgotten: Iterable[PartitionKey],
     ) -> None:
         before = len(session.partitions)
-        for key, one in asked.items():
+        for key, one in asked:
             remembered = session.partitions.get(key)
             if remembered is None:
                 session.partitions[key] = _Remembered(one)
@@ -211,7 +213,7 @@ class FetchSessions(Generic[Asked]):
 
     def create(
         self,
-        asked: Collection[tuple[Key, Asked]],
+        asked: Sequence[tuple[PartitionKey, Asked]],
         found: Sequence[FetchedPartition],
         by_id: bool,  # noqa: FBT001 - `Fetch` alone calls this
         now_ms: int,

@@ -7,6 +7,7 @@ carries this one. It never does what was asked.
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Final
+from uuid import UUID
 
 from stratalog.broker.api import Api, Call
 from stratalog.errors import ErrorCode
@@ -103,8 +104,7 @@ def _blank(field: FieldShape) -> Any:
 
 def _fetch_refusal(asked: Any, code: ErrorCode) -> FetchResponse:
     topics = []
-    for topic in asked.topics:
-        partitions = [FetchedPartition(one.partition, code, -1) for one in topic.partitions]
-        name, topic_id = getattr(topic, "topic", ""), getattr(topic, "topic_id", None)
-        topics.append(FetchedTopic(name, topic_id, partitions))
+    for (topic, index), _ in asked.wanted:
+        name, topic_id = ("", topic) if isinstance(topic, UUID) else (topic, None)
+        topics.append(FetchedTopic(name, topic_id, [FetchedPartition(index, code, -1)]))
     return FetchResponse(throttle_time_ms=0, error_code=0, session_id=0, topics=topics)

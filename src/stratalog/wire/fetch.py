@@ -1,6 +1,7 @@
 """Fetch responses, written and read without copying the records.
 
 In: a `FetchResponse` whose records are views, or a response's body. Out: the other. It never looks into records.
+What many readers are told is written once (`encode_topics`), and for each of them only its session before it.
 
 Versions 4 to 18. 4: last stable offset, aborted transactions. 5: log start offset. 7: sessions and a top-level error.
 11: preferred read replica. 12: flexible; diverging epoch, current leader, snapshot id. 13: topic ids instead of names
@@ -31,12 +32,16 @@ from stratalog.wire.primitives import (
 from stratalog.wire.varint import encode_unsigned, read_unsigned
 
 __all__ = [
+    "EncodedResponse",
+    "EncodedTopics",
     "FetchResponse",
     "FetchedPartition",
     "FetchedTopic",
     "NodeEndpoint",
     "decode",
     "encode",
+    "encode_topics",
+    "write",
 ]
 
 _LOG_START: Final = 5
@@ -107,32 +112,65 @@ class FetchResponse(NamedTuple):
     node_endpoints: Sequence[NodeEndpoint] = ()
 
 
+class EncodedTopics(NamedTuple):
+    """What was fetched as one version has it on the wire, for any number of readers; `errors` are the codes in it."""
+
+    pieces: Sequence[Buffer]
+    errors: Sequence[int]
+
+
+class EncodedResponse(NamedTuple):
+    """A `FetchResponse` of which only the reader's own part is left to write."""
+
+    throttle_time_ms: int
+    error_code: int
+    session_id: int
+    topics: EncodedTopics
+
+
 def encode(response: FetchResponse, version: int) -> list[Buffer]:
     """The body in pieces; records of more than a few kilobytes are pieces of their own, not copied."""
+    topics = encode_topics(response.topics, version, response.node_endpoints)
+    return write(bytearray(), EncodedResponse(*response[:3], topics), version)
+
+
+def write(out: bytearray, response: EncodedResponse, version: int) -> list[Buffer]:
+    """The body behind what is in `out`, in pieces, the first of which is `out`."""
+    throttle_time_ms, error_code, session_id, topics = response
+    if version >= _SESSIONS:
+        out += _THROTTLE_ERROR_SESSION.pack(throttle_time_ms, error_code, session_id)
+    else:
+        out += I32.pack(throttle_time_ms)
+    pieces = [out, *topics.pieces]
+    out += pieces.pop(1)
+    return pieces
+
+
+def encode_topics(
+    topics: Sequence[FetchedTopic], version: int, node_endpoints: Sequence[NodeEndpoint] = ()
+) -> EncodedTopics:
+    """The body from the topics to its end; the first piece is small."""
     flexible = version >= _FLEXIBLE
     pieces: list[Buffer] = []
+    errors = []
     out = bytearray()
-    if version >= _SESSIONS:
-        out += _THROTTLE_ERROR_SESSION.pack(
-            response.throttle_time_ms, response.error_code, response.session_id
-        )
-    else:
-        out += I32.pack(response.throttle_time_ms)
-    write_length(out, len(response.topics), flexible, I32)
-    for topic in response.topics:
+    write_length(out, len(topics), flexible, I32)
+    for topic in topics:
         if version >= _TOPIC_IDS:
             out += (topic.topic_id or ZERO_ID).bytes
         else:
             write_string(out, topic.name, flexible)
         write_length(out, len(topic.partitions), flexible, I32)
         for partition in topic.partitions:
+            if partition.error_code:
+                errors.append(int(partition.error_code))
             out = _write_partition(pieces, out, partition, version)
         if flexible:
             out.append(0)
     if flexible:
-        _write_endpoints(out, response.node_endpoints if version >= _ENDPOINTS else ())
+        _write_endpoints(out, node_endpoints if version >= _ENDPOINTS else ())
     pieces.append(out)
-    return pieces
+    return EncodedTopics(pieces, errors)
 
 
 def _write_partition(

@@ -7,15 +7,15 @@ last fetched epoch. 13: topic ids instead of names (KIP-516). 15: the replica id
 followers. The other versions changed answers only. A follower's fields are not kept: nobody asks for them here.
 """
 
+from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from stratalog.errors import Corrupt, ErrorCode, Rejected
-from stratalog.wire.ids import ZERO_ID
 from stratalog.wire.primitives import ENDED, I32, read_array_length, read_string, skip_tags
 
-__all__ = ["FetchRequest", "ForgottenTopic", "RequestedPartition", "RequestedTopic", "decode"]
+__all__ = ["FetchRequest", "PartitionKey", "RequestedPartition", "decode"]
 
 _REPLICA_IN_TAG: Final = 15
 _FLEXIBLE: Final = 12
@@ -23,6 +23,8 @@ _TOPIC_IDS: Final = 13
 _SESSIONS: Final = 7
 _RACK: Final = 11
 _NO_SESSION: Final = (0, -1)
+_REMEMBERED_MAX: Final = 64
+_REMEMBERED_BYTES_MAX: Final = 512
 
 _LIMITS: Final = Struct(">iiib")
 _SESSION: Final = Struct(">ii")
@@ -41,24 +43,20 @@ class RequestedPartition(NamedTuple):
     partition_max_bytes: int
 
 
-class RequestedTopic(NamedTuple):
-    """Named by `topic` up to version 12 (then `topic_id` is zero), by `topic_id` from 13 on (then `topic` is "")."""
-
-    topic: str
-    topic_id: UUID
-    partitions: list[RequestedPartition]
+PartitionKey = tuple[UUID | str, int]
+"""A topic, by name up to version 12 and by id from 13 on, and a partition's index."""
 
 
-class ForgottenTopic(NamedTuple):
-    """Partitions that leave a session; named as `RequestedTopic`."""
+class _Named(NamedTuple):
+    """What a request names. `wanted` has each partition once, as it was named last."""
 
-    topic: str
-    topic_id: UUID
-    partitions: list[int]
+    wanted: tuple[tuple[PartitionKey, RequestedPartition], ...]
+    forgotten: tuple[PartitionKey, ...]
+    rack_id: str
 
 
 class FetchRequest(NamedTuple):
-    """`max_wait` in ms; versions without sessions have id 0 and epoch -1."""
+    """`max_wait` in ms; versions without sessions have id 0 and epoch -1. `forgotten` leaves a session."""
 
     max_wait: int
     min_bytes: int
@@ -66,8 +64,8 @@ class FetchRequest(NamedTuple):
     isolation_level: int
     session_id: int
     session_epoch: int
-    topics: list[RequestedTopic]
-    forgotten_topics_data: list[ForgottenTopic]
+    wanted: tuple[tuple[PartitionKey, RequestedPartition], ...]
+    forgotten: tuple[PartitionKey, ...]
     rack_id: str
 
 
@@ -80,26 +78,32 @@ def decode(view: memoryview, version: int) -> FetchRequest:
 
 
 def _request(view: memoryview, version: int) -> FetchRequest:
-    flexible = version >= _FLEXIBLE
     position = 0 if version >= _REPLICA_IN_TAG else 4
-    max_wait, min_bytes, max_bytes, isolation = _LIMITS.unpack_from(view, position)
+    limits = _LIMITS.unpack_from(view, position)
     position += _LIMITS.size
-    session_id, session_epoch = _NO_SESSION
+    session = _NO_SESSION
     if version >= _SESSIONS:
-        session_id, session_epoch = _SESSION.unpack_from(view, position)
+        session = _SESSION.unpack_from(view, position)
         position += _SESSION.size
-    count, position = read_array_length(view, position, flexible)
+    named = bytes(view[position:])
+    read = _named_again if len(named) <= _REMEMBERED_BYTES_MAX else _named
+    return FetchRequest._make((*limits, *session, *read(named, version)))
+
+
+def _named(data: bytes, version: int) -> _Named:
+    view = memoryview(data)
+    flexible = version >= _FLEXIBLE
+    count, position = read_array_length(view, 0, flexible)
     if count < 0:
         raise Corrupt("no topics")
-    topics = []
+    wanted: dict[PartitionKey, RequestedPartition] = {}
     for _ in range(count):
-        name, topic_id, position = _topic(view, position, version)
-        partitions, position = _partitions(view, position, version)
-        topics.append(RequestedTopic(name, topic_id, partitions))
-    forgotten: list[ForgottenTopic] = []
+        topic, position = _topic(view, position, version)
+        position = _partitions(view, position, version, topic, wanted)
+    forgotten: list[PartitionKey] = []
     rack = ""
     if version >= _SESSIONS:
-        forgotten, position = _forgotten(view, position, version)
+        position = _forgotten(view, position, version, forgotten)
     if version >= _RACK:
         found, position = read_string(view, position, flexible)
         if found is None:
@@ -107,39 +111,36 @@ def _request(view: memoryview, version: int) -> FetchRequest:
         rack = found
     if flexible:
         skip_tags(view, position)
-    return FetchRequest(
-        max_wait,
-        min_bytes,
-        max_bytes,
-        isolation,
-        session_id,
-        session_epoch,
-        topics,
-        forgotten,
-        rack,
-    )
+    return _Named(tuple(wanted.items()), tuple(forgotten), rack)
 
 
-def _topic(view: memoryview, position: int, version: int) -> tuple[str, UUID, int]:
+# All consumers at a partition's tail ask the same, over and over: what they name is read once.
+_named_again = lru_cache(_REMEMBERED_MAX)(_named)
+
+
+def _topic(view: memoryview, position: int, version: int) -> tuple[UUID | str, int]:
     if version >= _TOPIC_IDS:
         end = position + 16
         if end > len(view):
             raise Corrupt("a topic id runs past the end")
-        return "", UUID(bytes=bytes(view[position:end])), end
+        return UUID(bytes=bytes(view[position:end])), end
     name, position = read_string(view, position, version >= _FLEXIBLE)
     if name is None:
         raise Corrupt("a topic without a name")
-    return name, ZERO_ID, position
+    return name, position
 
 
 def _partitions(
-    view: memoryview, position: int, version: int
-) -> tuple[list[RequestedPartition], int]:
+    view: memoryview,
+    position: int,
+    version: int,
+    topic: UUID | str,
+    wanted: dict[PartitionKey, RequestedPartition],
+) -> int:
     flexible = version >= _FLEXIBLE
     count, position = read_array_length(view, position, flexible)
     if count < 0:
         raise Corrupt("a topic without partitions")
-    partitions = []
     epoch = -1
     for _ in range(count):
         if flexible:
@@ -154,28 +155,26 @@ def _partitions(
         else:
             index, offset, size = _PARTITION_4.unpack_from(view, position)
             position += _PARTITION_4.size
-        partitions.append(RequestedPartition(index, epoch, offset, size))
+        wanted[topic, index] = RequestedPartition(index, epoch, offset, size)
     if flexible:
         position = skip_tags(view, position)
-    return partitions, position
+    return position
 
 
-def _forgotten(view: memoryview, position: int, version: int) -> tuple[list[ForgottenTopic], int]:
+def _forgotten(view: memoryview, position: int, version: int, forgotten: list[PartitionKey]) -> int:
     flexible = version >= _FLEXIBLE
     count, position = read_array_length(view, position, flexible)
     if count < 0:
         raise Corrupt("no forgotten topics")
-    forgotten = []
     for _ in range(count):
-        name, topic_id, position = _topic(view, position, version)
+        topic, position = _topic(view, position, version)
         length, position = read_array_length(view, position, flexible)
         if length < 0:
             raise Corrupt("a forgotten topic without partitions")
-        indexes: list[int] = []
         for _ in range(length):
-            indexes += I32.unpack_from(view, position)
+            (index,) = I32.unpack_from(view, position)
+            forgotten.append((topic, index))
             position += 4
         if flexible:
             position = skip_tags(view, position)
-        forgotten.append(ForgottenTopic(name, topic_id, indexes))
-    return forgotten, position
+    return position

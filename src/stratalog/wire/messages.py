@@ -6,7 +6,7 @@ In: a frame (without its length), or a header's fields and a body. Out: a `Reque
 Bodies are kio's classes, made through `request(key, version)` and `response(key, version)`, save two that would cost
 a copy: Produce requests (`produce.ProduceRequest`) and Fetch responses (`fetch.FetchResponse`) in every version. Two
 more are quicker: the answer to a Produce may be `produce.ProduceResponse`, and Fetch requests are read as
-`fetch_request.FetchRequest` (they are written from kio's).
+`fetch_request.FetchRequest` (they are written from kio's). The answer to a Fetch may be a `fetch.EncodedResponse`.
 """
 
 from collections.abc import Mapping
@@ -126,8 +126,10 @@ def encode_response(api_key: int, version: int, correlation_id: int, body: Any) 
     if flexible and api_key != API_VERSIONS:
         out.append(0)
     if api_key == FETCH:
-        pieces = fetch.encode(body, version)
-        return _framed(out, correlation_id, pieces)
+        if type(body) is fetch.FetchResponse:
+            topics = fetch.encode_topics(body.topics, version, body.node_endpoints)
+            body = fetch.EncodedResponse(*body[:3], topics)
+        return _framed(out, correlation_id, fetch.write(out, body, version))
     if type(body) is produce.ProduceResponse:
         produce.encode_response(out, body, version)
     else:
@@ -140,14 +142,11 @@ _RESPONSE_START: Final = Struct(">ii")
 
 
 def _framed(start: bytearray, correlation_id: int, pieces: list[Buffer]) -> list[Buffer]:
-    """`start` (room for a length and a correlation id first) and `pieces` as one frame."""
-    first = pieces[0]
-    start += first
-    size = len(start) - 4
-    for piece in pieces[1:]:
+    """`pieces`, of which `start` (room for a length and a correlation id first) is the first, as one frame."""
+    size = -4
+    for piece in pieces:
         size += len(piece)
     _RESPONSE_START.pack_into(start, 0, size, correlation_id)
-    pieces[0] = start
     return pieces
 
 

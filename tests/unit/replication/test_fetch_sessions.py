@@ -23,7 +23,7 @@ def sessions(slots=2):
 
 def begin(cache, session_id, epoch, keys=(), forgotten=(), now_ms=0, *, by_id=False):
     return cache.begin(
-        session_id, epoch, dict.fromkeys(keys), forgotten, by_id=by_id, now_ms=now_ms
+        session_id, epoch, [(key, None) for key in keys], forgotten, by_id=by_id, now_ms=now_ms
     )
 
 
@@ -85,9 +85,9 @@ def test_partitions_are_added_changed_and_forgotten():
     cache = sessions()
     session_id = opened(cache, [("t", 0), ("t", 1)])
     fetch = cache.begin(
-        session_id, 1, {("t", 1): "new", ("u", 0): "u"}, [("t", 0)], by_id=False, now_ms=0
+        session_id, 1, [(("t", 1), "new"), (("u", 0), "u")], [("t", 0)], by_id=False, now_ms=0
     )
-    assert fetch.asked == [(("t", 1), "new"), (("u", 0), "u")]
+    assert fetch.asked == ((("t", 1), "new"), (("u", 0), "u"))
     assert cache.partitions == 2
 
 

@@ -1,0 +1,147 @@
+"""Goal: who waits with others for one append gets what he would have got alone.
+
+Method: a crowd at one partition's tail in several versions, with and without sessions, with different limits; every
+answer is held against one asked for alone, in virtual time.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+from tests.sim.loop import run
+from tests.sim.machine import Machine
+from tests.sim.raw import Raw, fetch_body
+from tests.sim.world import World
+
+from stratalog.client.calls import NewTopic
+from stratalog.wire.records import Record, build_batch
+
+FETCH = 1
+MAX_WAIT_MS = 500
+LARGE, SMALL = b"L" * 9000, b"s" * 300
+LARGE_AND_SMALL = 9200
+
+
+def story(tell: Callable[[Machine, Any], Coroutine[Any, Any, None]]) -> None:
+    async def whole() -> None:
+        machine = Machine(World(7))
+        await machine.start()
+        client = await machine.connect()
+        await client.create_topics([NewTopic("events", partitions=1, configs={})])
+        async with asyncio.timeout(60):
+            await tell(machine, client)
+        assert machine.broken_tasks == []
+        broker = machine.node.broker
+        assert broker is not None
+        assert len(broker.purgatory) == 0, "who waits no longer is not remembered"
+        await machine.stop()
+
+    run(whole())
+
+
+def body(version: int, topic_id: Any, offset: int, **limits: int) -> Any:
+    limits = {"max_wait_ms": MAX_WAIT_MS, **limits}
+    wanted = topic_id if version >= 13 else "events"
+    return fetch_body(version, [(wanted, 0, offset)], **limits)
+
+
+def records(answer: Any) -> list[bytes]:
+    return [bytes(one.records) for topic in answer.topics for one in topic.partitions]
+
+
+async def send(client: Any, value: bytes) -> None:
+    await client.produce("events", 0, build_batch([Record(0, 1_700_000_000_000, None, value)]))
+
+
+async def topic_id_of(client: Any) -> Any:
+    return (await client.metadata(["events"])).topics["events"].topic_id
+
+
+CROWD: list[tuple[int, dict[str, int]]] = [
+    (version, {"min_bytes": LARGE_AND_SMALL, **limits})
+    for version in (4, 11, 12, 16)
+    for limits in ({}, {}, {"partition_max_bytes": 1}, {"max_bytes": 9200})
+]
+
+
+def test_a_crowd_gets_what_each_would_get_alone() -> None:
+    async def tell(machine: Machine, client: Any) -> None:
+        topic_id = await topic_id_of(client)
+        raws = [await Raw.connect(machine.world.network) for _ in CROWD]
+        asked = [
+            raw.ask(FETCH, version, body(version, topic_id, 0, **limits))
+            for raw, (version, limits) in zip(raws, CROWD, strict=True)
+        ]
+        await asyncio.sleep(0.1)
+        assert not any(one.done() for one in asked)
+        await asyncio.gather(send(client, LARGE), send(client, SMALL))
+        answers = await asyncio.gather(*asked)
+        alone = await Raw.connect(machine.world.network)
+        for answer, (version, limits) in zip(answers, CROWD, strict=True):
+            same = await alone.ask(
+                FETCH, version, body(version, topic_id, 0, **limits, max_wait_ms=0)
+            )
+            assert records(answer) == records(same) != [b""]
+        assert len({tuple(records(answer)) for answer in answers}) == 2, "limits were kept"
+
+    story(tell)
+
+
+def test_who_misses_more_bytes_waits_on_and_no_longer_than_allowed() -> None:
+    async def tell(machine: Machine, client: Any) -> None:
+        loop = asyncio.get_running_loop()
+        topic_id = await topic_id_of(client)
+        patient, other = [await Raw.connect(machine.world.network) for _ in range(2)]
+        begun = loop.time()
+        waits = patient.ask(FETCH, 16, body(16, topic_id, 0, min_bytes=100_000))
+        gets = other.ask(FETCH, 16, body(16, topic_id, 0))
+        await asyncio.sleep(0.1)
+        await send(client, SMALL)
+        assert records(await gets) != [b""]
+        assert not waits.done()
+        assert records(await waits) == records(await gets)
+        assert 0 <= loop.time() - begun - MAX_WAIT_MS / 1000 < 0.05
+
+    story(tell)
+
+
+def test_each_session_of_a_crowd_is_its_own() -> None:
+    async def tell(machine: Machine, client: Any) -> None:
+        topic_id = await topic_id_of(client)
+        await send(client, SMALL)
+        raws = [await Raw.connect(machine.world.network) for _ in range(5)]
+        begin = replace(body(16, topic_id, 1, max_wait_ms=0), session_epoch=0)
+        ids = [(await raw.ask(FETCH, 16, begin)).session_id for raw in raws]
+        assert len(set(ids)) == len(raws)
+        nothing = replace(body(16, topic_id, 1), topics=[])
+        for epoch in (1, 2):
+            asked = [
+                raw.ask(FETCH, 16, replace(nothing, session_id=one, session_epoch=epoch))
+                for raw, one in zip(raws, ids, strict=True)
+            ]
+            await asyncio.sleep(0.1)
+            await send(client, SMALL)
+            answers = await asyncio.gather(*asked)
+            assert [answer.session_id for answer in answers] == ids
+            assert len({tuple(records(answer)) for answer in answers}) == 1
+            assert all(records(answer) != [b""] for answer in answers)
+
+    story(tell)
+
+
+def test_who_hangs_up_while_waiting_is_forgotten() -> None:
+    async def tell(machine: Machine, client: Any) -> None:
+        topic_id = await topic_id_of(client)
+        raws = [await Raw.connect(machine.world.network) for _ in range(3)]
+        asked = [raw.ask(FETCH, 16, body(16, topic_id, 0, max_wait_ms=2**31 - 1)) for raw in raws]
+        await asyncio.sleep(0.1)
+        for raw in raws[:2]:
+            raw.close()
+        await asyncio.sleep(0.1)
+        assert machine.node.broker is not None
+        assert len(machine.node.broker.purgatory) == 1
+        await send(client, SMALL)
+        assert records(await asked[2]) != [b""]
+
+    story(tell)
