@@ -12,6 +12,7 @@ from typing import Any
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import lit
 
 SUMMARY = """
     SELECT partition, origin, count(*) AS records, min(offset) AS first, max(offset) AS last,
@@ -28,16 +29,38 @@ def summary(found: DataFrame) -> list[dict[str, Any]]:
     return [row.asDict() for row in found.sparkSession.sql(SUMMARY).collect()]
 
 
-def batch(spark: SparkSession, options: dict[str, str]) -> list[dict[str, Any]]:
-    return summary(spark.read.format("stratalog").options(**options).load())
+def with_origin(found: DataFrame) -> DataFrame:
+    """What Spark's own Kafka source gives has no such column."""
+    return found if "origin" in found.columns else found.withColumn("origin", lit("kafka"))
+
+
+def batch(
+    spark: SparkSession, options: dict[str, str], source: str = "stratalog"
+) -> list[dict[str, Any]]:
+    return summary(with_origin(spark.read.format(source).options(**options).load()))
+
+
+def pruned(spark: SparkSession, options: dict[str, str], where: str) -> dict[str, Any]:
+    """The rows that pass a condition, and how many tasks it takes to find them, in a session that allows pushdown."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        found = spark.read.format("stratalog").options(**options).load().where(where)
+        return {"tasks": found.rdd.getNumPartitions(), "rows": summary(found)}
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
 def stream(
-    spark: SparkSession, options: dict[str, str], checkpoint: str, sink: str, wait: bool
+    spark: SparkSession,
+    options: dict[str, str],
+    checkpoint: str,
+    sink: str,
+    wait: bool,
+    source: str = "stratalog",
 ) -> dict[str, Any] | None:
     """Append a stream to parquet files: all that is there now (returning the last progress), or without end."""
-    source = spark.readStream.format("stratalog").options(**options).load()
-    writer = source.writeStream.format("parquet").option("checkpointLocation", checkpoint)
+    found = with_origin(spark.readStream.format(source).options(**options).load())
+    writer = found.writeStream.format("parquet").option("checkpointLocation", checkpoint)
     writer = (
         writer.trigger(availableNow=True) if wait else writer.trigger(processingTime="0 seconds")
     )
@@ -54,7 +77,12 @@ def read_back(spark: SparkSession, sink: str) -> list[dict[str, Any]]:
     return summary(spark.read.parquet(sink))
 
 
-COMMANDS: dict[str, Callable[..., Any]] = {"batch": batch, "stream": stream, "read_back": read_back}
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "batch": batch,
+    "pruned": pruned,
+    "stream": stream,
+    "read_back": read_back,
+}
 
 
 def main() -> None:

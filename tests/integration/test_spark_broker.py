@@ -202,6 +202,14 @@ def test_history_and_tail_are_one_table(broker: BrokerProcess, driver: Driver) -
     for partition in (0, 1):
         cold, hot = origins["bucket", partition], origins["broker", partition]
         assert cold["last"] + 1 == hot["first"], "one exact seam"
+    # Conditions decide what is read, where the session allows it.
+    where = "partition = 1 AND offset >= 5500 AND timestamp > TIMESTAMP '2001-01-01'"
+    few = driver.ask("pruned", options=both(broker, "seam", pushdown="true"), where=where)
+    whole(few["rows"], 1, 5500, 6000)
+    assert {part["partition"] for part in few["rows"]} == {1}
+    everything = driver.ask("pruned", options=both(broker, "seam"), where=where)
+    whole(everything["rows"], 1, 5500, 6000)
+    assert few["tasks"] == 1 < everything["tasks"]
     # The broker alone serves all of it too, from its own remote read.
     alone = both(broker, "seam")
     del alone["tier.url"]

@@ -8,7 +8,7 @@ in tasks and must give the same rows whenever it is run again. It does, because 
 wherever they lie by then.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -17,6 +17,7 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    Filter,
     InputPartition,
 )
 from pyspark.sql.streaming.datasource import (
@@ -38,11 +39,13 @@ from pyspark.sql.types import (
 
 from stratalog.adapters.system import monotonic_s
 from stratalog.kernels.columns import HEADERS, ORIGIN
+from stratalog.spark.filters import pruning_of
 from stratalog.table import bounds
 from stratalog.table.log import Key, Log, Snapshot
 from stratalog.table.offsets import Positions, TopicPosition, from_json, to_json
 from stratalog.table.options import LATEST, Options, parse_options
 from stratalog.table.plan import Task, plan
+from stratalog.table.pruning import Pruning
 from stratalog.table.query import batch_tasks, shared_of, starting_offsets
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -75,7 +78,9 @@ class StratalogSource(DataSource):
         return StructType([StructField(name, _TYPES[name]) for name in self._options.columns])
 
     def reader(self, schema: StructType) -> "StratalogReader":  # noqa: ARG002
-        return StratalogReader(self._options)
+        # A plain session refuses every reader that could prune by filters.
+        reader = PruningReader if self._options.pushdown else StratalogReader
+        return reader(self._options)
 
     def streamReader(self, schema: StructType) -> "StratalogStreamReader":  # noqa: ARG002
         return StratalogStreamReader(self._options)
@@ -99,12 +104,22 @@ class StratalogReader(DataSourceReader):
 
     def __init__(self, options: Options) -> None:
         self._options = options
+        self._pruning: Pruning | None = None
 
     def partitions(self) -> list[InputPartition]:
-        return _planned(batch_tasks(self._options))
+        return _planned(batch_tasks(self._options, self._pruning))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition, self._options)
+
+
+class PruningReader(StratalogReader):
+    """A batch that reads only where the query's conditions can be true (`pushdown=true`)."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # Spark's name
+        """Note the bounds; Spark checks every condition all the same."""
+        self._pruning = pruning_of(filters)
+        return filters
 
 
 class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

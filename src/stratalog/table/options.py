@@ -76,6 +76,8 @@ class Options:
     fail_on_data_loss: bool
     columns: tuple[str, ...]
     """What a row has, in order; what is not asked for is not decoded."""
+    pushdown: bool
+    """Spark's filters decide what is read; a plain session refuses it."""
     isolation: int
     client_id: str
     request_timeout_s: float
@@ -103,6 +105,7 @@ OPTION_NAMES = (
     "includeHeaders",
     "includeOrigin",
     "columns",
+    "pushdown",
     "kafka.client.id",
     "kafka.isolation.level",
     "kafka.request.timeout.ms",
@@ -168,6 +171,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         max_records_per_partition=_parsed(options, "maxRecordsPerPartition", _positive),
         fail_on_data_loss=_parsed(options, "failOnDataLoss", _flag) is not False,
         columns=_columns(options),
+        pushdown=_parsed(options, "pushdown", _flag) or False,
         isolation=_parsed(options, "kafka.isolation.level", _isolation) or READ_UNCOMMITTED,
         client_id=options.get("kafka.client.id", "stratalog-spark"),
         request_timeout_s=(_parsed(options, "kafka.request.timeout.ms", _positive) or 30_000)

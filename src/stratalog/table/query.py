@@ -9,6 +9,7 @@ from stratalog.table.log import Key, Log, Snapshot
 from stratalog.table.options import EARLIEST, LATEST, Bound, Options
 from stratalog.table.places import Shared
 from stratalog.table.plan import Task, plan
+from stratalog.table.pruning import Pruning
 
 
 def shared_of(options: Options) -> Shared:
@@ -33,8 +34,8 @@ def starting_offsets(
     return _resolve(log, snapshot, bound, "starting", late_is_error=late_is_error)
 
 
-def batch_tasks(options: Options) -> list[Task]:
-    """Tasks for everything between the two bounds, as they are now.
+def batch_tasks(options: Options, pruning: Pruning | None = None) -> list[Task]:
+    """Tasks for everything between the two bounds, as they are now, that `pruning` does not rule out.
 
     Raises ValueError for options that the log cannot fulfil, DataLoss, Missing, Unavailable, Corrupt, Rejected.
     """
@@ -43,6 +44,10 @@ def batch_tasks(options: Options) -> list[Task]:
     first = starting_offsets(log, snapshot, options, EARLIEST)
     ending = options.ending or Bound(everywhere=LATEST)
     end = _resolve(log, snapshot, ending, "ending", late_is_error=False)
+    if pruning is not None:
+        first, end = pruning.cut(
+            snapshot, first, end, lambda wanted: log.offsets_at(snapshot, wanted)
+        )
     wanted = bounds.ranges(snapshot, first, end, fail_on_data_loss=options.fail_on_data_loss)
     return plan(
         wanted,

@@ -2,11 +2,24 @@
 
 import pickle
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+)
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
@@ -72,6 +85,52 @@ def offsets(*ends: int) -> dict[str, Any]:
 
 def span(partition: int, first: int, end: int) -> list[tuple[int, int]]:
     return [(partition, offset) for offset in range(first, end)]
+
+
+def moment(offset: int) -> datetime:
+    return datetime.fromtimestamp((NOW_MS + offset) / 1000, UTC)
+
+
+def conditions() -> st.SearchStrategy[Filter]:
+    """Filters as Spark hands them over, on columns that prune and others."""
+    numbers = st.integers(-2, 35)
+    compared = st.sampled_from(
+        [EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual]
+    )
+    return st.one_of(
+        st.builds(lambda kind, at: kind(("offset",), at), compared, numbers),
+        st.builds(lambda kind, at: kind(("timestamp",), moment(at)), compared, numbers),
+        st.builds(lambda kind, at: kind(("partition",), at), compared, st.integers(-1, 2)),
+        st.builds(
+            lambda some: In(("partition",), tuple(some)), st.sets(st.integers(0, 2), min_size=1)
+        ),
+        st.builds(lambda name: EqualTo(("topic",), name), st.sampled_from(["t", "u"])),
+        st.builds(lambda at: Not(EqualTo(("offset",), at)), numbers),
+    )
+
+
+def passes(row: tuple[int, int], filters: Sequence[Filter]) -> bool:
+    return all(_holds(row, one) for one in filters)
+
+
+def _holds(row: tuple[int, int], one: Any) -> bool:
+    if isinstance(one, Not):
+        return not _holds(row, one.child)
+    partition, offset = row
+    columns = {"offset": offset, "partition": partition, "topic": "t", "timestamp": moment(offset)}
+    value: Any = columns[one.attribute[0]]
+    match one:
+        case EqualTo():
+            return bool(value == one.value)
+        case In():
+            return value in one.value
+        case GreaterThan():
+            return bool(value > one.value)
+        case GreaterThanOrEqual():
+            return bool(value >= one.value)
+        case LessThan():
+            return bool(value < one.value)
+    return bool(value <= one.value)
 
 
 def test_spark_finds_it_by_name() -> None:
@@ -154,6 +213,48 @@ def test_a_bucket_that_is_none(tmp_path: Path) -> None:
     source = StratalogSource({"tier.url": tmp_path.as_uri(), "subscribe": "t"})
     with pytest.raises(UserError, match="holds no bucket"):
         source.reader(NONE).partitions()
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(filters=st.lists(conditions(), max_size=4))
+def test_pruning_by_filters_loses_no_row(grown: Grown, filters: list[Filter]) -> None:
+    """What all conditions let through is what they let through of everything, and nothing is asked back."""
+    plain = grown.source().reader(NONE)
+    everything = rows(plain, plain.partitions())
+    reader = grown.source(pushdown="true").reader(NONE)
+    assert list(reader.pushFilters(filters)) == filters
+    found = rows(reader, reader.partitions())
+    assert set(found) <= set(everything)
+    assert [row for row in found if passes(row, filters)] == [
+        row for row in everything if passes(row, filters)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        ([EqualTo(("partition",), 1)], span(1, 0, 10)),
+        ([In(("topic",), ("other",))], []),
+        (
+            [GreaterThan(("offset",), 7), LessThanOrEqual(("offset",), 9)],
+            span(0, 8, 10) + span(1, 8, 10),
+        ),
+        ([GreaterThanOrEqual(("timestamp",), moment(25))], span(0, 25, 30)),
+        ([EqualTo(("offset",), 99)], []),
+        (
+            [EqualTo(("value",), b"x"), Not(EqualTo(("partition",), 1))],
+            span(0, 0, 30) + span(1, 0, 10),
+        ),
+    ],
+)
+def test_what_filters_rule_out_is_not_read(
+    grown: Grown, filters: list[Filter], expected: list[tuple[int, int]]
+) -> None:
+    reader = grown.source(pushdown="true").reader(NONE)
+    list(reader.pushFilters(filters))
+    assert rows(reader, reader.partitions()) == expected
 
 
 # --- streams ----------------------------------------------------------------------------------------------------

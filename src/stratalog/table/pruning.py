@@ -1,0 +1,52 @@
+"""What of a topic a query's conditions can be true for, so that the rest need not be read.
+
+In: bounds on the columns that say where a record lies. Out: ranges cut down to them. It never decides on a record:
+every condition is still checked on each row, and a bound that cannot be used is no error.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from stratalog.table.log import Key, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Pruning:
+    """All of these hold for every row that is wanted; None: no bound."""
+
+    topics: frozenset[str] | None = None
+    partitions: frozenset[int] | None = None
+    first_offset: int | None = None
+    end_offset: int | None = None
+    """The first that is not wanted."""
+    since_ms: int | None = None
+    """No wanted row's timestamp (epoch ms) is older."""
+
+    def cut(
+        self,
+        snapshot: Snapshot,
+        first: Mapping[Key, int],
+        end: Mapping[Key, int],
+        ask: Callable[[Mapping[Key, int]], Mapping[Key, int | None]],
+    ) -> tuple[dict[Key, int], dict[Key, int]]:
+        """Bounds of each partition, narrowed. `ask` finds the first offset of a record as young as a timestamp."""
+        first, end = dict(first), dict(end)
+        for key in first:
+            if not self._touches(snapshot.topics[key[0]].name, key[1]):
+                end[key] = first[key]
+                continue
+            if self.first_offset is not None:
+                first[key] = min(max(first[key], self.first_offset), max(first[key], end[key]))
+            if self.end_offset is not None:
+                end[key] = min(end[key], max(first[key], self.end_offset))
+        if self.since_ms is not None:
+            open_keys = [key for key in first if first[key] < end[key]]
+            for key, offset in ask(dict.fromkeys(open_keys, self.since_ms)).items():
+                # Before the first that is as young, none is; None: all are older.
+                first[key] = end[key] if offset is None else min(max(first[key], offset), end[key])
+        return first, end
+
+    def _touches(self, topic: str, partition: int) -> bool:
+        return (self.topics is None or topic in self.topics) and (
+            self.partitions is None or partition in self.partitions
+        )
