@@ -50,6 +50,8 @@ LATER = {
     "0077_compaction": "compaction",
     "0101_fetch_from_follower": "several nodes",
 }
+# Between a test and one of its cases, in a name.
+CASE = " > "
 # Tests that count on topics that nobody created: they run apart, against a broker that creates none by itself.
 NO_TOPICS_BY_THEMSELVES = {
     "0045_subscribe_update_topic_remove",
@@ -106,21 +108,22 @@ def build(tree: Path, headers: Path) -> None:
         must_run("librdkafka", *command, cwd=tree, timeout_s=STEP_TIMEOUT_S, environ=environ)
 
 
-def numbered(select: Sequence[str], *, apart: bool) -> dict[str, list[str]]:
-    """Test number to the names of its tests that Apache Kafka was given, too; of those that run apart, or the others.
+def chosen(select: Sequence[str], *, apart: bool) -> dict[str, list[str]]:
+    """What one process runs, to the names of its tests: those that run apart, or the others.
 
-    The runner selects by number and so runs all tests of one number in one process.
+    The runner selects by number and so runs all tests of one number in one process. A case of a test, whose name is
+    `TEST > CASE`, has a process of its own: where a test ends early, its other cases are still shown.
     """
     groups: dict[str, list[str]] = {}
     for test in SUITE.apache_kafka():
         wanted = any(word in test for word in select) or (not select and test not in LATER)
         if wanted and (test in NO_TOPICS_BY_THEMSELVES) == apart:
-            groups.setdefault(test.partition("_")[0], []).append(test)
+            groups.setdefault(test if CASE in test else test.partition("_")[0], []).append(test)
     return groups
 
 
 def run(address: str, select: Sequence[str], *, apart: bool) -> list[Outcome]:
-    """Run tests whose names hold one of `select`, or all that are not for later, one process a number."""
+    """Run tests whose names hold one of `select`, or all that are not for later."""
     tree = sources()
     began = time.monotonic()
     found: list[Outcome] = []
@@ -128,20 +131,39 @@ def run(address: str, select: Sequence[str], *, apart: bool) -> list[Outcome]:
         settings = Path(scratch) / "test.conf"
         settings.write_text(f"bootstrap.servers={address}\ntest.topic.random=true\n")
         put_topics_tool(Path(scratch))
-        for number, tests in numbered(select, apart=apart).items():
+        for name, tests in chosen(select, apart=apart).items():
+            number, case = name[:4], name.partition(CASE)[2]
             left_s = RUN_TIMEOUT_S - (time.monotonic() - began)
             if left_s < 1:
                 found += [Outcome(test, "not run", 0) for test in tests]
                 continue
+            environ = {"TESTS": number, "BROKERS": address}
+            environ |= {"SUBTESTS": f"{case}:"} if case else {}
+            environ |= {"TEST_SCENARIO": "noautocreate"} if apart else {}
             output = settings.with_name(f"{number}.txt")
-            scenario = {"TEST_SCENARIO": "noautocreate"} if apart else {}
-            limit_s = min(LONGER_S.get(number, TEST_TIMEOUT_S), left_s)
-            ended = run_number(tree, number, address, settings, limit_s, scenario)
+            ended = run_bounded(
+                ["./test-runner", "-p1", "-L"],
+                cwd=tree / "tests",
+                environ=environment(settings) | environ,
+                output=output,
+                limit_s=min(LONGER_S.get(number, TEST_TIMEOUT_S), left_s),
+            )
             text = re.sub(r"\x1b(\[[0-9;]*m|\(B)", "", output.read_text(errors="replace"))
             outcomes = list(judge(text, tests, ended))
-            tell(outcomes, f"librdkafka-{number}", text)
+            tell(outcomes, f"librdkafka-{name.replace(CASE, '-')}", text)
             found += outcomes
     return found
+
+
+def environment(settings: Path) -> dict[str, str]:
+    """The runner's, but for what it is to run."""
+    return {
+        **java_environment(),
+        "TEST_KAFKA_VERSION": KAFKA_VERSION,
+        "RDKAFKA_TEST_CONF": str(settings),
+        "KAFKA_PATH": str(settings.parent),
+        "LD_LIBRARY_PATH": "../src:../src-cpp",
+    }
 
 
 def put_topics_tool(kafka: Path) -> None:
@@ -156,40 +178,20 @@ def put_topics_tool(kafka: Path) -> None:
     script.chmod(0o755)
 
 
-def run_number(
-    tree: Path, number: str, address: str, settings: Path, limit_s: float, scenario: dict[str, str]
-) -> int | None:
-    """Run one number's tests, their output in a file beside `settings`; the exit code, None where time was over."""
-    environ = {
-        **java_environment(),
-        "TESTS": number,
-        "TEST_KAFKA_VERSION": KAFKA_VERSION,
-        "RDKAFKA_TEST_CONF": str(settings),
-        "KAFKA_PATH": str(settings.parent),
-        "BROKERS": address,
-        "LD_LIBRARY_PATH": "../src:../src-cpp",
-        **scenario,
-    }
-    return run_bounded(
-        ["./test-runner", "-p1", "-L"],
-        cwd=tree / "tests",
-        environ=environ,
-        output=settings.with_name(f"{number}.txt"),
-        limit_s=limit_s,
-    )
-
-
 def judge(text: str, tests: Sequence[str], ended: int | None) -> Iterable[Outcome]:
     """Outcomes from what the runner printed: its table where it came to that, else its complaints."""
     words = {"PASSED": "pass", "FAILED": "fail", "SKIPPED": "skip"}
     for test in tests:
-        name = re.escape(test)
+        whole, _, case = test.partition(CASE)
+        name = re.escape(whole)
         row = re.search(rf"^\|\s*{name}\s*\|\s*(\w+)\s*\|\s*([\d.]+)", text, re.MULTILINE)
         complaint = re.search(rf'### Test "{name}[ "(].*\n(.*)', text)
         late = re.search(rf"^Test {name} .*timed out.*", text, re.MULTILINE)
         skipped = re.search(rf"\[{name} +/.*SKIPPING TEST: (.*)", text)
         seconds = float(row[2]) if row else 0.0
-        if row:
+        if row and case and f"[ {case}:" not in text:
+            yield Outcome(test, "fail", seconds, "there is no such case")
+        elif row:
             why = complaint or skipped if row[1] != "PASSED" else None
             yield Outcome(test, words.get(row[1], "fail"), seconds, one_line(why[1] if why else ""))
         elif late or ended is None:

@@ -1,20 +1,34 @@
 """Kafka's own administration tools against a real broker process."""
 
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from kafka import KafkaAdminClient
+from kafka.structs import TopicPartitionReplica
 from tests.broker_process import BrokerProcess, broker_process
+from tests.compat.clients import CLIENTS
 from tests.compat.tools import java_tool, kafka_lib
+from tests.integration.waiting import wait_for
+
+from stratalog.broker.apis import APIS
 
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
 DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
+GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+GROUP_LIST = "org.apache.kafka.tools.GroupsCommand"
 LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
 QUORUM = "org.apache.kafka.tools.MetadataQuorumCommand"
 GET_OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
 FEATURES = "org.apache.kafka.tools.FeatureCommand"
+CLUSTER = "org.apache.kafka.tools.ClusterTool"
+ELECTION = "org.apache.kafka.tools.LeaderElectionCommand"
+VERSIONS = "org.apache.kafka.tools.BrokerApiVersionsCommand"
 TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 
 
@@ -30,6 +44,13 @@ def tool(broker: BrokerProcess, main_class: str, *args: str, fails: bool = False
     done = java_tool(main_class, "--bootstrap-server", broker.address, *args)
     assert (done.returncode != 0) == fails, done.stdout + done.stderr
     return done.stdout + done.stderr if fails else done.stdout
+
+
+def cluster(broker: BrokerProcess, what: str) -> str:
+    """The tool that wants to be told what before it is told where."""
+    done = java_tool(CLUSTER, what, "--bootstrap-server", broker.address)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def produce(broker: BrokerProcess, topic: str, count: int) -> None:
@@ -132,3 +153,144 @@ def test_producers_are_described(broker: BrokerProcess) -> None:
     assert header[3:5] == ["LastSequence", "LastTimestamp"]
     assert row[3] == "4"
     assert row[-1] == "None"
+
+
+@pytest.mark.big
+def test_topics_are_listed_and_deleted(broker: BrokerProcess) -> None:
+    named = ("--topic", "listed")
+    tool(broker, TOPICS, "--create", *named, "--partitions", "2", "--config", "flush.ms=1000")
+    again = tool(broker, TOPICS, "--create", *named, fails=True)
+    assert "TopicExistsException" in again
+    tool(broker, TOPICS, "--create", *named, "--if-not-exists")
+    several = ("--create", "--topic", "wide", "--replication-factor", "3")
+    assert "InvalidReplicationFactorException" in tool(broker, TOPICS, *several, fails=True)
+    placed = ("--create", "--topic", "placed", "--replica-assignment", "1,1,1")
+    tool(broker, TOPICS, *placed)
+    assert "PartitionCount: 3" in tool(broker, TOPICS, "--describe", "--topic", "placed")
+    assert {"listed", "placed"} <= set(tool(broker, TOPICS, "--list").split())
+    own = tool(broker, TOPICS, "--describe", "--topics-with-overrides", "--exclude-internal")
+    assert "Topic: listed\t" in own
+    assert "flush.ms=1000" in own
+    assert "Topic: placed\t" not in own
+    for wrong in ("--under-replicated-partitions", "--unavailable-partitions"):
+        assert tool(broker, TOPICS, "--describe", wrong).strip() == ""
+    tool(broker, TOPICS, "--delete", *named)
+    assert "listed" not in tool(broker, TOPICS, "--list").split()
+    assert "does not exist" in tool(broker, TOPICS, "--describe", *named, fails=True)
+
+
+@pytest.mark.big
+def test_all_settings_are_described(broker: BrokerProcess) -> None:
+    tool(broker, TOPICS, "--create", "--topic", "whole", "--config", "retention.ms=5000")
+    of_topic = ("--entity-type", "topics", "--entity-name", "whole", "--all")
+    rows = tool(broker, CONFIGS, "--describe", *of_topic).splitlines()[1:]
+    told = {name.strip(): rest for name, _, rest in (row.partition("=") for row in rows)}
+    own = "5000 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:retention.ms=5000}"
+    assert told["retention.ms"] == own
+    default = "1073741824 sensitive=false synonyms={DEFAULT_CONFIG:log.segment.bytes=1073741824}"
+    assert told["segment.bytes"] == default
+    of_broker = ("--entity-type", "brokers", "--entity-name", "1", "--all")
+    rows = tool(broker, CONFIGS, "--describe", *of_broker).splitlines()[1:]
+    assert f"  log.dirs={broker.data} " in "".join(row for row in rows if "log.dirs=" in row)
+
+
+@pytest.mark.big
+def test_offsets_by_partition_and_time(broker: BrokerProcess) -> None:
+    tool(broker, TOPICS, "--create", "--topic", "offsets", "--partitions", "2")
+    produce(broker, "offsets", 6)
+    assert tool(broker, GET_OFFSETS, "--topic", "offsets").split() == ["offsets:0:6", "offsets:1:0"]
+    first = ("--topic-partitions", "offsets:0", "--time")
+    for time, offset in (("-2", 0), ("-4", 0), ("0", 0)):
+        assert tool(broker, GET_OFFSETS, *first, time).strip() == f"offsets:0:{offset}"
+    # Six records of one millisecond or of six: the greatest timestamp is one of theirs.
+    name, _, newest = tool(broker, GET_OFFSETS, *first, "-3").strip().rpartition(":")
+    assert name == "offsets:0"
+    assert 0 <= int(newest) < 6
+    told = tool(broker, GET_OFFSETS, "--exclude-internal-topics").split()
+    assert {"offsets:0:6", "offsets:1:0"} <= set(told)
+    assert not [line for line in told if line.startswith("__")]
+
+
+def test_versions_and_the_cluster_are_told(broker: BrokerProcess) -> None:
+    """Every API that is served is one that the tool can use, in the newest version that it and we know."""
+    told = tool(broker, VERSIONS)
+    assert f"{broker.address} (id: 1 rack: null isFenced: false)" in told
+    served = dict(re.findall(r"(\w+)\(\d+\): (?:\d+ to )?(\d+) \[usable: \2\]", told))
+    newest = {api.name: api.advertised[1] for api in APIS.values()}
+    assert {name: int(version) for name, version in served.items()} == newest
+    rows = [line.split() for line in cluster(broker, "list-endpoints").splitlines()]
+    port = broker.address.rpartition(":")[2]
+    assert rows[1] == ["1", "127.0.0.1", port, "null", "unfenced", "broker"]
+
+
+@pytest.mark.big
+def test_cluster_id_and_what_one_node_has_no_use_for(broker: BrokerProcess) -> None:
+    cluster_id = cluster(broker, "cluster-id").removeprefix("Cluster ID: ").strip()
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    assert admin.describe_cluster().result(30).cluster_id == cluster_id
+    every = ("--election-type", "preferred", "--all-topic-partitions")
+    refused = tool(broker, ELECTION, *every, fails=True)
+    assert "UnsupportedVersionException" in refused
+
+
+@pytest.mark.big
+def test_groups_are_described_and_a_reset_is_only_shown(broker: BrokerProcess) -> None:
+    create_and_fill(broker, "grouped")
+    CLIENTS["confluent-kafka"].consume(broker.address, "grouped", "described", 60)
+
+    def rows(*args: str) -> list[list[str]]:
+        said = tool(broker, GROUPS, "--group", "described", *args)
+        return [line.split() for line in said.splitlines() if line.startswith("described")]
+
+    dash = "-"
+    lag = ["described", "grouped", "0", "60", "100", "40", dash, dash, dash]
+    assert rows("--describe", "--offsets") == [lag]
+    (state,) = rows("--describe", "--state")
+    assert (state[1], state[-2:]) == (broker.address, ["Empty", "0"])
+    assert rows("--describe", "--members") == []
+    reset = ("--reset-offsets", "--topic", "grouped:0", "--dry-run")
+    for how, to in (
+        (("--shift-by", "-10"), 50),
+        (("--to-latest",), 100),
+        (("--to-offset", "500"), 100),
+        (("--by-duration", "PT1H"), 0),
+        (("--to-datetime", "2100-01-01T00:00:00.000"), 100),
+        (("--to-current",), 60),
+    ):
+        assert rows(*reset, *how) == [["described", "grouped", "0", str(to)]]
+    assert rows("--describe", "--offsets") == [lag], "nothing was reset"
+    listed = [line.split() for line in tool(broker, GROUP_LIST, "--list").splitlines()]
+    assert ["described", "Classic", "consumer"] in listed
+
+
+def test_a_partition_is_moved_between_directories(tmp_path: Path) -> None:
+    """The tool sees where each partition is; kafka-python asks for the move, which the tool's only one cannot."""
+    kafka_lib()
+    directories = [tmp_path / "first", tmp_path / "second"]
+    with broker_process(tmp_path, log__dirs=",".join(map(str, directories))) as broker:
+        create_and_fill(broker, "moved")
+
+        def where() -> dict[str, list[dict[str, object]]]:
+            lines = tool(broker, LOG_DIRS, "--describe", "--topic-list", "moved").splitlines()
+            (told,) = (json.loads(line) for line in lines if line.startswith("{"))
+            return {place["logDir"]: place["partitions"] for place in told["brokers"][0]["logDirs"]}
+
+        before = where()
+        (source,) = [place for place, there in before.items() if there]
+        (target,) = [place for place, there in before.items() if not there]
+        admin = KafkaAdminClient(bootstrap_servers=broker.address)
+        admin.alter_replica_log_dirs({TopicPartitionReplica("moved", 0, 1): target})
+        admin.close()
+        wait_for(lambda: not where()[source], "the source without the partition")
+        assert where()[target] == before[source]
+        found = tool(broker, GET_OFFSETS, "--topic", "moved")
+        assert found.strip() == "moved:0:100"
+        assert (Path(target) / "moved-0").is_dir()
+        assert not (Path(source) / "moved-0").exists()
+
+
+def create_and_fill(broker: BrokerProcess, topic: str) -> None:
+    """One partition with a hundred records."""
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+    produce(broker, topic, 100)
