@@ -70,6 +70,10 @@ class LocalDisk:
 
     @staticmethod
     def _write(file: _File, position: int, buffers: Sequence[Buffer]) -> None:
+        if len(buffers) == 1:  # whole at once, but for signals and drives about to be full
+            written = os.pwrite(file.fd, buffers[0], position)
+            if written == len(buffers[0]):
+                return
         vectors = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
         while vectors:
             written = os.pwritev(file.fd, vectors[:_VECTORS_MAX], position)

@@ -9,8 +9,8 @@ from it.
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from inspect import iscoroutine
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stratalog.broker.connection import Answer, Later
 from stratalog.errors import ErrorCode, Rejected
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from stratalog.broker.broker import Broker
 
 API_VERSIONS = 18
+_TO_COME: Final = (asyncio.Future, CoroutineType)
 
 
 class Call(NamedTuple):
@@ -76,7 +77,7 @@ class Dispatcher:
         self._figures = broker.figures.requests
         self._elapsed_ns = broker.clock.elapsed_ns
 
-    def serve(self, peer: str, frame: memoryview) -> Answer | Later:
+    def serve(self, host: str, frame: memoryview) -> Answer | Later:
         """Answer one frame. Raises `Rejected` where the connection must be closed."""
         began_ns = self._elapsed_ns()
         try:
@@ -91,12 +92,12 @@ class Dispatcher:
             self._listener,
             request.version,
             request.client_id or "",
-            peer.rpartition(":")[0],
+            host,
             request.body,
             response(request.api_key, request.version),
         )
         result = self._apis[request.api_key].handle(call)
-        if isinstance(result, asyncio.Future) or iscoroutine(result):
+        if isinstance(result, _TO_COME):
             return Later(result, lambda body: self._answer(request, body, began_ns))
         return self._answer(request, result, began_ns)
 

@@ -50,7 +50,7 @@ class Later:
 
 
 Serve = Callable[[str, memoryview], Answer | Later]
-"""Peer and frame to answer."""
+"""Client's address and frame to answer."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -127,11 +127,12 @@ class Connection(asyncio.BufferedProtocol):
         return self._reader.get_buffer(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
+        reader = self._reader
         self.active_s = now = self._loop.time()
-        if not self._reader.bytes_held:
+        if not reader.bytes_held:
             self.receiving_since_s = now
         try:
-            frames = self._reader.buffer_updated(nbytes)
+            frames = reader.buffer_updated(nbytes)
         except Rejected as error:
             self.refuse(error.message)
             return
@@ -206,18 +207,18 @@ class Connection(asyncio.BufferedProtocol):
 
     def _advance(self) -> None:
         """Start what may start, then read on or stop reading."""
+        frames, answers = self._frames, self._answers
         while (
-            self._frames
+            frames
             and self._serial is None
             and self._writable
-            and len(self._answers) < _IN_FLIGHT_MAX
-            and (not self._answers or _is_produce(self._frames[0]))
+            and (not answers or (len(answers) < _IN_FLIGHT_MAX and _is_produce(frames[0])))
         ):
-            frame = self._frames.popleft()
+            frame = frames.popleft()
             self._waiting_bytes -= len(frame)
             self._start(frame)
         transport = self._transport
-        if transport is None or transport.is_closing():
+        if transport is None:
             return
         if self._finishing:
             if self.is_idle:
@@ -234,24 +235,25 @@ class Connection(asyncio.BufferedProtocol):
         wanted = (
             self._writable
             and self._waiting_bytes < _WAITING_BYTES_MAX
-            and len(self._frames) < _WAITING_FRAMES_MAX
+            and len(frames) < _WAITING_FRAMES_MAX
             and (memory.requests < memory.requests_max or memory.may_read(self, held))
         )
-        if wanted != self._reading:
+        if wanted != self._reading and not transport.is_closing():
             self._reading = wanted
             (transport.resume_reading if wanted else transport.pause_reading)()
 
     def _start(self, frame: memoryview) -> None:
         try:
-            result = self._serve(self.peer, frame)
+            result = self._serve(self.host, frame)
         except BaseException as error:  # noqa: BLE001 - carried to the log; the connection ends
             self._fail(error)
             return
         if not isinstance(result, Later):
-            result = Later(_done(self._loop, result), _as_it_is) if self._answers else result
-        if not isinstance(result, Later):
-            self._write(result)
-        elif isinstance(result.work, asyncio.Future) and not isinstance(result.work, Awaited):
+            if not self._answers:
+                self._write(result)
+                return
+            result = Later(_done(self._loop, result), _as_it_is)
+        if isinstance(result.work, asyncio.Future) and not isinstance(result.work, Awaited):
             self._bytes_started += len(frame)
             self._answers.append((result.work, result.encode, len(frame)))
             result.work.add_done_callback(self._flush)

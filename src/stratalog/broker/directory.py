@@ -179,13 +179,14 @@ class LogDirectory:
         `at_once` allows that `done` is called before this returns. On a failed directory it gets
         Rejected(KAFKA_STORAGE_ERROR), as soon as it is known; raises the same where it is known already.
         """
-        self.check()
+        if self.failure is not None:
+            raise self._refusal(self.failure)
         size = 0
         for effect in effects:
             if type(effect) is Append:
-                for buffer in effect.buffers:
+                for buffer in effect[2]:
                     size += len(buffer)
-        if at_once and not self._busy and size <= _INLINE_BYTES_MAX and self._append_now(effects):
+        if at_once and size <= _INLINE_BYTES_MAX and not self._busy and self._append_now(effects):
             self._tell(done, None)
         else:
             self._queue(_Job(effects, None, size, done))
@@ -197,8 +198,9 @@ class LogDirectory:
         effect = effects[0]
         if len(effects) > 1 or type(effect) is not Append:
             return False
+        assert self._disk is not None, "it has not failed"
         try:
-            return self.disk.try_append(*effect)
+            return self._disk.try_append(*effect)
         except OSError as error:
             self._broken = error  # found by what is queued next, like a failure on the thread
             return False

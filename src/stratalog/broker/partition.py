@@ -45,15 +45,6 @@ class PartitionIdentity:
         return f"{self.topic}-{self.index}"
 
 
-@dataclass(slots=True)
-class _Append:
-    """An append between decision and answer."""
-
-    appended: Appended
-    rolled: bool
-    then: Done
-
-
 class HostedPartition:
     """A partition this broker holds a replica of."""
 
@@ -84,8 +75,10 @@ class HostedPartition:
         self.watching: dict[FetchWait, None] = {}
         self.wakes = 0
         """How often waiting fetches were told to look again: one that was not waiting yet compares."""
-        self._decided: deque[_Append] = deque()
-        self._uncommitted: deque[_Append] = deque()
+        self._decided: deque[tuple[Appended, bool, Done]] = deque()
+        """Appends that are not performed; whether they began a segment, and who waits."""
+        self._uncommitted: deque[tuple[int, Done]] = deque()
+        """Last offsets of those that not every in-sync replica has, and who waits."""
         self._held: list[tuple[Sequence[Effect], Done]] | None = None
         self._held_recovery_point = 0
         self._on_rolled = on_rolled
@@ -119,7 +112,8 @@ class HostedPartition:
         before it returns where `origin` is "client", else never. `flush` makes the batches durable first. Raises
         `Rejected` (producer rules, timestamps, failed directory, deleted topic): then nothing was done.
         """
-        self.check_hosted()
+        if self.deleted or self.directory.failure is not None:
+            self.check_hosted()
         if not self.replica.leads:
             raise Rejected(
                 ErrorCode.not_leader_or_follower, f"{self.identity} has no leader here yet"
@@ -138,7 +132,7 @@ class HostedPartition:
         if flush:
             effects = (*effects, *log.flush())
         self.figures.bytes_in += appended.size
-        self._decided.append(_Append(appended, len(log.segments) != segments, then))
+        self._decided.append((appended, len(log.segments) != segments, then))
         self._perform(effects, self._performed, at_once=origin == "client")
         if log.config.flush_ms != LONG_MAX and not self._flush_is_set:
             self._flush_is_set = True
@@ -171,29 +165,30 @@ class HostedPartition:
 
     def _performed(self, error: Failure) -> None:
         """The directory has performed the oldest decided append, or never will."""
-        append = self._decided.popleft()
+        appended, rolled, then = self._decided.popleft()
         if error is not None:
-            append.then(error)
+            then(error)
             return
-        log, appended = self.log, append.appended
+        log = self.log
         try:
             if not appended.duplicate:
                 log.performed(appended)
             self.replica.on_append(log.log_end_offset)
         except BaseException as bug:  # told to who waits, and raised on to the directory
-            append.then(bug)
+            then(bug)
             raise
-        self._uncommitted.append(append)
+        self._uncommitted.append((appended.last_offset, then))
         self._commit(appended.size)
-        if append.rolled:
+        if rolled:
             self._on_rolled(self)
 
     def _commit(self, size: int) -> None:
         """The high watermark may have moved: answer what it passed, wake who waits to read."""
         high_watermark = self.replica.high_watermark
         waiting = self._uncommitted
-        while waiting and waiting[0].appended.last_offset < high_watermark:
-            waiting.popleft().then(None)
+        while waiting and waiting[0][0] < high_watermark:
+            _, then = waiting.popleft()
+            then(None)
         for watcher in self.watching:
             watcher.grown(size)
 

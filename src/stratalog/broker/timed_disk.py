@@ -34,7 +34,7 @@ class TimedDisk:
         self._try_append = disk.try_append
         self._quick_from_ns = 0  # when the drive will have been quick for long enough
         self._is_only = is_only
-        self._appends = self.durations[WRITE]
+        self._count_append = self.durations[WRITE].observe
         self._elapsed_ns = elapsed_ns
 
     def __getattr__(self, name: str) -> Any:
@@ -57,7 +57,7 @@ class TimedDisk:
     def _appended(self, path: str, began_ns: int) -> None:
         ended_ns = self._elapsed_ns()
         took_ns = ended_ns - began_ns
-        self._appends.observe(took_ns)
+        self._count_append(took_ns)
         if took_ns > _QUICK_NS:
             self._quick_from_ns = ended_ns + _WAITING_SHARE * took_ns
             if took_ns > self._slowest[0]:

@@ -70,19 +70,22 @@ def is_full(
     """
     if segment.size + size > config.segment_bytes:
         return True
-    assert segment.index is not None
-    assert segment.time_index is not None, "the active segment is indexed in memory"
+    index, time_index = segment.index, segment.time_index
+    assert index is not None
+    assert time_index is not None, "the active segment is indexed in memory"
     # Every batch may bring one entry to each, and closing the segment one more to the time index.
     room = config.segment_index_bytes
     more = len(headers)
-    if (len(segment.index) + more) * 8 > room or (len(segment.time_index) + more + 1) * 12 > room:
+    if (len(index.offsets) + more) * 8 > room or (len(time_index.offsets) + more + 1) * 12 > room:
         return True
     if last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
         return True
-    timestamp = max(header[8] for header in headers)
+    timestamp = headers[0][8] if more == 1 else max(header[8] for header in headers)
     first = segment.first_timestamp
     waited = timestamp - first if first >= 0 else now_ms - segment.created_ms
-    return waited > config.segment_ms - _jitter_ms(segment, config)
+    # The exact jitter takes a hash: it is asked for where it may matter.
+    least = config.segment_ms - config.segment_jitter_ms
+    return waited > least and waited > config.segment_ms - _jitter_ms(segment, config)
 
 
 def _jitter_ms(segment: Segment, config: LogConfig) -> int:

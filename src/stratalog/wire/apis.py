@@ -123,7 +123,9 @@ APIS: Final = {row[0]: Api(*row) for row in _TABLE}
 """By key."""
 
 
+_FLEXIBLE_FROM: Final = {api.key: api.flexible_from for api in APIS.values()}
+
+
 def is_flexible(api_key: int, version: int) -> bool:
     """Whether this version is flexible; False for a key that does not exist."""
-    api = APIS.get(api_key)
-    return api is not None and version >= api.flexible_from
+    return version >= _FLEXIBLE_FROM.get(api_key, _NEVER)

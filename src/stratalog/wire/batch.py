@@ -113,7 +113,7 @@ def parse_header(buf: Buffer, position: int = 0) -> BatchHeader:
         raise Corrupt(f"a batch of {size} bytes at {position}")
     if fields[3] != 2:
         raise Corrupt(f"a batch of magic {fields[3]} at {position}")
-    return BatchHeader(fields[0], size, *fields[2:])
+    return BatchHeader._make((fields[0], size, *fields[2:]))
 
 
 def scan(
@@ -156,11 +156,11 @@ def check_produced(view: memoryview, *, max_batch_bytes: int) -> list[BatchHeade
         raise Rejected(ErrorCode.invalid_record, "a produce request without a record batch")
     while position < end:
         header = _produced_header(view, position, end, max_batch_bytes)
-        if crc32c(view[position + CRC_START : position + header.size]) != header.crc:
+        start, position = position, position + header[1]
+        if crc32c(view[start + CRC_START : position]) != header[4]:
             raise Rejected(ErrorCode.corrupt_message, "the batch's CRC does not hold")
         _check_fields(header)
         headers.append(header)
-        position += header.size
     return headers
 
 
@@ -168,7 +168,7 @@ def _produced_header(
     view: memoryview, position: int, end: int, max_batch_bytes: int
 ) -> BatchHeader:
     left = end - position
-    if left > _MAGIC_AT and view[position + _MAGIC_AT] in (0, 1):
+    if left > _MAGIC_AT and view[position + _MAGIC_AT] < 2:
         raise Rejected(ErrorCode.invalid_record, "message formats 0 and 1 are not served")
     if left < HEADER_SIZE:
         raise Rejected(ErrorCode.invalid_record, f"{left} bytes are not a whole record batch")
@@ -176,44 +176,39 @@ def _produced_header(
         header = parse_header(view, position)
     except Corrupt as error:
         raise Rejected(ErrorCode.corrupt_message, str(error)) from error
-    if header.size > left:
+    size = header[1]
+    if size > left:
         # What is not there whole is no batch to Kafka, which looks for exactly one.
-        raise Rejected(
-            ErrorCode.invalid_record, f"a batch of {header.size} bytes in a field with {left}"
-        )
-    if header.size > max_batch_bytes:
+        raise Rejected(ErrorCode.invalid_record, f"a batch of {size} bytes in a field with {left}")
+    if size > max_batch_bytes:
         raise Rejected(
             ErrorCode.message_too_large,
-            f"a batch of {header.size} bytes where {max_batch_bytes} are allowed",
+            f"a batch of {size} bytes where {max_batch_bytes} are allowed",
         )
     return header
 
 
 def _check_fields(header: BatchHeader) -> None:
-    count = header.record_count
-    if count < 1 or header.last_offset_delta != count - 1:
+    # Fields by unpacking and flags by masks: names and properties would cost more than all the comparisons.
+    _, size, _, _, _, attributes, delta, first, largest, producer, epoch, sequence, count = header
+    codec = attributes & CODEC_MASK
+    if count < 1 or delta != count - 1:
         raise Rejected(
-            ErrorCode.invalid_record,
-            f"{count} records with a last offset delta of {header.last_offset_delta}",
+            ErrorCode.invalid_record, f"{count} records with a last offset delta of {delta}"
         )
-    payload = header.size - HEADER_SIZE
-    if payload < (1 if header.codec else count * _RECORD_BYTES_MIN):
+    payload = size - HEADER_SIZE
+    if payload < (1 if codec else count * _RECORD_BYTES_MIN):
         raise Rejected(ErrorCode.invalid_record, f"{count} records in {payload} bytes")
-    if header.is_control:
+    if attributes & CONTROL:
         raise Rejected(ErrorCode.invalid_record, "clients do not write control batches")
-    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
-        raise Rejected(
-            ErrorCode.invalid_record, f"producer {header.producer_id} without epoch and sequence"
-        )
-    if header.codec > 4:
-        raise Rejected(ErrorCode.unsupported_compression_type, f"codec {header.codec}")
-    if header.is_log_append_time:
+    if producer >= 0 and (sequence < 0 or epoch < 0):
+        raise Rejected(ErrorCode.invalid_record, f"producer {producer} without epoch and sequence")
+    if codec > 4:
+        raise Rejected(ErrorCode.unsupported_compression_type, f"codec {codec}")
+    if attributes & LOG_APPEND_TIME:
         raise Rejected(ErrorCode.invalid_timestamp, "only a broker writes log append time")
-    if header.base_timestamp < NO_TIMESTAMP or header.max_timestamp < NO_TIMESTAMP:
-        raise Rejected(
-            ErrorCode.invalid_timestamp,
-            f"timestamps {header.base_timestamp} to {header.max_timestamp}",
-        )
+    if first < NO_TIMESTAMP or largest < NO_TIMESTAMP:
+        raise Rejected(ErrorCode.invalid_timestamp, f"timestamps {first} to {largest}")
 
 
 def assign(

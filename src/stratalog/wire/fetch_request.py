@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from stratalog.errors import Corrupt, ErrorCode, Rejected
+from stratalog.wire.ids import topic_id_of
 from stratalog.wire.primitives import ENDED, I32, read_array_length, read_string, skip_tags
 
 __all__ = ["FetchRequest", "PartitionKey", "RequestedPartition", "decode"]
@@ -123,7 +124,7 @@ def _topic(view: memoryview, position: int, version: int) -> tuple[UUID | str, i
         end = position + 16
         if end > len(view):
             raise Corrupt("a topic id runs past the end")
-        return UUID(bytes=bytes(view[position:end])), end
+        return topic_id_of(bytes(view[position:end])), end
     name, position = read_string(view, position, version >= _FLEXIBLE)
     if name is None:
         raise Corrupt("a topic without a name")

@@ -78,6 +78,11 @@ def parse_header(frame: memoryview) -> tuple[RequestHeader, int]:
 
     Of a key or version that does not exist the position is only as good as the guess that its header has no tags.
     """
+    key, version, correlation_id, client_id, position = _parse_header(frame)
+    return RequestHeader(key, version, correlation_id, client_id), position
+
+
+def _parse_header(frame: memoryview) -> tuple[int, int, int, str | None, int]:
     try:
         api_key, version, correlation_id, length = _HEADER.unpack_from(frame)
         position = _HEADER.size
@@ -94,7 +99,7 @@ def parse_header(frame: memoryview) -> tuple[RequestHeader, int]:
             position = skip_tags(frame, position)
     except (*ENDED, UnicodeDecodeError) as error:
         raise Rejected(ErrorCode.invalid_request, f"not a request header: {error}") from error
-    return RequestHeader(api_key, version, correlation_id, client_id), position
+    return api_key, version, correlation_id, client_id, position
 
 
 def decode_request(frame: memoryview, served: Mapping[int, tuple[int, int]]) -> Request:
@@ -102,11 +107,10 @@ def decode_request(frame: memoryview, served: Mapping[int, tuple[int, int]]) -> 
 
     Raises UnsupportedVersion (a Rejected with the header), or Rejected(INVALID_REQUEST) for anything unparsable.
     """
-    header, position = parse_header(frame)
-    key, version = header.api_key, header.version
+    key, version, correlation_id, client_id, position = _parse_header(frame)
     span = served.get(key)
     if span is None or not span[0] <= version <= span[1]:
-        raise UnsupportedVersion(header)
+        raise UnsupportedVersion(RequestHeader(key, version, correlation_id, client_id))
     if key == PRODUCE:
         body: Any = produce.decode(frame[position:], version)
     elif key == FETCH:
@@ -116,7 +120,7 @@ def decode_request(frame: memoryview, served: Mapping[int, tuple[int, int]]) -> 
             body = decode(body_class(key, version, "request"), bytes(frame[position:]))
         except Corrupt as error:
             raise Rejected(ErrorCode.invalid_request, str(error)) from error
-    return Request(key, version, header.correlation_id, header.client_id, body)
+    return Request(key, version, correlation_id, client_id, body)
 
 
 def encode_response(api_key: int, version: int, correlation_id: int, body: Any) -> list[Buffer]:

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.ports import Buffer
-from stratalog.wire.ids import ZERO_ID
+from stratalog.wire.ids import ZERO_ID, topic_id_of
 from stratalog.wire.primitives import (
     ENDED,
     I32,
@@ -132,7 +132,7 @@ def _topic(
     if topic_ids:
         if position + 16 > len(view):
             raise Corrupt("a topic id runs past the end")
-        topic_id = UUID(bytes=bytes(view[position : position + 16]))
+        topic_id = topic_id_of(bytes(view[position : position + 16]))
         position += 16
     else:
         found, position = read_string(view, position, flexible)

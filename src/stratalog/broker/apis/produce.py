@@ -17,7 +17,7 @@ from stratalog.broker.directory import Failure
 from stratalog.broker.partition import HostedPartition
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.log.partition_log import Appended
-from stratalog.wire.batch import BatchHeader, check_produced
+from stratalog.wire.batch import TRANSACTIONAL, BatchHeader, check_produced
 from stratalog.wire.compression import ZSTD
 from stratalog.wire.produce import (
     ProducedPartition,
@@ -183,14 +183,14 @@ def _append(
     hosted = _hosted(call, topic, partition.index)
     if hosted.identity.topic in broker.internal_topics:
         raise Rejected(ErrorCode.invalid_topic_exception, f"{hosted.identity.topic} is internal")
-    records = partition.records
+    records, log = partition.records, hosted.log
     if records is None:
         raise Rejected(ErrorCode.invalid_record, "a produce request without a record batch")
-    headers = check_produced(records, max_batch_bytes=hosted.log.config.max_message_bytes)
+    headers = check_produced(records, max_batch_bytes=log.config.max_message_bytes)
     _check_batch(headers, call.version)
     if acks == -1:
         broker.check_in_sync_replicas(hosted)
-    part.log_start_offset = hosted.log.log_start_offset
+    part.log_start_offset = log.log_start_offset
     recompression = broker.recompression
     if not recompression.is_wanted(hosted, headers[0]):
         part.appended = hosted.append(records, headers, now_ms, part)
@@ -217,7 +217,7 @@ def _check_batch(headers: list[BatchHeader], version: int) -> None:
         raise Rejected(
             ErrorCode.invalid_record, f"{len(headers)} record batches where exactly one is allowed"
         )
-    if header.is_transactional:
+    if header.attributes & TRANSACTIONAL:
         # Nobody could end it, and what is behind an open one is never committed, tiered or read.
         raise Rejected(ErrorCode.invalid_txn_state, "there are no transactions here yet")
     if version < _ZSTD_FROM and header.codec == ZSTD:
