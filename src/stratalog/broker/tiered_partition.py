@@ -15,6 +15,7 @@ from typing import Final
 
 import structlog
 
+from stratalog.broker.copy_pace import CopyPace
 from stratalog.broker.partition import HostedPartition
 from stratalog.broker.survey import TIER_MANIFEST
 from stratalog.config import BrokerConfig
@@ -38,7 +39,8 @@ _SNAPSHOT_BYTES_MAX: Final = 64 << 20
 class Bucket:
     """What the partitions of one broker share: the bucket, and the threads that work on it.
 
-    `copier` gives the threads that copy from a partition's directory, `expirer` those that remove.
+    `copier` gives the threads that copy from a partition's directory, `expirer` those that remove; `pace` says when
+    the next copy may begin.
     """
 
     config: BrokerConfig
@@ -48,6 +50,7 @@ class Bucket:
     image: Callable[[], Image]
     copier: Callable[[HostedPartition], Worker]
     expirer: Worker
+    pace: CopyPace
 
     def backoff(self) -> Backoff:
         """How long to wait when the bucket fails, for one who asks it."""
@@ -158,7 +161,9 @@ class TieredPartition:
             and not self.tier.is_leaving
             and (segments := hosted.log.closed_segments(min(hosted.last_stable_offset, synced)))
         ):
-            await self._archive(segments[:_SEGMENTS_PER_COMMIT])
+            together = segments[: 1 if self._bucket.pace.is_limited else _SEGMENTS_PER_COMMIT]
+            await self._bucket.pace.turn(sum(one.size for one in together))
+            await self._archive(together)
             synced = await self._keep_local()
         await self._expire()
 

@@ -17,21 +17,21 @@ from typing import Any, Final
 import structlog
 
 from stratalog.broker.cluster_metadata import ClusterMetadata
+from stratalog.broker.copy_pace import CopyPace
 from stratalog.broker.hosting import Hosting
 from stratalog.broker.partition import HostedPartition
+from stratalog.broker.remote_reads import RemoteReads
 from stratalog.broker.tiered_partition import Bucket, TieredPartition
 from stratalog.config import BrokerConfig
 from stratalog.errors import Corrupt, ErrorCode, Rejected, Unavailable, UserError
 from stratalog.log.partition_log import Slices
 from stratalog.ports import ObjectStore, Outside, Worker
-from stratalog.tier.fetcher import Fetcher
 from stratalog.tier.identity import (
     claim_bucket,
     delete_topic,
     list_deleted,
     remove_deleted_topics,
 )
-from stratalog.tier.manifest import RemoteSegment
 from stratalog.tier.partition_tier import PartitionTier
 from stratalog.wire.batch import scan
 
@@ -71,18 +71,17 @@ class Tiering:
         self._marks_left = True
         self._forgetting = asyncio.Lock()
         self._log = structlog.get_logger()
-        self._reader = outside.workers.start("tier-read", config.int("remote.log.reader.threads"))
         self._expirer = outside.workers.start(
             "tier-expire", config.int("remote.log.manager.expiration.thread.pool.size")
         )
         self._store: ObjectStore
         self._bucket: Bucket
-        self._fetcher: Fetcher
+        self._reads: RemoteReads
 
     async def open(self) -> None:
         """Open the bucket and claim it. Raises UserError where it is another cluster's or its URL is not understood."""
-        self._store = await self._reader.submit(lambda: self._outside.object_store(self._url))
-        self._fetcher = Fetcher(self._store, self._config.int("tier.cache.bytes"))
+        self._store = await self._expirer.submit(lambda: self._outside.object_store(self._url))
+        self._reads = RemoteReads(self._config, self._outside, self._store)
         self._bucket = Bucket(
             self._config,
             self._outside,
@@ -91,6 +90,7 @@ class Tiering:
             lambda: self._metadata.image,
             self._copier,
             self._expirer,
+            CopyPace(self._config, self._outside.clock),
         )
         try:
             await self._claim()
@@ -116,7 +116,7 @@ class Tiering:
         self._closed = True
         closing = [
             asyncio.get_running_loop().create_task(worker.close())
-            for worker in (*self._copiers.values(), self._reader, self._expirer)
+            for worker in (*self._copiers.values(), *self._reads.workers, self._expirer)
         ]
         _done, late = await asyncio.wait(closing, timeout=_CLOSE_S)
         for task in late:
@@ -143,16 +143,19 @@ class Tiering:
         *,
         minimum_one_batch: bool = True,
     ) -> Slices:
-        """Batches from the bucket. Raises Rejected: OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE, and those to come again."""
-        segment = (await self._tier(hosted)).entry_for(offset)
+        """Batches from the bucket; none where they take too long to come (`remote_reads.py`).
+
+        Raises Rejected: OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE, and those to come again.
+        """
+        tier = await self._tier(hosted)
+        segment = tier.entry_for(offset)
         if segment is None:
             raise Rejected(
                 ErrorCode.offset_out_of_range, f"{hosted.identity}: {offset} is not in the bucket"
             )
-        read = partial(
-            self._fetcher.read, segment, offset, max_bytes, minimum_one=minimum_one_batch
+        data = await self._reads.batches(
+            hosted, segment, offset, max_bytes, minimum_one=minimum_one_batch
         )
-        data = await self._reading(hosted, read, segment)
         first = next_offset = offset
         cut = 0
         hosted.figures.remote_reads += 1
@@ -161,6 +164,8 @@ class Tiering:
             if header.base_offset >= end_offset:
                 break
             cut, next_offset = position + header.size, header.next_offset
+        if cut:
+            self._reads.progress(hosted, tier, offset, next_offset, cut)
         return Slices([data[:cut]] if cut else [], first, next_offset)
 
     async def offset_for_timestamp(
@@ -176,10 +181,9 @@ class Tiering:
             segment = tier.entry_for_timestamp(timestamp, start)
             if segment is None:
                 return None
-            search = partial(self._fetcher.offset_for_timestamp, segment, timestamp, start)
-            result = await self._reading(hosted, search, segment)
-            if result is not None:
-                return result.offset, result.timestamp
+            found = await self._reads.search(hosted, segment, timestamp, start)
+            if found is not None:
+                return found
             start = segment.entry.last_offset + 1  # its latest record lay below the start asked for
 
     async def max_timestamp(self, hosted: HostedPartition) -> tuple[int, int] | None:
@@ -187,28 +191,7 @@ class Tiering:
         segment = (await self._tier(hosted)).entry_for_max_timestamp()
         if segment is None:
             return None
-        latest = segment.entry.max_timestamp
-        search = partial(self._fetcher.offset_for_timestamp, segment, latest)
-        result = await self._reading(hosted, search, segment)
-        return None if result is None else (result.offset, result.timestamp)
-
-    async def _reading(
-        self, hosted: HostedPartition, call: Callable[[], Any], segment: RemoteSegment
-    ) -> Any:
-        try:
-            return await self._reader.submit(call)
-        except Unavailable as error:
-            hosted.figures.remote_errors += 1
-            raise Rejected(ErrorCode.kafka_storage_error, str(error)) from error
-        except Corrupt as error:
-            hosted.figures.remote_errors += 1
-            self._log.error(
-                "tiered segment unreadable",
-                partition=str(hosted.identity),
-                object=segment.path,
-                reason=str(error),
-            )
-            raise Rejected(ErrorCode.corrupt_message, str(error)) from error
+        return await self._reads.search(hosted, segment, segment.entry.max_timestamp)
 
     def known(self, hosted: HostedPartition) -> PartitionTier | None:
         """Where the partition's offsets are in the bucket; None while that is not known."""
@@ -267,6 +250,7 @@ class Tiering:
             self._spawn(partition.run())
 
     def _deleted(self, hosted: HostedPartition) -> None:
+        self._reads.forget(hosted)
         partition = self._partitions.pop(hosted, None)
         if partition is not None:
             self._removed.add(hosted.identity.topic_id)

@@ -17,9 +17,9 @@ from stratalog.config.listeners import (
     check_directories,
     check_listeners,
     check_protocols,
-    check_url,
 )
 from stratalog.config.log_settings import LOG_SETTINGS
+from stratalog.config.tier_settings import TIER
 from stratalog.config.topic_settings import TOPIC_SETTINGS
 
 KIB = 1024
@@ -284,108 +284,6 @@ METADATA = (
         Between(1),
     ),
 )
-
-TIER = (
-    Setting(
-        "tier.url",
-        Kind.STRING,
-        "",
-        "The bucket, or a prefix of one, that closed segments go to; empty: no tier. A directory "
-        "(`file:///data/bucket`) is a bucket too. Endpoint, region and more are part of the URL "
-        "([stores.md](stores.md)).",
-        Shaped(
-            check_url, "file:///…, s3://bucket/prefix, gs://…, az://…, memory://name or nothing"
-        ),
-        ours=True,
-    ),
-    Setting(
-        "tier.enable",
-        Kind.BOOLEAN,
-        False,
-        "Whether topics made from now on are tiered (`remote.storage.enable`) unless they say otherwise or are "
-        "compacted.",
-        ours=True,
-    ),
-    Setting(
-        "tier.max.lag.ms",
-        Kind.LONG,
-        10 * MINUTE_MS,
-        "Default of the topics' `tier.max.lag.ms`.",
-        Between(-1),
-        ours=True,
-    ),
-    Setting(
-        "tier.cache.bytes",
-        Kind.LONG,
-        32 * MIB,
-        "Memory for pieces of segments read back from the bucket.",
-        Between(0),
-        ours=True,
-    ),
-    Setting(
-        "remote.delete.grace.ms",
-        Kind.LONG,
-        5 * MINUTE_MS,
-        "How long an object stays in the bucket after the manifest has dropped it, for readers "
-        "that hold an older manifest.",
-        Between(0),
-        ours=True,
-    ),
-    Setting(
-        "remote.log.manager.task.interval.ms",
-        Kind.LONG,
-        30 * SECOND_MS,
-        "How often each partition looks for segments to copy or to expire.",
-        Between(1),
-    ),
-    Setting(
-        "remote.log.manager.task.retry.backoff.ms",
-        Kind.LONG,
-        500,
-        "How long a partition waits after the bucket has failed it for the first time; twice as long after each "
-        "further failure. What closes meanwhile waits too.",
-        Between(1),
-    ),
-    Setting(
-        "remote.log.manager.task.retry.backoff.max.ms",
-        Kind.LONG,
-        30 * SECOND_MS,
-        "The longest wait after a failure of the bucket.",
-        Between(1),
-    ),
-    Setting(
-        "remote.log.manager.task.retry.jitter",
-        Kind.DOUBLE,
-        0.2,
-        "By which part such a wait is made longer or shorter by chance, so that partitions do not come back together.",
-        Between(0, 0.5),
-    ),
-    Setting(
-        "remote.log.manager.copier.thread.pool.size",
-        Kind.INT,
-        2,
-        "Segments copied to the bucket at a time. Each copy streams, and a core is soon full.",
-        Between(1),
-        kafka_default="10",
-    ),
-    Setting(
-        "remote.log.manager.expiration.thread.pool.size",
-        Kind.INT,
-        2,
-        "Partitions whose expired objects are deleted at a time.",
-        Between(1),
-        kafka_default="10",
-    ),
-    Setting(
-        "remote.log.reader.threads",
-        Kind.INT,
-        4,
-        "Reads from the bucket at a time.",
-        Between(1),
-        kafka_default="10",
-    ),
-)
-
 
 _TOPIC_DEFAULTS = {topic.synonyms[0].name for topic in TOPIC_SETTINGS.values() if topic.synonyms}
 """What a running broker takes anew: the finest of the settings behind a topic's (Kafka: DynamicLogConfig)."""

@@ -147,15 +147,7 @@ KAFKA_ONLY = frozenset(
     queued.max.requests
     quota.window.num
     quota.window.size.seconds
-    remote.fetch.max.wait.ms
-    remote.list.offsets.request.timeout.ms
     remote.log.index.file.cache.total.size.bytes
-    remote.log.manager.copy.max.bytes.per.second
-    remote.log.manager.copy.quota.window.num
-    remote.log.manager.copy.quota.window.size.seconds
-    remote.log.manager.fetch.max.bytes.per.second
-    remote.log.manager.fetch.quota.window.num
-    remote.log.manager.fetch.quota.window.size.seconds
     remote.log.manager.follower.thread.pool.size
     remote.log.manager.thread.pool.size
     remote.log.metadata.custom.metadata.max.bytes
@@ -163,7 +155,6 @@ KAFKA_ONLY = frozenset(
     remote.log.metadata.manager.class.path
     remote.log.metadata.manager.impl.prefix
     remote.log.metadata.manager.listener.name
-    remote.log.reader.max.pending.tasks
     remote.log.storage.manager.class.name
     remote.log.storage.manager.class.path
     remote.log.storage.manager.impl.prefix

@@ -29,6 +29,8 @@ def expired_segments(  # noqa: PLR0913 - what retention looks at
 ) -> int:
     """How many of the oldest segments are to go; the active one among them if it too is expired (roll it first)."""
     retention_ms, retention_bytes = _limits(config)
+    # A hotset of 0 has nothing in it, not even records whose time is still to come.
+    at_once = config.copies_to_tier and retention_ms == 0
     bounded = "delete" in config.cleanup_policy
     excess = sum(segment.size for segment in segments) - retention_bytes
     count = 0
@@ -38,7 +40,7 @@ def expired_segments(  # noqa: PLR0913 - what retention looks at
             break
         gone = segment.next_offset <= log_start_offset and not active
         if not gone and bounded and not _only_here(segment, config, tiered_end):
-            too_old = 0 <= retention_ms < segment.age_ms(now_ms, wall_ms)
+            too_old = at_once or 0 <= retention_ms < segment.age_ms(now_ms, wall_ms)
             too_much = retention_bytes >= 0 and excess >= segment.size
             gone = too_old or too_much
         if not gone:

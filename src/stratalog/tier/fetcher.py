@@ -5,12 +5,15 @@ never lists the bucket and never returns a byte that was not archived: a missing
 
 Objects are read in ranges that begin and end at index entries, about `range_bytes` each and always the same ones, so
 that a sequential reader, and all who follow it, need one request per range; ranges and decoded tails are cached.
+Neighbouring ranges come in one request, and who wants a range that is on its way waits for that one.
 """
 
 from array import array
 from bisect import bisect_right
+from collections.abc import Callable
+from concurrent.futures import Future  # noqa: TID251 - no threads: one waits for what another brings
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from stratalog.errors import Corrupt
 from stratalog.ports import ObjectStore
@@ -24,6 +27,8 @@ from stratalog.wire.records import read_records
 __all__ = ["Fetcher", "TimestampOffset", "load_index"]
 
 RANGE_BYTES: Final = 1024 * 1024
+_TAIL: Final = -1
+"""Stands for a segment's tail among its ranges."""
 READ_BYTES_MAX: Final = 8 * 1024 * 1024
 """What one `read` gives at most (but for a larger batch), whatever is asked for."""
 
@@ -70,15 +75,22 @@ def _same(index: SegmentIndex, entry: Entry) -> bool:
 class Fetcher:
     """Cached reads of tiered segments. Blocking, and safe to use from several threads at once.
 
-    `cache_bytes` bounds the ranges held; decoded tails have a sixteenth of it beside them. Two threads that want the
-    same range at the same moment may both fetch it.
+    `cache_bytes` bounds the ranges held; decoded tails have a sixteenth of it beside them. `spent` is told the bytes of
+    each request for batches, on the thread that made it.
     """
 
     def __init__(
-        self, store: ObjectStore, cache_bytes: int = 64 << 20, *, range_bytes: int = RANGE_BYTES
+        self,
+        store: ObjectStore,
+        cache_bytes: int = 64 << 20,
+        *,
+        range_bytes: int = RANGE_BYTES,
+        spent: Callable[[int], None] = lambda _size: None,
     ) -> None:
         self.store = store
         self.range_bytes = range_bytes
+        self._spent = spent
+        self._on_their_way: dict[tuple[str, int], Future[Any]] = {}
         self._ranges: ByteCache[bytes] = ByteCache(cache_bytes)
         self._tails: ByteCache[_Tail] = ByteCache(cache_bytes // 16)
 
@@ -170,41 +182,111 @@ class Fetcher:
                         return TimestampOffset(record.offset, record.timestamp, epoch)
         return None
 
+    def prefetch(self, segment: RemoteSegment, offset: int, size: int) -> int:
+        """Have about `size` bytes from `offset` on in the cache, as far as the segment goes; its bytes from there on.
+
+        Raises as `read`.
+        """
+        tail = self._tail(segment)
+        entries = tail.index.entries
+        first = entries.entry_of(offset)
+        if first == len(entries):
+            return 0
+        number = stop = tail.range_of(first)
+        while stop < len(tail.firsts) and entries.positions[tail.firsts[stop]] < (
+            entries.positions[first] + size
+        ):
+            stop += 1
+        self._pieces(segment, tail, number, stop)
+        return segment.entry.data_size - entries.positions[first]
+
     def _tail(self, segment: RemoteSegment) -> _Tail:
         tail = self._tails.get(segment.path)
-        if tail is None:
-            index = load_index(self.store, segment)
-            tail = _Tail(index, _firsts(index.entries, self.range_bytes))
-            size = segment.entry.size - segment.entry.data_size + 8 * len(tail.firsts)
-            self._tails.put(segment.path, tail, size)
+        while tail is None:
+            mine = self._claim(segment.path, _TAIL, _TAIL + 1)
+            if not mine:
+                other = self._on_their_way.get((segment.path, _TAIL))
+                tail = self._tails.get(segment.path) if other is None else other.result()
+                continue
+            try:
+                # It may have come between the look and the claim.
+                tail = self._tails.get(segment.path) or self._request_tail(segment)
+                mine[0].set_result(tail)
+            finally:
+                self._arrived(segment.path, _TAIL, mine)
+        return tail
+
+    def _request_tail(self, segment: RemoteSegment) -> _Tail:
+        index = load_index(self.store, segment)
+        tail = _Tail(index, _firsts(index.entries, self.range_bytes))
+        size = segment.entry.size - segment.entry.data_size + 8 * len(tail.firsts)
+        self._tails.put(segment.path, tail, size)
         return tail
 
     def _fetch(self, segment: RemoteSegment, tail: _Tail, number: int, stop: int) -> memoryview:
-        """The bytes of ranges `number` to `stop` (excluded), neighbours that are not cached in one request."""
+        """The bytes of ranges `number` to `stop` (excluded)."""
+        pieces = self._pieces(segment, tail, number, stop)
+        return memoryview(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+
+    def _pieces(self, segment: RemoteSegment, tail: _Tail, number: int, stop: int) -> list[bytes]:
+        """As `_fetch`; neighbours that are neither cached nor on their way come in one request."""
+        path = segment.path
         pieces: list[bytes] = []
         while number < stop:
-            held = self._ranges.get((segment.path, number))
+            held = self._ranges.get((path, number))
+            other = self._on_their_way.get((path, number)) if held is None else None
+            if other is not None:
+                held = other.result()
             if held is not None:
                 pieces.append(held)
                 number += 1
                 continue
-            missing = number + 1
-            while missing < stop and self._ranges.get((segment.path, missing)) is None:
-                missing += 1
-            pieces.append(self._request(segment, tail, number, missing))
-            number = missing
-        return memoryview(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            mine = self._claim(path, number, stop)
+            if not mine:
+                continue  # another thread was quicker
+            try:
+                pieces.append(self._request(segment, tail, number, mine))
+            finally:
+                self._arrived(path, number, mine)
+            number += len(mine)
+        return pieces
 
-    def _request(self, segment: RemoteSegment, tail: _Tail, number: int, stop: int) -> bytes:
+    def _claim(self, path: str, number: int, stop: int) -> list[Future[Any]]:
+        """What this thread shall bring, from `number` on: a future for each, for those who want it meanwhile."""
+        mine: list[Future[Any]] = []
+        for one in range(number, stop):
+            flight: Future[Any] = Future()
+            if self._on_their_way.setdefault((path, one), flight) is not flight:
+                break
+            mine.append(flight)
+            if self._ranges.get((path, one)) is not None:  # it came before the claim
+                self._arrived(path, one, [mine.pop()])
+                break
+        return mine
+
+    def _arrived(self, path: str, number: int, mine: list[Future[Any]]) -> None:
+        """What was claimed is there; what is not has failed, and those who wait try for themselves."""
+        for at, flight in enumerate(mine):
+            self._on_their_way.pop((path, number + at), None)
+            if not flight.done():
+                flight.set_result(None)
+
+    def _request(
+        self, segment: RemoteSegment, tail: _Tail, number: int, mine: list[Future[Any]]
+    ) -> bytes:
+        """Bring the ranges that were claimed, from `number` on."""
         entries = tail.index.entries
+        stop = number + len(mine)
         first, end = tail.firsts[number], tail.entries_of(stop - 1)[1]
         start = entries.positions[first]
         data = read_range(self.store, segment.path, start, _end(entries, end) - start)
+        self._spent(len(data))
         entries.check(first, end, data, segment.path)
-        for one in range(number, stop):
+        for one, flight in enumerate(mine, number):
             begin, after = tail.entries_of(one)
             piece = data[entries.positions[begin] - start : _end(entries, after) - start]
             self._ranges.put((segment.path, one), piece, len(piece))
+            flight.set_result(piece)
         return data
 
 

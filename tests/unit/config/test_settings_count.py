@@ -15,7 +15,12 @@ def product(repository: Path, *without: str) -> str:
 
 def test_every_broker_setting_is_read(repository: Path) -> None:
     text = product(
-        repository, "broker_settings.py", "log_settings.py", "topic_settings.py", "kafka_only.py"
+        repository,
+        "broker_settings.py",
+        "log_settings.py",
+        "tier_settings.py",
+        "topic_settings.py",
+        "kafka_only.py",
     )
     synonyms = {synonym.name for topic in TOPIC_SETTINGS.values() for synonym in topic.synonyms}
     unread = [name for name in BROKER_SETTINGS if f'"{name}"' not in text and name not in synonyms]

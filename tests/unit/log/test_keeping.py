@@ -147,6 +147,15 @@ def test_a_log_whose_tier_is_taken_away_begins_on_this_disk_and_needs_all_of_it(
     assert bases(steps) == [4, 6, 8], "nothing of it is in the bucket"
 
 
+def test_a_hotset_of_nothing_keeps_not_even_records_of_tomorrow():
+    steps = kept(TIERED)
+    steps.now_ms = 0  # every record's time is still to come
+    steps.log.mark_tiered(5)
+    steps.due()
+    steps.perform_all()
+    assert bases(steps) == [4, 6, 8]
+
+
 def test_local_retention_of_minus_two_is_the_total():
     config = replace(TIERED, local_retention_ms=-2, local_retention_bytes=4 * SIZE)
     steps = kept(config)

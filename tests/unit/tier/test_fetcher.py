@@ -1,5 +1,8 @@
 """Reads from segment objects: the right batches, in few requests, and never a wrong byte."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -8,7 +11,7 @@ from tests.unit.tier.segments import closed, log_bytes
 from tests.unit.tier.test_segment_object import archived
 
 from stratalog.adapters.object_store import MemoryStore
-from stratalog.errors import Corrupt
+from stratalog.errors import Corrupt, Unavailable
 from stratalog.tier.cache import ByteCache
 from stratalog.tier.fetcher import Fetcher
 from stratalog.wire.batch import scan
@@ -123,3 +126,58 @@ def test_the_first_record_of_a_time_or_later(counts, timestamp, start, codec):
 def test_an_empty_store_has_nothing():
     with pytest.raises(FileNotFoundError):
         MemoryStore().get("x")
+
+
+def test_a_range_that_many_want_at_once_is_asked_for_once_and_a_failure_is_nobody_else_s():
+    """Eight threads read the same new place while the first request is held up; then while it fails."""
+    data, end = log_bytes(0, [10] * 20)
+    store, segment = archived(closed(data, 0, end))
+    entered, release = threading.Semaphore(0), threading.Event()
+    outcomes = []
+
+    def held(operation, path):
+        if operation != "get_range":
+            return None
+        entered.release()
+        assert release.wait(30)
+        return outcomes.pop(0) if outcomes else None
+
+    watched = FaultyStore(store, held)
+
+    def read_by_many():
+        fetcher = Fetcher(watched)
+        watched.calls.clear()
+        release.clear()
+        with ThreadPoolExecutor(8) as pool:
+            reads = [pool.submit(fetcher.read, segment, 0, 1 << 20) for _ in range(8)]
+            assert entered.acquire(timeout=30)
+            release.set()
+            return [
+                (read.exception(30), None if read.exception() else bytes(read.result()))
+                for read in reads
+            ]
+
+    assert read_by_many() == [(None, data)] * 8
+    assert len(watched.requests("get_range")) == 2, "the tail and the one range"
+    outcomes[:] = ["before"]
+    told = read_by_many()
+    failed = [error for error, _ in told if error is not None]
+    assert [type(error) for error in failed] == [Unavailable]
+    assert [found for error, found in told if error is None] == [data] * 7
+    assert len(watched.requests("get_range")) == 3
+
+
+def test_what_is_brought_ahead_is_not_asked_for_again():
+    data, end = log_bytes(0, [10] * 40)
+    store, segment = archived(closed(data, 0, end), interval=500)
+    watched = FaultyStore(store)
+    fetcher = Fetcher(watched, range_bytes=1000)
+    size = fetcher.prefetch(segment, 100, 3000)
+    assert size == len(data) - next(at for at, header in scan(data) if header.last_offset >= 100)
+    brought = watched.requests("get_range")
+    assert len(brought) == 2, "the tail, and neighbouring ranges in one request"
+    fetcher.read(segment, 100, 2000)
+    assert watched.requests("get_range") == brought
+    fetcher.prefetch(segment, 100, 1 << 30)
+    assert len(watched.requests("get_range")) == 3, "only what was missing, to the segment's end"
+    assert fetcher.prefetch(segment, end, 1000) == 0

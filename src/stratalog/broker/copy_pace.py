@@ -1,0 +1,47 @@
+"""How fast closed segments may go to the bucket, all partitions of a broker together.
+
+In: the size of what is about to be copied. Out: its turn. It never cuts a copy short, and holds nobody up where
+`remote.log.manager.copy.max.bytes.per.second` is not set.
+"""
+
+import asyncio
+
+from stratalog.config import BrokerConfig
+from stratalog.config.kinds import LONG_MAX
+from stratalog.ports import Clock
+from stratalog.tier.quota import ByteQuota
+
+
+class CopyPace:
+    """Turns are given in the order in which they are asked for."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
+        self._clock = clock
+        self._quota = quota_of(
+            config.int("remote.log.manager.copy.max.bytes.per.second"),
+            config.int("remote.log.manager.copy.quota.window.num"),
+            config.int("remote.log.manager.copy.quota.window.size.seconds"),
+            clock,
+        )
+        self._turn = asyncio.Lock()
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether to ask segment by segment."""
+        return self._quota is not None
+
+    async def turn(self, size: int) -> None:
+        """Wait until `size` bytes may be copied."""
+        if self._quota is None:
+            return
+        async with self._turn:
+            if wait_ms := self._quota.wait_ms(self._clock.steady_ms()):
+                await asyncio.sleep(wait_ms / 1000)
+            self._quota.spent(size)
+
+
+def quota_of(bytes_per_second: int, samples: int, sample_s: int, clock: Clock) -> ByteQuota | None:
+    """A quota as KIP-956's settings give it; None where there is none."""
+    if bytes_per_second == LONG_MAX:
+        return None
+    return ByteQuota(bytes_per_second, samples, sample_s * 1000, clock.steady_ms())

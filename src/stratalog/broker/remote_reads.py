@@ -1,0 +1,193 @@
+"""Reads from the bucket for those who consume history: how many at a time, how fast, how far ahead.
+
+In: a tiered segment and what is wanted of it. Out: batches, nothing yet, or Rejected. It is never asked where the local
+log has the offset, and nothing here blocks the event loop.
+
+Names and meaning are Kafka's (KIP-405, KIP-956, KIP-1018): `remote.log.reader.threads` read at a time,
+`remote.log.reader.max.pending.tasks` wait (more are refused, and come again), `remote.fetch.max.wait.ms` is how long a
+fetch waits for the bucket before it is answered without; `remote.log.manager.fetch.max.bytes.per.second` bounds what
+comes. A read that came too late for its fetch stays in the cache for the next one.
+
+Who reads on where the last read ended is a consumer on its way: what comes next is brought before it asks, twice as far
+ahead each time up to a limit, by a thread of its own, so that nobody who asked waits for what nobody asked for.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import structlog
+
+from stratalog.broker.copy_pace import quota_of
+from stratalog.broker.partition import HostedPartition
+from stratalog.config import BrokerConfig
+from stratalog.errors import Corrupt, ErrorCode, Rejected, Unavailable
+from stratalog.ports import ObjectStore, Outside, Worker
+from stratalog.tier.fetcher import RANGE_BYTES, Fetcher
+from stratalog.tier.manifest import RemoteSegment
+from stratalog.tier.partition_tier import PartitionTier
+
+T = TypeVar("T")
+_AHEAD_BYTES_MAX: Final = 8 << 20
+_AHEAD_SHARE: Final = 8
+"""One reader may have an eighth of the cache before it."""
+_AHEAD_SEGMENTS_MAX: Final = 4
+_READERS_MAX: Final = 16
+"""Readers of a partition that are told apart; beyond, the oldest is forgotten and reads without help."""
+
+
+class _Reader:
+    """How far ahead of a consumer the cache is, and how far it goes the next time, in bytes."""
+
+    __slots__ = ("ahead", "depth")
+
+    def __init__(self) -> None:
+        self.ahead = 0
+        self.depth = 0
+
+
+class RemoteReads:
+    """The reads of one broker."""
+
+    def __init__(self, config: BrokerConfig, outside: Outside, store: ObjectStore) -> None:
+        self._clock = outside.clock
+        self._quota = quota_of(
+            config.int("remote.log.manager.fetch.max.bytes.per.second"),
+            config.int("remote.log.manager.fetch.quota.window.num"),
+            config.int("remote.log.manager.fetch.quota.window.size.seconds"),
+            outside.clock,
+        )
+        cache_bytes = config.int("tier.cache.bytes")
+        spent = self._quota.spent if self._quota is not None else lambda _size: None
+        self._fetcher = Fetcher(store, cache_bytes, spent=spent)
+        self._ahead_max = min(_AHEAD_BYTES_MAX, cache_bytes // _AHEAD_SHARE)
+        self._worker = outside.workers.start("tier-read", config.int("remote.log.reader.threads"))
+        self._ahead_worker = outside.workers.start("tier-ahead")
+        self._pending = 0
+        self._pending_max = config.int("remote.log.reader.threads") + config.int(
+            "remote.log.reader.max.pending.tasks"
+        )
+        self._wait_s = config.int("remote.fetch.max.wait.ms") / 1000
+        self._search_s = config.int("remote.list.offsets.request.timeout.ms") / 1000
+        self._readers: dict[HostedPartition, dict[int, _Reader]] = {}
+        self._log = structlog.get_logger()
+
+    @property
+    def workers(self) -> tuple[Worker, ...]:
+        """What is to be closed."""
+        return self._worker, self._ahead_worker
+
+    def forget(self, hosted: HostedPartition) -> None:
+        """The partition is gone."""
+        self._readers.pop(hosted, None)
+
+    async def batches(
+        self,
+        hosted: HostedPartition,
+        segment: RemoteSegment,
+        offset: int,
+        max_bytes: int,
+        *,
+        minimum_one: bool,
+    ) -> memoryview:
+        """As `Fetcher.read`; empty where the bucket or the quota takes longer than a fetch waits. Raises Rejected."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._wait_s
+        while self._quota is not None and (wait := self._quota.wait_ms(self._clock.steady_ms())):
+            rest = deadline - loop.time()
+            if rest <= 0:
+                return memoryview(b"")
+            await asyncio.sleep(min(wait / 1000, rest))
+        call = partial(self._fetcher.read, segment, offset, max_bytes, minimum_one=minimum_one)
+        data = await self._ask(hosted, segment, call, deadline - loop.time())
+        return memoryview(b"") if data is None else data
+
+    async def search(
+        self, hosted: HostedPartition, segment: RemoteSegment, timestamp: int, start: int = 0
+    ) -> tuple[int, int] | None:
+        """As `Fetcher.offset_for_timestamp`: (offset, timestamp). Raises Rejected."""
+
+        def call() -> tuple[bool, Any]:
+            return True, self._fetcher.offset_for_timestamp(segment, timestamp, start)
+
+        answer = await self._ask(hosted, segment, call, self._search_s)
+        if answer is None:
+            raise Rejected(
+                ErrorCode.request_timed_out, f"{segment.path} is not read within {self._search_s} s"
+            )
+        found = answer[1]
+        return None if found is None else (found.offset, found.timestamp)
+
+    def progress(
+        self, hosted: HostedPartition, tier: PartitionTier, offset: int, end: int, size: int
+    ) -> None:
+        """A consumer got `size` bytes, from `offset` to before `end`; if it is on its way, what follows is brought."""
+        readers = self._readers.setdefault(hosted, {})
+        reader = readers.pop(offset, None)
+        known = reader is not None
+        reader = reader or _Reader()
+        readers[end] = reader
+        if len(readers) > _READERS_MAX:
+            del readers[next(iter(readers))]
+        reader.ahead -= size
+        if known and reader.ahead <= reader.depth // 2 and self._ahead_max:
+            reader.depth = min(max(2 * reader.depth, RANGE_BYTES), self._ahead_max)
+            reader.ahead = reader.depth
+            self._bring(tier, end, hosted.log.local_start_offset, reader.depth)
+
+    def _bring(self, tier: PartitionTier, offset: int, stop: int, size: int) -> None:
+        """`stop`: what is from there on is on the local disk, too."""
+        if self._quota is not None and self._quota.wait_ms(self._clock.steady_ms()):
+            return  # what consumers ask for comes first
+
+        def bring() -> None:
+            at, left = offset, size
+            for _ in range(_AHEAD_SEGMENTS_MAX):
+                segment = tier.entry_for(at)
+                if segment is None or left <= 0 or at >= stop:
+                    break
+                left -= self._fetcher.prefetch(segment, at, left)
+                at = segment.entry.last_offset + 1
+
+        self._ahead_worker.submit(bring).add_done_callback(_heard)
+
+    async def _ask(
+        self, hosted: HostedPartition, segment: RemoteSegment, call: Callable[[], T], wait_s: float
+    ) -> T | None:
+        """The call's result; None where it takes longer than `wait_s`, and then it goes on unheard."""
+        if self._pending >= self._pending_max:
+            hosted.figures.remote_errors += 1
+            raise Rejected(
+                ErrorCode.kafka_storage_error, f"{self._pending} reads wait for the bucket"
+            )
+        future = self._worker.submit(call)
+        self._pending += 1
+        future.add_done_callback(self._ended)
+        done, _late = await asyncio.wait((future,), timeout=wait_s)
+        if not done:
+            return None
+        try:
+            return future.result()
+        except Unavailable as error:
+            hosted.figures.remote_errors += 1
+            raise Rejected(ErrorCode.kafka_storage_error, str(error)) from error
+        except Corrupt as error:
+            hosted.figures.remote_errors += 1
+            self._log.error(
+                "tiered segment unreadable",
+                partition=str(hosted.identity),
+                object=segment.path,
+                reason=str(error),
+            )
+            raise Rejected(ErrorCode.corrupt_message, str(error)) from error
+
+    def _ended(self, future: "asyncio.Future[Any]") -> None:
+        self._pending -= 1
+        _heard(future)
+
+
+def _heard(future: "asyncio.Future[Any]") -> None:
+    """Whoever asked may be gone: a failure that nobody waits for is no bug."""
+    if not future.cancelled():
+        future.exception()

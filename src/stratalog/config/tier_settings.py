@@ -1,0 +1,165 @@
+"""The broker's settings for the tier: the bucket, who copies to it, reads and deletes in it, and how fast.
+
+In: nothing. Out: `TIER`, Kafka's names where Kafka has them (KIP-405, KIP-956). Data only.
+"""
+
+from stratalog.config.kinds import LONG_MAX, Between, Kind, Setting, Shaped
+from stratalog.config.listeners import check_url
+
+MIB = 1 << 20
+SECOND_MS = 1000
+MINUTE_MS = 60 * SECOND_MS
+
+
+def _quota(what: str, done: str, follows: str) -> tuple[Setting, ...]:
+    """A rate and the window that it is measured over (KIP-956)."""
+    name = f"remote.log.manager.{what}"
+    return (
+        Setting(
+            f"{name}.max.bytes.per.second",
+            Kind.LONG,
+            LONG_MAX,
+            f"Bytes {done} a second, at most. {follows}",
+            Between(1),
+        ),
+        Setting(
+            f"{name}.quota.window.num",
+            Kind.INT,
+            11,
+            "Samples in the window that the rate is measured over.",
+            Between(1),
+        ),
+        Setting(
+            f"{name}.quota.window.size.seconds",
+            Kind.INT,
+            1,
+            "Length of a sample.",
+            Between(1),
+        ),
+    )
+
+
+TIER = (
+    Setting(
+        "tier.url",
+        Kind.STRING,
+        "",
+        "The bucket, or a prefix of one, that closed segments go to; empty: no tier. A directory "
+        "(`file:///data/bucket`) is a bucket too. Endpoint, region and more are part of the URL "
+        "([stores.md](stores.md)).",
+        Shaped(
+            check_url, "file:///…, s3://bucket/prefix, gs://…, az://…, memory://name or nothing"
+        ),
+        ours=True,
+    ),
+    Setting(
+        "tier.enable",
+        Kind.BOOLEAN,
+        False,
+        "Whether topics made from now on are tiered (`remote.storage.enable`) unless they say otherwise or are "
+        "compacted.",
+        ours=True,
+    ),
+    Setting(
+        "tier.max.lag.ms",
+        Kind.LONG,
+        10 * MINUTE_MS,
+        "Default of the topics' `tier.max.lag.ms`.",
+        Between(-1),
+        ours=True,
+    ),
+    Setting(
+        "tier.cache.bytes",
+        Kind.LONG,
+        32 * MIB,
+        "Memory for pieces of segments read back from the bucket.",
+        Between(0),
+        ours=True,
+    ),
+    Setting(
+        "remote.delete.grace.ms",
+        Kind.LONG,
+        5 * MINUTE_MS,
+        "How long an object stays in the bucket after the manifest has dropped it, for readers "
+        "that hold an older manifest.",
+        Between(0),
+        ours=True,
+    ),
+    Setting(
+        "remote.log.manager.task.interval.ms",
+        Kind.LONG,
+        30 * SECOND_MS,
+        "How often each partition looks for segments to copy or to expire.",
+        Between(1),
+    ),
+    Setting(
+        "remote.log.manager.task.retry.backoff.ms",
+        Kind.LONG,
+        500,
+        "How long a partition waits after the bucket has failed it for the first time; twice as long after each "
+        "further failure. What closes meanwhile waits too.",
+        Between(1),
+    ),
+    Setting(
+        "remote.log.manager.task.retry.backoff.max.ms",
+        Kind.LONG,
+        30 * SECOND_MS,
+        "The longest wait after a failure of the bucket.",
+        Between(1),
+    ),
+    Setting(
+        "remote.log.manager.task.retry.jitter",
+        Kind.DOUBLE,
+        0.2,
+        "By which part such a wait is made longer or shorter by chance, so that partitions do not come back together.",
+        Between(0, 0.5),
+    ),
+    Setting(
+        "remote.log.manager.copier.thread.pool.size",
+        Kind.INT,
+        2,
+        "Segments copied to the bucket at a time. Each copy streams, and a core is soon full.",
+        Between(1),
+        kafka_default="10",
+    ),
+    Setting(
+        "remote.log.manager.expiration.thread.pool.size",
+        Kind.INT,
+        2,
+        "Partitions whose expired objects are deleted at a time.",
+        Between(1),
+        kafka_default="10",
+    ),
+    Setting(
+        "remote.log.reader.threads",
+        Kind.INT,
+        4,
+        "Reads from the bucket at a time.",
+        Between(1),
+        kafka_default="10",
+    ),
+    Setting(
+        "remote.log.reader.max.pending.tasks",
+        Kind.INT,
+        100,
+        "Reads from the bucket that may wait for a thread; fetches that need more are refused with "
+        "`KAFKA_STORAGE_ERROR`, and come again.",
+        Between(1),
+    ),
+    Setting(
+        "remote.fetch.max.wait.ms",
+        Kind.INT,
+        500,
+        "How long a fetch waits for the bucket before it is answered without. What comes later is kept for the next.",
+        Between(1),
+    ),
+    Setting(
+        "remote.list.offsets.request.timeout.ms",
+        Kind.LONG,
+        30 * SECOND_MS,
+        "How long a search for an offset by time waits for the bucket.",
+        Between(1),
+    ),
+    *_quota("copy", "copied to the bucket", "The next segment waits, on the local disk."),
+    *_quota("fetch", "read from the bucket", "Fetches wait, up to `remote.fetch.max.wait.ms`."),
+)

@@ -1,0 +1,79 @@
+"""A proxy that slows, cuts and swallows connections as it is told: toxiproxy, built once by `go install`.
+
+In: the port to pass on to. Out: a port to connect to instead, and toxics to add and remove. Its process ends with the
+`with` block.
+"""
+
+import json
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.compat.object_servers import free_port
+from tests.compat.tools import go_program
+
+TOXIPROXY = "github.com/Shopify/toxiproxy/v2/cmd/server@v2.5.0"
+START_TIMEOUT_S = 30
+
+
+@dataclass
+class Proxy:
+    """One proxied port. Toxics work on answers (`downstream`), `timeout` on both ways."""
+
+    admin_port: int
+    port: int
+
+    def ask(self, method: str, path: str, body: object = None) -> Any:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.admin_port}{path}",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+        )
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return json.loads(answer.read() or b"null")
+
+    @contextmanager
+    def toxic(self, kind: str, stream: str = "downstream", **attributes: int) -> Iterator[None]:
+        """While the block runs: latency, bandwidth, slow_close, timeout, reset_peer, limit_data."""
+        body = {"name": kind, "type": kind, "stream": stream, "attributes": attributes}
+        self.ask("POST", "/proxies/it/toxics", body)
+        try:
+            yield
+        finally:
+            self.ask("DELETE", f"/proxies/it/toxics/{kind}")
+
+
+@contextmanager
+def toxiproxy(target_port: int, place: Path) -> Iterator[Proxy]:
+    """A started proxy in front of a port of 127.0.0.1; skips the test where it cannot be had."""
+    program = go_program("toxiproxy", TOXIPROXY)
+    admin_port, port = free_port(), free_port()
+    with (place / "toxiproxy.log").open("ab") as output:
+        process = subprocess.Popen(
+            [str(program), "-host", "127.0.0.1", "-port", str(admin_port)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        proxy = Proxy(admin_port, port)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                proxy.ask("GET", "/proxies")
+                break
+            except (OSError, ValueError):
+                assert process.poll() is None, output.name
+                assert time.monotonic() < deadline, output.name
+                time.sleep(0.05)
+        listen, upstream = f"127.0.0.1:{port}", f"127.0.0.1:{target_port}"
+        proxy.ask("POST", "/proxies", {"name": "it", "listen": listen, "upstream": upstream})
+        yield proxy
+    finally:
+        process.kill()
+        process.wait(30)
