@@ -14,6 +14,7 @@ from tests.sim.disk import SimDisk
 from stratalog.config import LogConfig
 from stratalog.log.effects import Effect, perform, run
 from stratalog.log.partition_log import Appended, PartitionLog, ReadPlan, Slices, create, load
+from stratalog.log.tail import TailBudget
 from stratalog.wire.batch import check_produced
 from stratalog.wire.records import Record, build_batch
 
@@ -48,7 +49,7 @@ class Steps:
             TOPIC_ID,
             self.config,
             now_ms=self.now_ms,
-            tail_cache_bytes=self.tail_cache_bytes,
+            tails=TailBudget(tail_bytes_max=self.tail_cache_bytes),
         )
         self.decided(effects)
         self.perform_all()
@@ -145,7 +146,7 @@ class Steps:
                 recovery_point=self.recovery_point,
                 log_start_offset=self.log_start_offset,
                 now_ms=self.now_ms,
-                tail_cache_bytes=self.tail_cache_bytes,
+                tails=TailBudget(tail_bytes_max=self.tail_cache_bytes),
             ),
         )
         self.recovery_point = self.log.recovery_point

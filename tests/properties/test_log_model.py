@@ -331,7 +331,7 @@ class LogAgainstList(RuleBasedStateMachine):
         for one, other in zip(log.segments, log.segments[1:], strict=False):
             assert one.next_offset == other.base_offset
             assert one.size > 0
-        assert log.tail.bytes_held <= log.tail.bytes_max
+        assert log.tail.bytes_held <= self.steps.tail_cache_bytes
         if self.list and self.list[-1].next_offset > log.log_start_offset:
             assert log.next_offset == self.list[-1].next_offset
 

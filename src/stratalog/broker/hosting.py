@@ -50,7 +50,7 @@ from stratalog.log.effects import (
     SyncDirectory,
     WriteFile,
 )
-from stratalog.log.partition_log import PartitionLog, create
+from stratalog.log.partition_log import PartitionLog, TailBudget, create
 from stratalog.log.recovery import load
 from stratalog.metadata.delta import Delta
 from stratalog.metadata.image import EMPTY, Image, ResourceType, Topic
@@ -82,6 +82,7 @@ class Hosting:
         self._node_id = node_id
         self._clock = clock
         self._entropy = entropy
+        self._tails = TailBudget()
         self._image = EMPTY
         self._may_lead = False
         self._renaming = 0
@@ -242,7 +243,11 @@ class Hosting:
             self._log.error("no log directory is left", partition=str(identity))
             return None
         log, effects = create(
-            str(identity), identity.topic_id, config, now_ms=self._clock.steady_ms()
+            str(identity),
+            identity.topic_id,
+            config,
+            now_ms=self._clock.steady_ms(),
+            tails=self._tails,
         )
         written = directory.write(effects)
         return self._add(identity, log, directory), written
@@ -406,6 +411,7 @@ class Hosting:
             now_ms=self._clock.steady_ms(),
             log_start_offset=max(survey.log_starts.get(key, 0), tiered_start),
             tiered_end=tiered_end,
+            tails=self._tails,
         )
         try:
             log = await directory.run(program)

@@ -350,6 +350,7 @@ class HostedPartition:
     def retire(self) -> None:
         """Serve nothing any more, and let everyone who waits find out."""
         self.deleted = True
+        self.log.tail.clear()
         self.wake()
 
     async def keep_retention(self) -> None:

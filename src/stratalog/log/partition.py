@@ -40,7 +40,7 @@ from stratalog.log.reading import (
 from stratalog.log.retention import DeletedFiles, deleted_paths, expired_segments
 from stratalog.log.scanning import load_producers
 from stratalog.log.segment import SNAPSHOT, Segment, segment_path
-from stratalog.log.tail import TailCache
+from stratalog.log.tail import TailBudget, TailCache
 from stratalog.log.truncation import truncate_segments, unlink_snapshots
 from stratalog.log.values import Appended, Contents, SegmentInfo, SegmentParts
 from stratalog.wire.batch import BatchHeader, assign, scan
@@ -60,7 +60,7 @@ class PartitionLog:
         config: LogConfig,
         contents: Contents,
         *,
-        tail_cache_bytes: int,
+        tails: TailBudget,
     ) -> None:
         self.directory = directory
         self.topic_id = topic_id
@@ -73,7 +73,7 @@ class PartitionLog:
         self.recovery_point = contents.recovery_point
         self.recovered = contents.recovered
         self.tiered_end = 0
-        self.tail = TailCache(tail_cache_bytes)
+        self.tail = TailCache(tails)
         self._snapshots = contents.snapshots
         self._places = Places()
         self._sealed: list[Segment] = []  # index files decided, perhaps not written

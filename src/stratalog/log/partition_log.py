@@ -13,12 +13,12 @@ from stratalog.log.epochs import LeaderEpochs
 from stratalog.log.partition import PartitionLog
 from stratalog.log.producers import ProducerStates
 from stratalog.log.reading import ReadPlan, Slices, Tiered
-from stratalog.log.recovery import TAIL_CACHE_BYTES, load, read_topic_id
+from stratalog.log.recovery import load, read_topic_id
 from stratalog.log.segment import Segment
+from stratalog.log.tail import TailBudget
 from stratalog.log.values import Appended, Contents, Recovered, SegmentInfo, SegmentParts
 
 __all__ = [
-    "TAIL_CACHE_BYTES",
     "Appended",
     "PartitionLog",
     "ReadPlan",
@@ -26,6 +26,7 @@ __all__ = [
     "SegmentInfo",
     "SegmentParts",
     "Slices",
+    "TailBudget",
     "Tiered",
     "create",
     "load",
@@ -40,9 +41,12 @@ def create(
     *,
     now_ms: int,
     start_offset: int = 0,
-    tail_cache_bytes: int = TAIL_CACHE_BYTES,
+    tails: TailBudget | None = None,
 ) -> tuple[PartitionLog, tuple[Effect, ...]]:
-    """A new, empty log, and the effects that make its directory. `start_offset` above 0 goes on from a restored log."""
+    """A new, empty log, and the effects that make its directory. `start_offset` above 0 goes on from a restored log.
+
+    `tails` is what its newest batches in memory share with other logs'; by default they have a budget of their own.
+    """
     segment = Segment(directory, start_offset, now_ms)
     contents = Contents(
         segments=[segment],
@@ -53,7 +57,7 @@ def create(
         recovery_point=start_offset,
         recovered=Recovered(0, 0),
     )
-    log = PartitionLog(directory, topic_id, config, contents, tail_cache_bytes=tail_cache_bytes)
+    log = PartitionLog(directory, topic_id, config, contents, tails=tails or TailBudget())
     return log, (
         MakeDirectory(directory),
         WriteFile(f"{directory}/{PARTITION_METADATA}", encode_partition_metadata(topic_id)),

@@ -53,13 +53,13 @@ from stratalog.log.segment import (
     Segment,
     segment_path,
 )
+from stratalog.log.tail import TailBudget
 from stratalog.log.truncation import unlink_snapshots
 from stratalog.log.values import Contents, Recovered
 from stratalog.wire.batch import BatchHeader
 
-__all__ = ["TAIL_CACHE_BYTES", "load", "read_topic_id"]
+__all__ = ["load", "read_topic_id"]
 
-TAIL_CACHE_BYTES: Final = 1024 * 1024
 _SMALL_FILE_BYTES: Final = 16 * 1024 * 1024
 _LEFTOVERS: Final = (DELETED, ".cleaned", ".swap", ".tmp")
 
@@ -84,13 +84,13 @@ def load(  # noqa: PLR0913  # each is a fact from a checkpoint
     topic_id: uuid.UUID | None = None,
     log_start_offset: int = 0,
     tiered_end: int = 0,
-    tail_cache_bytes: int = TAIL_CACHE_BYTES,
+    tails: TailBudget | None = None,
 ) -> Program[PartitionLog]:
     """Load a partition. `clean`, `recovery_point` and `log_start_offset` are what the directory's checkpoints say.
 
     `tiered_end` is what the last known manifest says: should the disk have lost part of what the bucket holds, the
-    log goes on from there. `topic_id` is used where the directory has none. Raises Corrupt where the directory belongs
-    to another topic, or to none.
+    log goes on from there. `topic_id` is used where the directory has none; `tails` as in `create`. Raises Corrupt
+    where the directory belongs to another topic, or to none.
     """
     found_id = yield from _topic_id(directory, topic_id)
     loading = _Loading(directory, config, now_ms)
@@ -122,7 +122,7 @@ def load(  # noqa: PLR0913  # each is a fact from a checkpoint
         recovery_point=end if clean else min(recovery_point, end),
         recovered=Recovered(loading.bytes_cut, loading.segments_scanned),
     )
-    log = PartitionLog(directory, found_id, config, contents, tail_cache_bytes=tail_cache_bytes)
+    log = PartitionLog(directory, found_id, config, contents, tails=tails or TailBudget())
     log.mark_tiered(tiered_end)
     if clean and end in loading.snapshots:
         log.mark_saved()

@@ -1,17 +1,50 @@
-"""The newest batches of a partition, still in memory.
+"""The newest batches of partitions, still in memory.
 
 In: views of appended batches. Out: views for readers, without touching a disk. It never holds more than its budget of
-other people's memory: what a view keeps alive is what is counted.
+other people's memory, one partition no more than its share: what a view keeps alive is what is counted.
 """
 
 from bisect import bisect_right
+from collections import OrderedDict
 from typing import Final
 
-__all__ = ["TailCache"]
+__all__ = ["TailBudget", "TailCache"]
+
+TAILS_BYTES: Final = 64 << 20
+TAIL_BYTES: Final = 1 << 20
 
 _ENTRY_BYTES: Final = 250
 """What one batch costs beside its bytes: a view, three list places, three integers."""
 _TRIM_AT: Final = 256
+
+
+class TailBudget:
+    """What all tails that share it may hold, and one of them. Where it is spent, who was appended to longest ago gives.
+
+    Invariants: `bytes_held` is the sum of its tails'; `_tails` are those that hold any, in the order of their last
+    append.
+    """
+
+    __slots__ = ("_tails", "bytes_held", "bytes_max", "tail_bytes_max")
+
+    def __init__(self, bytes_max: int = TAILS_BYTES, tail_bytes_max: int = TAIL_BYTES) -> None:
+        self.bytes_max = bytes_max
+        self.tail_bytes_max = tail_bytes_max
+        self.bytes_held = 0
+        self._tails: OrderedDict[TailCache, None] = OrderedDict()
+
+    def grown(self, tail: "TailCache") -> None:
+        """A batch was added to `tail`; what is above the budget is dropped."""
+        tails = self._tails
+        tails[tail] = None
+        tails.move_to_end(tail)
+        while self.bytes_held > self.bytes_max:
+            oldest = next(iter(tails))
+            oldest.trim(max(oldest.bytes_held - (self.bytes_held - self.bytes_max), 0))
+
+    def emptied(self, tail: "TailCache") -> None:
+        """`tail` holds nothing any more."""
+        self._tails.pop(tail, None)
 
 
 class TailCache:
@@ -21,11 +54,11 @@ class TailCache:
     buffer is kept and counted whole.
     """
 
-    __slots__ = ("_bases", "_costs", "_first", "_nexts", "_views", "bytes_held", "bytes_max")
+    __slots__ = ("_bases", "_budget", "_costs", "_first", "_nexts", "_views", "bytes_held")
 
-    def __init__(self, bytes_max: int) -> None:
-        self.bytes_max = bytes_max
+    def __init__(self, budget: TailBudget) -> None:
         self.bytes_held = 0
+        self._budget = budget
         self._first = 0
         self._bases: list[int] = []
         self._nexts: list[int] = []
@@ -47,17 +80,25 @@ class TailCache:
         self._costs.append(cost)
         self._views.append(view)
         self.bytes_held += cost
-        if self.bytes_held > self.bytes_max:
-            self.trim(self.bytes_max)
+        budget = self._budget
+        budget.bytes_held += cost
+        if self.bytes_held > budget.tail_bytes_max:
+            self.trim(budget.tail_bytes_max)
+        if self.bytes_held:
+            budget.grown(self)
 
     def trim(self, bytes_max: int) -> None:
-        """Drop the oldest until at most `bytes_max` are held (a broker short of memory may ask for less)."""
+        """Drop the oldest until at most `bytes_max` are held."""
         first = self._first
+        before = self.bytes_held
         while self.bytes_held > bytes_max and first < len(self._views):
             self.bytes_held -= self._costs[first]
             self._views[first] = None
             first += 1
         self._first = first
+        self._budget.bytes_held -= before - self.bytes_held
+        if not self.bytes_held:
+            self._budget.emptied(self)
         if first >= _TRIM_AT or first == len(self._views):
             del self._bases[:first], self._nexts[:first], self._costs[:first], self._views[:first]
             self._first = 0

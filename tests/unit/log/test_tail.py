@@ -1,10 +1,10 @@
 """The newest batches in memory: found, bounded, honestly counted."""
 
-from stratalog.log.tail import TailCache
+from stratalog.log.tail import TailBudget, TailCache
 
 
 def cache(bytes_max=10_000, batches=10, size=100):
-    tail = TailCache(bytes_max)
+    tail = TailCache(TailBudget(tail_bytes_max=bytes_max))
     for at in range(batches):
         tail.add(at * 5, at * 5 + 5, memoryview(bytes([at % 256]) * size))
     return tail
@@ -44,7 +44,7 @@ def test_no_more_than_the_budget_is_held_however_many_are_added():
 
 
 def test_a_small_part_of_a_large_buffer_is_copied_and_a_large_part_counted_whole():
-    tail = TailCache(1 << 20)
+    tail = TailCache(TailBudget())
     request = bytearray(100_000)
     tail.add(0, 1, memoryview(request)[:100])
     assert tail.bytes_held < 1000
@@ -55,7 +55,7 @@ def test_a_small_part_of_a_large_buffer_is_copied_and_a_large_part_counted_whole
 
 
 def test_a_batch_above_the_budget_is_not_held():
-    tail = TailCache(1000)
+    tail = TailCache(TailBudget(tail_bytes_max=1000))
     tail.add(0, 5, memoryview(bytes(5000)))
     assert tail.bytes_held == 0
     assert read(tail, 0) is None
@@ -66,3 +66,15 @@ def test_nothing_is_left_after_clear():
     tail.clear()
     assert tail.bytes_held == 0
     assert read(tail, 45) is None
+
+
+def test_a_budget_that_is_spent_takes_from_who_was_appended_to_longest_ago():
+    budget = TailBudget(bytes_max=4000, tail_bytes_max=3000)
+    quiet, busy = (TailCache(budget) for _ in range(2))
+    for tail, at in ((quiet, 0), (quiet, 1), (busy, 0), (quiet, 2), (busy, 1), (busy, 2)):
+        tail.add(at, at + 1, memoryview(bytes(600)))
+    assert (quiet.bytes_held, busy.bytes_held) == (850, 2550)
+    assert read(quiet, 1) is None
+    assert read(quiet, 2) == ([0], 2, 3)
+    busy.clear()
+    assert budget.bytes_held == quiet.bytes_held

@@ -1,0 +1,78 @@
+"""Goal: tails in one budget hold what a simple model holds, and never more than they may.
+
+Method: random appends, cuts and reads over a few partitions, against lists of what each must still have.
+"""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.log.tail import TailBudget, TailCache
+
+BUDGET, SHARE = 6000, 4000
+BATCH_COST = 250
+PARTITIONS = 4
+
+partitions = st.integers(0, PARTITIONS - 1)
+appends = st.tuples(st.just("append"), partitions, st.integers(1, 4500))
+cuts = st.tuples(st.just("cut"), partitions, st.sampled_from((0, 500, 2000)))
+
+
+class Model:
+    """Batches of each partition as (base offset, size), oldest first; who was appended to last is last in `order`."""
+
+    def __init__(self):
+        self.held = [[] for _ in range(PARTITIONS)]
+        self.order = []
+
+    def cost(self, at):
+        return sum(size + BATCH_COST for _, size in self.held[at])
+
+    def total(self):
+        return sum(map(self.cost, range(PARTITIONS)))
+
+    def append(self, at, base, size):
+        self.held[at].append((base, size))
+        self.cut(at, SHARE)
+        if at in self.order:
+            self.order.remove(at)
+        self.order.append(at)
+        for oldest in self.order:
+            while self.total() > BUDGET and self.held[oldest]:
+                self.held[oldest].pop(0)
+
+    def cut(self, at, size):
+        while self.cost(at) > size:
+            self.held[at].pop(0)
+
+
+def found(tail, offset):
+    read = tail.read(offset, 1 << 30, 1 << 30, minimum_one_batch=True)
+    if read is None:
+        return None
+    views, first, following = read
+    return [len(view) for view in views], first, following
+
+
+@given(st.lists(appends | cuts, max_size=60))
+def test_what_is_held_is_what_the_model_holds(steps):
+    budget, model = TailBudget(BUDGET, SHARE), Model()
+    tails = [TailCache(budget) for _ in range(PARTITIONS)]
+    ends = [0] * PARTITIONS
+    for step, at, size in steps:
+        if step == "append":
+            tails[at].add(ends[at], ends[at] + 2, memoryview(bytes(size)))
+            model.append(at, ends[at], size)
+            ends[at] += 2
+        else:
+            tails[at].trim(size)
+            model.cut(at, size)
+        assert budget.bytes_held == model.total() <= BUDGET
+        for index, tail in enumerate(tails):
+            held = model.held[index]
+            assert tail.bytes_held == model.cost(index) <= SHARE
+            for base in range(0, ends[index], 2):
+                newer = [one for one in held if one[0] >= base]
+                whole = held and held[0][0] <= base
+                wanted = ([size for _, size in newer], base, ends[index]) if whole else None
+                assert found(tail, base + 1) == wanted
+    assert set(budget._tails) == {tail for tail in tails if tail.bytes_held}
