@@ -200,10 +200,46 @@ def test_headers_and_json_make_the_round_trip(one: Server) -> None:
         )
     assert [r["headers"] for r in copied if r.get("key_base64") == "/wD+"] == [odd["headers"]]
     assert [r["value"] for r in copied if r.get("key_base64") == "/wD+"] == [None]
-    done = strata("produce", "copied", "--from-json", "-b", one.address, stdin="[]\n")
-    assert done.returncode == 2
-    assert "no record" in done.stderr
     assert "expected NAME=VALUE" in refused(one, "produce", "copied", "-H", "x")
+
+
+def test_a_line_that_is_no_record_is_named_and_those_before_it_are_sent(
+    one: Server, tmp_path: Path
+) -> None:
+    ok(one, "topic", "create", "lines", "--partitions", "2", "-c", "retention.ms=-1")
+    read = ("consume", "lines", "--from", "beginning", "--until-end")
+    file = tmp_path / "in.txt"
+    file.write_text("".join(f"{n} {n}\n" for n in range(5000)) + "soon x\n9 late\n")
+    said = refused(one, "produce", "lines", str(file), "--timestamp-separator", " ")
+    told = "no timestamp in front: 'soon'; 5000 record(s) before it were sent"
+    assert said == f"strata: {file}, line 5001: {told}\n"
+    assert sorted(map(int, ok(one, *read).split())) == list(range(5000))
+    for bad, why in (
+        ("[]", "AttributeError"),
+        ("{", "JSONDecodeError"),
+        ('{"timestamp": 1e30}', "timestamp"),
+    ):
+        words = ("produce", "lines", "--from-json", "-b", one.address)
+        done = strata(*words, stdin=f'{{"value": "v"}}\n{bad}\n{{"value": "w"}}\n')
+        assert done.returncode == 2
+        assert done.stderr.startswith("strata: standard input, line 2: "), done.stderr
+        assert why in done.stderr
+        assert done.stderr.endswith("; 1 record(s) before it were sent\n")
+        assert len(done.stderr.splitlines()) == 1
+    assert sorted(ok(one, *read).split())[5000:] == ["v"] * 3
+    first = strata("produce", "lines", "--from-json", "-b", one.address, stdin="x\n")
+    assert first.stderr.endswith("; nothing was sent\n")
+
+
+def test_what_was_acknowledged_before_a_refusal_is_told(one: Server) -> None:
+    ok(one, "topic", "create", "small", "-c", "max.message.bytes=1000")
+    lines = "".join(f"{n:0900}\n" for n in range(3)) + "x" * 2000 + "\n"
+    done = strata("produce", "small", "-b", one.address, stdin=lines)
+    assert done.returncode == 2
+    acknowledged, refusal = done.stderr.splitlines()
+    assert acknowledged == "3 record(s) were acknowledged before that"
+    assert "RECORD_TOO_LARGE" in refusal or "MESSAGE_TOO_LARGE" in refusal
+    assert len(ok(one, "consume", "small", "--from", "beginning", "--until-end").split()) == 3
 
 
 def test_a_group_goes_on_where_it_was(one: Server) -> None:

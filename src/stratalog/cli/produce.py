@@ -24,7 +24,10 @@ from stratalog.cli.terminal import (
 )
 
 if TYPE_CHECKING:
+    from asyncio import Future
+
     from stratalog.client.aio import Client, Pipeline
+    from stratalog.client.calls import Produced
     from stratalog.wire.records import BatchBuilder
 
 BATCH_BYTES = 256 * 1024
@@ -52,6 +55,8 @@ class Order:
     key_separator: bytes | None
     timestamp_separator: bytes | None
     timestamp: int | None
+    source: str = "standard input"
+    """What the lines are from, for people."""
     headers: Headers = ()
     """For every record, before its own."""
     json: bool = False
@@ -112,6 +117,7 @@ def produce(
         encoded(key_separator),
         encoded(timestamp_separator),
         timestamp,
+        "standard input" if file is None else str(file),
         headers_of(header or ()),
         from_json,
     )
@@ -151,30 +157,58 @@ def encoded(separator: str | None) -> bytes | None:
 
 
 async def send(bootstrap: str, order: Order, lines: BinaryIO) -> int:
-    """Send every line and wait for the acknowledgements; returns how many. Raises Rejected, Unavailable."""
-    from stratalog.adapters.system import SystemClock
-    from stratalog.cli.reading import chosen_partitions
+    """Send every line and wait for the acknowledgements; returns how many.
 
-    clock = SystemClock()
+    Raises UserError for a line that is no record: those before it are sent, none behind it. Raises Rejected,
+    Unavailable where a broker does not take them, with a note of how many it has acknowledged.
+    """
+    from stratalog.cli.reading import chosen_partitions
+    from stratalog.errors import Rejected, Unavailable, UserError
+
     async with connected(bootstrap) as client:
         chosen = None if order.partition is None else [order.partition]
         partitions = await chosen_partitions(client, order.topic, chosen)
         limits = await Limits.of(client, order.topic)
+        pipeline = client.pipeline(acks=order.acks, window=WINDOW)
+        batches = Batches(order, partitions, pipeline, limits.batch_bytes)
+        wrong: UserError | None = None
         try:
-            async with client.pipeline(acks=order.acks, window=WINDOW) as pipeline:
-                batches = Batches(order, partitions, pipeline, limits.batch_bytes)
-                for chunk in chunks(lines):
-                    now_ms = clock.now_ms()
-                    for line in chunk:
-                        await batches.take(line, now_ms, limits)
-                    # Whoever writes little at a time wants to see it arrive.
-                    if sum(map(len, chunk)) < LITTLE_BYTES:
-                        await batches.flush()
-                        await pipeline.drain()
+            async with pipeline:
+                try:
+                    await feed(lines, batches, pipeline, limits)
+                except UserError as error:
+                    wrong = error
+                except Rejected:
+                    await pipeline.drain()  # what is under way counts too; raises it again
                 await batches.flush()
+        except (Rejected, Unavailable):
+            note(f"{batches.acknowledged} record(s) were acknowledged before that")
+            raise
         finally:
             limits.warn(order.topic)
+        if wrong is not None:
+            sent = (
+                f"{batches.count} record(s) before it were sent"
+                if batches.count
+                else "nothing was sent"
+            )
+            raise UserError(f"{order.source}, line {batches.count + 1}: {wrong}; {sent}")
         return batches.count
+
+
+async def feed(lines: BinaryIO, batches: "Batches", pipeline: "Pipeline", limits: "Limits") -> None:
+    """Batch every line. Raises UserError for one that is no record, Rejected, Unavailable."""
+    from stratalog.adapters.system import SystemClock
+
+    clock = SystemClock()
+    for chunk in chunks(lines):
+        now_ms = clock.now_ms()
+        for line in chunk:
+            await batches.take(line, now_ms, limits)
+        # Whoever writes little at a time wants to see it arrive.
+        if sum(map(len, chunk)) < LITTLE_BYTES:
+            await batches.flush()
+            await pipeline.drain()
 
 
 def chunks(lines: BinaryIO) -> Iterator[list[bytes]]:
@@ -197,9 +231,7 @@ def record_of(line: bytes, order: Order, now_ms: int) -> tuple[bytes | None, byt
     if order.timestamp_separator is not None:
         text, found, line = line.partition(order.timestamp_separator)
         if not found or not text.strip().isdigit():
-            raise UserError(
-                f"a line without a timestamp in front: {text[:60].decode(errors='replace')!r}"
-            )
+            raise UserError(f"no timestamp in front: {text[:60].decode(errors='replace')!r}")
         timestamp = int(text)
     key = None
     if order.key_separator is not None:
@@ -221,8 +253,7 @@ def record_of_json(line: bytes, order: Order, now_ms: int) -> tuple[Any, ...]:
         return text_of("key", found), text_of("value", found), timestamp, headers
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(
-            f"a line that is no record ({type(error).__name__}): "
-            f"{line[:60].decode(errors='replace')!r}"
+            f"no record ({type(error).__name__}): {line[:60].decode(errors='replace')!r}"
         ) from None
 
 
@@ -241,6 +272,8 @@ class Batches:
         self, order: Order, partitions: list[int], pipeline: "Pipeline", batch_bytes: int
     ) -> None:
         self.count = 0
+        """Lines taken, each of which is a record."""
+        self.acknowledged = 0
         self._order = order
         self._partitions = partitions
         self._pipeline = pipeline
@@ -249,13 +282,17 @@ class Batches:
         self._keyless = 0
 
     async def take(self, line: bytes, now_ms: int, limits: "Limits") -> None:
-        """Add the record that a line is."""
+        """Add the record that a line is; raises UserError where it is none."""
+        from stratalog.errors import UserError
+
         headers: Headers = ()
         value: bytes | None
         if self._order.json:
             key, value, timestamp, headers = record_of_json(line, self._order, now_ms)
         else:
             key, value, timestamp = record_of(line, self._order, now_ms)
+        if not -1 <= timestamp < 1 << 63:
+            raise UserError(f"{timestamp} is no timestamp")
         limits.look(timestamp, now_ms)
         await self.add(key, value, timestamp, self._order.headers + headers)
 
@@ -289,7 +326,12 @@ class Batches:
         builder = self._open.pop(partition)
         self._keyless += 1
         # The acknowledgement is the pipeline's to await: it raises a refusal by itself.
-        _ = await self._pipeline.send(self._order.topic, partition, builder.build())
+        answer = await self._pipeline.send(self._order.topic, partition, builder.build())
+        answer.add_done_callback(lambda answer: self._answered(answer, builder.count))
+
+    def _answered(self, answer: "Future[Produced]", count: int) -> None:
+        if not answer.cancelled() and answer.exception() is None and not answer.result().error:
+            self.acknowledged += count
 
 
 @dataclass(slots=True)
