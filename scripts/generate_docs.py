@@ -179,6 +179,10 @@ def cli() -> str:
 Exit codes: 0; 1 where something that was looked at is not sound; 2 where a person must act, said in one line on
 standard error.
 
+`strata --install-completion` teaches the shell it is called from (bash, zsh, fish) to complete commands, options, and
+the names of topics and groups, which it asks the cluster for: the one of `-b` where that was typed before, for two
+seconds at most. `--show-completion` prints the script instead.
+
 {chr(10).join(pages)}"""
 
 

@@ -29,6 +29,7 @@ from stratalog.cli import (
 app = typer.Typer(
     name="strata",
     help="Kafka's contract without a JVM fleet: a log in Python, history in object storage.",
+    epilog="Begin with: strata demo. Each command's --help ends with an example.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

@@ -123,8 +123,8 @@ def limits_of(directory: str) -> Limits:
 
 async def broker_of(place: Path) -> Broker:
     """Start one, load it, read it, ask it little by little. Raises Unavailable, Rejected."""
+    from stratalog.cli.config import accepted
     from stratalog.cli.local_broker import broker
-    from stratalog.cli.topic import refuse
     from stratalog.client.calls import NewTopic
 
     async with (
@@ -132,7 +132,7 @@ async def broker_of(place: Path) -> Broker:
         connected(started.address) as client,
     ):
         for made in await client.create_topics([NewTopic(TOPIC, 1), NewTopic(LITTLE_TOPIC, 1)]):
-            refuse(made)
+            accepted(made, "topic ")
         produce, produce_cpu = await loaded(client, started.pid)
         consume, consume_cpu = await read_back(client, started.pid)
         requests_s, p50_s, request_cpu = await asked(client, started.pid)

@@ -5,10 +5,11 @@ at once. It never touches a properties file.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from stratalog.cli.completing import topics
 from stratalog.cli.terminal import (
     DEFAULT_BOOTSTRAP,
     BootstrapServer,
@@ -22,11 +23,16 @@ from stratalog.cli.terminal import (
 if TYPE_CHECKING:
     from stratalog.client.admin import Altered
     from stratalog.client.aio import Client
+    from stratalog.client.calls import ResourceConfigs, TopicResult
 
+Outcome = TypeVar("Outcome", "Altered", "ResourceConfigs", "TopicResult")
 config_app = typer.Typer(help="Show and change settings.", no_args_is_help=True)
 SOURCES = {1: "topic", 2: "broker, dynamic", 3: "cluster, dynamic", 4: "broker", 5: "default"}
 
-Topic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="A topic's settings.")]
+Topic = Annotated[
+    str | None,
+    typer.Option("--topic", metavar="TOPIC", help="A topic's settings.", autocompletion=topics),
+]
 Broker = Annotated[
     str | None,
     typer.Option("--broker", metavar="ID", help="A broker's settings; \"\" means every broker's."),
@@ -61,7 +67,10 @@ def describe(
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    """Show settings, their values and where those come from."""
+    """Show settings, their values and where those come from.
+
+    Example: strata config describe --topic orders --all
+    """
     run(print_configs(bootstrap_server, resource(topic, broker), all_settings, json))
 
 
@@ -70,12 +79,10 @@ async def print_configs(
 ) -> None:
     """One row per setting. Raises Rejected where there is no such topic or broker."""
     from stratalog.config import ConfigSource
-    from stratalog.errors import Rejected
 
     async with connected(bootstrap) as client:
         (found,) = await client.describe_configs([wanted])
-    if found.error:
-        raise Rejected(found.error, f"{found.name}: {found.message or found.error.name}")
+    accepted(found)
     rows = [
         {
             "name": entry.name,
@@ -97,7 +104,10 @@ def alter(
     unset: Unsets = None,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Change settings of a topic or broker; those not named stay as they are."""
+    """Change settings of a topic or broker; those not named stay as they are.
+
+    Example: strata config alter --broker "" -s log.retention.ms=86400000
+    """
     run(change(bootstrap_server, resource(topic, broker), set_values or (), unset or ()))
 
 
@@ -141,9 +151,12 @@ def parse_configs(items: Sequence[str]) -> dict[str, str]:
     return pairs
 
 
-def accepted(result: "Altered") -> None:
-    """Raises Rejected with what the broker said, where it said no."""
+def accepted(result: Outcome, kind: str = "") -> None:
+    """Raises Rejected with what the broker said, where it said no; `kind` comes before the name."""
     from stratalog.errors import ErrorCode, Rejected
 
     if result.error != ErrorCode.none:
-        raise Rejected(result.error, f"{result.name}: {result.message or result.error.name}")
+        said = result.message or result.error.name
+        # What names it already need not be told twice whom it is about.
+        about = "" if result.name in said else f"{kind}{result.name}: "
+        raise Rejected(result.error, about + said)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from stratalog.cli.completing import TopicName, groups
 from stratalog.cli.terminal import (
     DEFAULT_BOOTSTRAP,
     BootstrapServer,
@@ -17,7 +18,7 @@ from stratalog.cli.terminal import (
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    topic: TopicName,
     start: Annotated[
         str,
         typer.Option(
@@ -57,6 +58,7 @@ def consume(
         str | None,
         typer.Option(
             metavar="GROUP",
+            autocompletion=groups,
             help="Be a member: share partitions with the others, begin where the group is (--from where it is "
             "nowhere), commit.",
         ),
@@ -70,7 +72,7 @@ def consume(
     kind. What was printed is committed, at the latest a round later: after a crash some may come again. With
     --partition as well it joins nothing, and a group with members refuses its commits.
 
-    Example: strata consume t --from beginning --max-messages 10 --format '%p %o %k: %s\n'
+    Example: strata consume t --from beginning --format '%p %o %k: %s\n'
     """
     from asyncio import CancelledError
 

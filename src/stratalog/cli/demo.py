@@ -34,7 +34,10 @@ TOPIC_CONFIGS = {
 
 
 def demo() -> None:
-    """Start a broker, produce, watch segments move to a bucket, and read everything back."""
+    """Start a broker, produce, watch segments move to a bucket, and read everything back.
+
+    Example: strata demo
+    """
     run(tell())
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stratalog.cli.completing import GroupName, topics
 from stratalog.cli.terminal import (
     DEFAULT_BOOTSTRAP,
     BootstrapServer,
@@ -24,12 +25,14 @@ if TYPE_CHECKING:
     from stratalog.client.aio import Client
 
 group_app = typer.Typer(help="Consumer groups: members, lag, offsets.", no_args_is_help=True)
-Name = Annotated[str, typer.Argument(metavar="GROUP")]
 
 
 @group_app.command("list")
 def list_groups(bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
-    """List groups."""
+    """List groups.
+
+    Example: strata group list
+    """
     run(print_groups(bootstrap_server, json))
 
 
@@ -48,9 +51,15 @@ async def print_groups(bootstrap: str, as_json: bool) -> None:
 
 @group_app.command()
 def describe(
-    name: Name, bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP, json: Json = False
+    name: GroupName, bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP, json: Json = False
 ) -> None:
-    """Show a group's state, and for each partition its offset, the log's end, the lag and who reads it."""
+    """Show a group's state, and for each partition its offset, the log's end, the lag and who reads it.
+
+    Lag is in records, and in seconds since the first record that the group has not read was written, by its own
+    timestamp.
+
+    Example: strata group describe billing --json
+    """
     run(print_group(bootstrap_server, name, json))
 
 
@@ -60,6 +69,7 @@ async def print_group(bootstrap: str, name: str, as_json: bool) -> None:
         group = await existing_group(client, name)
         rows = await lag_rows(client, group)
     total = sum(row["lag"] or 0 for row in rows)
+    seconds = max((row["seconds"] or 0 for row in rows), default=0)
     if as_json:
         show_json(
             {
@@ -68,11 +78,12 @@ async def print_group(bootstrap: str, name: str, as_json: bool) -> None:
                 "protocol": group.protocol,
                 "members": len(group.members),
                 "lag": total,
+                "lag_seconds": seconds,
                 "partitions": rows,
             }
         )
         return
-    typer.echo(f"{name}  {group.state}  {len(group.members)} member(s)  lag {total}")
+    typer.echo(f"{name}  {group.state}  {len(group.members)} member(s)  lag {total}, {seconds} s")
     show(rows, as_json=False, empty="no offsets")
 
 
@@ -92,15 +103,17 @@ async def existing_group(client: "Client", name: str) -> "DescribedGroup":
 async def lag_rows(client: "Client", group: "DescribedGroup") -> list[dict[str, Any]]:
     """One row per partition that the group has an offset for, or reads."""
     from stratalog.client.admin import fetch_offsets
-    from stratalog.client.calls import LATEST
+    from stratalog.client.calls import EARLIEST, LATEST
 
     committed = await client.on_coordinator(group.group_id, fetch_offsets(group.group_id))
     readers = {key: member for member in group.members for key in member.assigned}
     keys = await existing_keys(client, sorted(committed.keys() | readers.keys()))
     ends = await client.list_offsets(dict.fromkeys(keys, LATEST)) if keys else {}
+    starts = await client.list_offsets(dict.fromkeys(keys, EARLIEST)) if keys else {}
     rows = []
     for key in keys:
         offset, end, reader = committed.get(key), ends[key].offset, readers.get(key)
+        unread = None if offset is None else max(offset, starts[key].offset)
         rows.append(
             {
                 "topic": key[0],
@@ -108,11 +121,26 @@ async def lag_rows(client: "Client", group: "DescribedGroup") -> list[dict[str, 
                 "offset": offset,
                 "end": end,
                 "lag": None if offset is None else max(0, end - offset),
+                "seconds": None if unread is None else await age_s(client, key, unread, end),
                 "member": None if reader is None else reader.instance_id or reader.member_id,
                 "host": None if reader is None else reader.host,
             }
         )
     return rows
+
+
+async def age_s(client: "Client", key: tuple[str, int], offset: int, end: int) -> float:
+    """Seconds since the record at `offset` was written, by its timestamp; 0 where it is not there yet."""
+    from stratalog.adapters.system import SystemClock
+    from stratalog.cli.reading import records_from, whole
+
+    if offset >= end:
+        return 0.0
+    fetched = await client.fetch(*key, offset, max_bytes=1, max_wait_ms=0)
+    for _next_offset, record in records_from(whole(fetched), offset):
+        if record is not None:
+            return max(0, SystemClock().now_ms() - record.timestamp) / 1000
+    return 0.0
 
 
 async def existing_keys(client: "Client", keys: list[tuple[str, int]]) -> list[tuple[str, int]]:
@@ -123,8 +151,10 @@ async def existing_keys(client: "Client", keys: list[tuple[str, int]]) -> list[t
 
 @group_app.command("reset-offsets")
 def reset_offsets(
-    name: Name,
-    topic: Annotated[str, typer.Option(metavar="TOPIC", help="Whose offsets.")],
+    name: GroupName,
+    topic: Annotated[
+        str, typer.Option(metavar="TOPIC", help="Whose offsets.", autocompletion=topics)
+    ],
     to: Annotated[
         str,
         typer.Option(
@@ -141,7 +171,10 @@ def reset_offsets(
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    """Let a group without members go on elsewhere. A group that is not there is made."""
+    """Let a group without members go on elsewhere. A group that is not there is made.
+
+    Example: strata group reset-offsets billing --topic orders --to beginning
+    """
     run(move(bootstrap_server, name, topic, to, partition, dry_run, json))
 
 
@@ -192,8 +225,11 @@ async def within(client: "Client", topic: str, index: int, offset: int) -> int:
 
 
 @group_app.command()
-def delete(name: Name, bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP) -> None:
-    """Delete a group that has no members, its offsets with it."""
+def delete(name: GroupName, bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP) -> None:
+    """Delete a group that has no members, its offsets with it.
+
+    Example: strata group delete billing
+    """
     run(delete_group(bootstrap_server, name))
 
 

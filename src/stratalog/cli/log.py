@@ -1,7 +1,8 @@
-"""`strata log`: segments' files, looked at without a broker.
+"""`strata log`: segments' files, looked at without a broker; and where the brokers have them.
 
-In: a `.log` file, or directories of them. Out: one line per batch, and per record where asked for; or what is wrong.
-It never changes a file and stops at the first byte that is no batch.
+In: a `.log` file, or directories of them; a running cluster. Out: one line per batch, and per record where asked for;
+or what is wrong; the log directories and what is in them. It never changes a file and stops at the first byte that is
+no batch.
 """
 
 from pathlib import Path
@@ -9,17 +10,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stratalog.cli.terminal import Json, note, show, show_json
+from stratalog.cli.completing import topics
+from stratalog.cli.terminal import (
+    DEFAULT_BOOTSTRAP,
+    BootstrapServer,
+    Json,
+    connected,
+    note,
+    run,
+    show,
+    show_json,
+)
 
 if TYPE_CHECKING:
     from stratalog.wire.batch import BatchHeader
 
-log_app = typer.Typer(help="Look into log files.", no_args_is_help=True)
-
-
-@log_app.callback()
-def group() -> None:
-    """Look into log files."""
+log_app = typer.Typer(help="Look into log files and directories.", no_args_is_help=True)
 
 
 @log_app.command()
@@ -28,7 +34,10 @@ def dump(
     records: Annotated[bool, typer.Option("--records", help="Print the records too.")] = False,
     json: Json = False,
 ) -> None:
-    """Print a segment's batches and check each one's CRC. Exit 1 where bytes are not what was written."""
+    """Print a segment's batches and check each one's CRC. Exit 1 where bytes are not what was written.
+
+    Example: strata log dump data/orders-0/00000000000000000000.log --records
+    """
     import mmap
 
     from stratalog.errors import Corrupt, UserError
@@ -51,6 +60,69 @@ def dump(
 
 
 @log_app.command()
+def dirs(
+    topic: Annotated[
+        str | None,
+        typer.Option(metavar="TOPIC", help="Show where its partitions are.", autocompletion=topics),
+    ] = None,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    """Show the log directories of the brokers: room, partitions, bytes; or where a topic's partitions are.
+
+    A partition that moves is there twice; `behind` is by how many offsets the new copy is.
+
+    Example: strata log dirs --topic orders
+    """
+    run(print_directories(bootstrap_server, topic, json))
+
+
+async def print_directories(bootstrap: str, topic: str | None, as_json: bool) -> None:
+    """One row per directory, or per partition of `topic`. Raises UserError where there is no such topic."""
+    from stratalog.cli.topic import existing_topic
+    from stratalog.client.admin import log_directories
+
+    async with connected(bootstrap) as client:
+        if topic is not None:
+            await existing_topic(client, topic)
+        brokers = sorted((await client.metadata([])).brokers)
+        found = [
+            (node, one)
+            for node in brokers
+            for one in await client.call(log_directories(topic), node)
+        ]
+    if topic is not None:
+        replicas = [
+            {
+                "partition": replica.partition,
+                "broker": node,
+                "directory": one.path,
+                "bytes": replica.size,
+                "behind": replica.lag,
+                "state": "moving here" if replica.is_future else "here",
+            }
+            for node, one in found
+            for replica in one.replicas
+        ]
+        replicas.sort(key=lambda row: (row["partition"], row["state"]))
+        show(replicas, as_json=as_json, empty=f"no directory that can be read has {topic}")
+        return
+    rows = [
+        {
+            "broker": node,
+            "directory": one.path,
+            "state": "ok" if not one.error else one.error.name.upper(),
+            "partitions": sum(not replica.is_future for replica in one.replicas),
+            "bytes": sum(replica.size for replica in one.replicas),
+            "free": None if one.free_bytes < 0 else one.free_bytes,
+            "total": None if one.total_bytes < 0 else one.total_bytes,
+        }
+        for node, one in found
+    ]
+    show(rows, as_json=as_json)
+
+
+@log_app.command()
 def verify(
     place: Annotated[Path, typer.Argument(metavar="FILE.log|DIRECTORY")],
     json: Json = False,
@@ -58,6 +130,8 @@ def verify(
     """Check every batch of every segment below a directory: whole, CRC right, offsets ascending. Exit 1 if not.
 
     Beside a running broker the last segment of a partition may end in a batch that is being written.
+
+    Example: strata log verify data/orders-0
     """
     from stratalog.errors import UserError
 

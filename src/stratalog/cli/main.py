@@ -63,7 +63,7 @@ def run(words: Sequence[str]) -> None:
             return
     from stratalog.cli.app import app
 
-    app()
+    app(prog_name="strata")  # completion needs one name, however it was started
 
 
 if __name__ == "__main__":

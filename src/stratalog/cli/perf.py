@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from stratalog.cli.completing import TopicName
 from stratalog.cli.terminal import (
     DEFAULT_BOOTSTRAP,
     BootstrapServer,
@@ -102,7 +103,7 @@ def produce(
     --sweep makes a topic for each codec and batch size, fills it for some seconds and deletes it; CPU is per 10^9
     bytes of values.
 
-    Example: strata perf produce t --num-records 1000000 -X acks=1 -X batch.size=262144
+    Example: strata perf produce t --num-records 1000000 -X acks=1
     """
     from stratalog.cli import perf_sweep
     from stratalog.errors import UserError
@@ -261,7 +262,7 @@ async def print_produce(
 
 @perf_app.command()
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    topic: TopicName,
     num_records: Annotated[
         int | None,
         typer.Option(
@@ -298,7 +299,7 @@ def consume(
     counted. Records are counted by their batches' headers and not opened: a consumer that decodes them in Python needs
     a microsecond or two more for each. MB are 2**20 bytes of batches as they are sent, compressed or not.
 
-    Example: strata perf consume t --num-records 1000000 -X max.partition.fetch.bytes=4194304
+    Example: strata perf consume t --messages 1000000
     """
     run(
         print_consume(

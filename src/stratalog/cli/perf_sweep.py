@@ -126,12 +126,12 @@ async def tried(
     from resource import RUSAGE_SELF, getrusage
 
     from stratalog.adapters.system import monotonic_s
+    from stratalog.cli.config import accepted
     from stratalog.cli.perf_load import Load
-    from stratalog.cli.topic import refuse
     from stratalog.client.calls import NewTopic
 
     (made,) = await client.create_topics([NewTopic(topic, 1, -1, {"compression.type": "producer"})])
-    refuse(made)
+    accepted(made, "topic ")
     try:
         await client.metadata([topic])
         load = Load(client, topic, [0], values, producing)

@@ -324,7 +324,10 @@ def run_command(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print tables and rows as JSON.")] = False,
 ) -> None:
-    """Run one update: streaming tables take in what is new, materialized views are worked out again."""
+    """Run one update: streaming tables take in what is new, materialized views are worked out again.
+
+    Example: strata pipeline run pipelines/access_log --state state
+    """
     chosen = state or Path(".state") / directory.resolve().name
     pairs = [pair.partition("=") for pair in conf or []]
     for name, equals, _ in pairs:

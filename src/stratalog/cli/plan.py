@@ -61,7 +61,10 @@ def plan(
     ] = 0.023,
     json: Json = False,
 ) -> None:
-    """Plan network, disks, bucket, rebalancing and cost, with the reasoning shown."""
+    """Plan network, disks, bucket, rebalancing and cost, with the reasoning shown.
+
+    Example: strata plan --ingress 50MB/s --retention 30d --partitions 100
+    """
     from stratalog.errors import UserError
     from stratalog.ops import planner
 

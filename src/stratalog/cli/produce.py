@@ -7,6 +7,7 @@ retries a batch that a broker may have taken.
 import base64
 import json
 import sys
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
+from stratalog.cli.completing import TopicName
 from stratalog.cli.terminal import (
     DEFAULT_BOOTSTRAP,
     BootstrapServer,
@@ -64,7 +66,7 @@ class Order:
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    topic: TopicName,
     file: Annotated[
         Path | None,
         typer.Argument(metavar="[FILE]", help="A file of lines; by default standard input."),
@@ -99,8 +101,9 @@ def produce(
 ) -> None:
     """Send each line as one record.
 
-    Lines with a key go to the partition that Kafka's clients choose for it; others fill one partition's batch after
-    the other's.
+    Lines with a key go to the partition that Java's clients choose; others fill one batch after another.
+
+    Example: strata produce orders lines.txt --key-separator ,
     """
     from stratalog.errors import UserError
 
@@ -182,7 +185,7 @@ async def send(bootstrap: str, order: Order, lines: BinaryIO) -> int:
                     await pipeline.drain()  # what is under way counts too; raises it again
                 await batches.flush()
         except (Rejected, Unavailable):
-            note(f"{batches.acknowledged} record(s) were acknowledged before that")
+            note(f"{batches.acknowledged()} record(s) were acknowledged before that")
             raise
         finally:
             limits.warn(order.topic)
@@ -273,7 +276,8 @@ class Batches:
     ) -> None:
         self.count = 0
         """Lines taken, each of which is a record."""
-        self.acknowledged = 0
+        self._answers: deque[tuple[Future[Produced], int]] = deque()
+        self._acknowledged = 0
         self._order = order
         self._partitions = partitions
         self._pipeline = pipeline
@@ -327,11 +331,20 @@ class Batches:
         self._keyless += 1
         # The acknowledgement is the pipeline's to await: it raises a refusal by itself.
         answer = await self._pipeline.send(self._order.topic, partition, builder.build())
-        answer.add_done_callback(lambda answer: self._answered(answer, builder.count))
+        self._answers.append((answer, builder.count))
+        while self._answers and self._answers[0][0].done():
+            self._take_answer()
 
-    def _answered(self, answer: "Future[Produced]", count: int) -> None:
-        if not answer.cancelled() and answer.exception() is None and not answer.result().error:
-            self.acknowledged += count
+    def acknowledged(self) -> int:
+        """How many records a broker has acknowledged so far."""
+        while self._answers:
+            self._take_answer()
+        return self._acknowledged
+
+    def _take_answer(self) -> None:
+        answer, count = self._answers.popleft()
+        if answer.done() and not answer.cancelled() and answer.exception() is None:
+            self._acknowledged += 0 if answer.result().error else count
 
 
 @dataclass(slots=True)

@@ -36,5 +36,7 @@ def server(
     Settings have Kafka's names. --override beats the environment (STRATA_LOG_RETENTION_MS is log.retention.ms), the
     environment beats the file, the file beats a profile. With
     listeners=PLAINTEXT://:0 a free port is taken; --ready-file tells which.
+
+    Example: strata server server.properties --override num.partitions=3
     """
     serve(ServerWords(properties, override or [], ready_file, profile))

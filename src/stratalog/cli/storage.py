@@ -25,7 +25,10 @@ def format_storage(
         bool, typer.Option("--ignore-formatted", "-g", help="Leave formatted directories alone.")
     ] = False,
 ) -> None:
-    """Give empty log directories a cluster id. A broker does so by itself on its first start."""
+    """Give empty log directories a cluster id. A broker does so by itself on its first start.
+
+    Example: strata storage format server.properties
+    """
     from stratalog.adapters.system import SystemEntropy
     from stratalog.broker.storage import format_directory, new_cluster_id, read_meta
     from stratalog.errors import UserError
@@ -88,7 +91,10 @@ def locked_disk(path: str) -> Any:
 
 @storage_app.command()
 def info(properties: PropertiesFile = None, override: Overrides = None, json: Json = False) -> None:
-    """Show whose the log directories are and what they hold. Works beside a running broker."""
+    """Show whose the log directories are and what they hold. Works beside a running broker.
+
+    Example: strata storage info server.properties --json
+    """
     config = load_config(properties, override)
     show([describe_directory(path) for path in config.log_dirs], as_json=json)
 

@@ -29,7 +29,10 @@ tier_app.command("sweep")(sweep)
 
 @tier_app.command("list")
 def list_bucket(url: Url, json: Json = False) -> None:
-    """List the topics that a bucket holds."""
+    """List the topics that a bucket holds.
+
+    Example: strata tier list s3://bucket/prefix
+    """
     from stratalog.tier.reader import open_bucket
 
     bucket = open_bucket(opened(url))
@@ -63,7 +66,10 @@ def describe(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show the segments of each partition that the newest manifests name."""
+    """Show the segments of each partition that the newest manifests name.
+
+    Example: strata tier describe s3://bucket/prefix orders
+    """
     from stratalog.tier.reader import open_bucket
 
     bucket = open_bucket(opened(url))
@@ -124,7 +130,10 @@ def manifest_json(manifest: "Manifest") -> dict[str, Any]:
 
 @tier_app.command()
 def verify(url: Url, json: Json = False) -> None:
-    """Read every byte of a bucket. Exit 1, naming the objects, where any is missing, altered or nobody's."""
+    """Read every byte of a bucket. Exit 1, naming the objects, where any is missing, altered or nobody's.
+
+    Example: strata tier verify file:///srv/bucket --json
+    """
     from stratalog.adapters.system import SystemClock
     from stratalog.tier import verify as tier_verify
 

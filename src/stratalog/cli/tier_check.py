@@ -27,6 +27,8 @@ def check(
 
     Twenty writers race for one object, and what is written is read, listed and deleted at once. Works below a prefix
     of its own, and removes what it wrote.
+
+    Example: strata tier check s3://bucket/prefix
     """
     from stratalog.cli.quantities import parse_bytes
     from stratalog.errors import UserError

@@ -44,6 +44,8 @@ def export(
     """Write a topic's history to DIRECTORY/TOPIC-PARTITION/, a file for each segment.
 
     As JSON, records below the log's start are left out; segment files are as they were archived.
+
+    Example: strata tier export file:///srv/bucket orders out --format json
     """
     from stratalog.errors import UserError
     from stratalog.tier.export import read_segment

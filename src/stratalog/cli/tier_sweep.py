@@ -34,6 +34,8 @@ def sweep(
     """Remove objects that belong to nothing and are too old to be on their way.
 
     In S3 uploads that were never finished go too; a warning says where no lifecycle rule of the bucket does that.
+
+    Example: strata tier sweep s3://bucket/prefix --dry-run
     """
     from stratalog.adapters.system import SystemClock
     from stratalog.cli.quantities import parse_duration_s

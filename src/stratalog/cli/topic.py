@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stratalog.cli.completing import TopicName
 from stratalog.cli.config import Sets, Unsets, accepted, alter_settings, parse_configs
 from stratalog.cli.terminal import (
     DEFAULT_BOOTSTRAP,
@@ -23,18 +24,16 @@ from stratalog.cli.terminal import (
 
 if TYPE_CHECKING:
     from stratalog.client.aio import Client
-    from stratalog.client.calls import TopicInfo, TopicResult
+    from stratalog.client.calls import TopicInfo
 
 topic_app = typer.Typer(
     help="Create, list, describe, alter and delete topics.", no_args_is_help=True
 )
 
-Name = Annotated[str, typer.Argument(metavar="TOPIC")]
-
 
 @topic_app.command()
 def create(
-    name: Name,
+    name: Annotated[str, typer.Argument(metavar="TOPIC")],
     partitions: Annotated[
         int, typer.Option(metavar="N", help="By default the broker's num.partitions.")
     ] = -1,
@@ -50,7 +49,10 @@ def create(
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    """Create a topic."""
+    """Create a topic.
+
+    Example: strata topic create orders --partitions 6 -c retention.ms=-1
+    """
     run(
         create_topic(
             bootstrap_server,
@@ -84,7 +86,7 @@ async def create_topic(
     if if_not_exists and result.error == ErrorCode.topic_already_exists:
         note(f"topic {name} exists already")
         return
-    refuse(result)
+    accepted(result, "topic ")
     row = {
         "topic": name,
         "id": topic_id_text(result.topic_id),
@@ -97,21 +99,16 @@ async def create_topic(
         note(f"created topic {name} with {result.partitions} partition(s)")
 
 
-def refuse(result: "TopicResult") -> None:
-    """Raises Rejected with what the broker said, where it said no."""
-    from stratalog.errors import ErrorCode, Rejected
-
-    if result.error != ErrorCode.none:
-        raise Rejected(result.error, f"topic {result.name}: {result.message or result.error.name}")
-
-
 @topic_app.command("list")
 def list_topics(
     internal: Annotated[bool, typer.Option("--internal", help="Kafka's own topics too.")] = False,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    """List topics."""
+    """List topics.
+
+    Example: strata topic list --internal
+    """
     run(print_topics(bootstrap_server, internal, json))
 
 
@@ -136,12 +133,14 @@ async def print_topics(bootstrap: str, internal: bool, as_json: bool) -> None:
 
 @topic_app.command()
 def describe(
-    name: Name, bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP, json: Json = False
+    name: TopicName, bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP, json: Json = False
 ) -> None:
     """Show a topic's partitions, their offsets, sizes and skew, and the settings that are its own.
 
     Records are offsets from start to end: an estimate where a topic is compacted or has transactions. Bytes are those
     on the leader's disk. Skew is the largest partition's share over the average one's: 1 is even.
+
+    Example: strata topic describe orders --json
     """
     run(print_topic(bootstrap_server, name, json))
 
@@ -191,15 +190,17 @@ async def existing_topic(client: "Client", name: str) -> "TopicInfo":
 
 async def partition_rows(client: "Client", topic: "TopicInfo") -> list[dict[str, Any]]:
     """One row per partition: who leads it, from which offset to which it goes, and how large it is."""
-    from stratalog.client.admin import log_sizes
+    from stratalog.client.admin import log_directories
     from stratalog.client.calls import EARLIEST, LATEST
 
     keys = [(topic.name, index) for index in sorted(topic.partitions)]
     starts = await client.list_offsets(dict.fromkeys(keys, EARLIEST))
     ends = await client.list_offsets(dict.fromkeys(keys, LATEST))
     sizes: dict[int, int] = {}
-    for found in await client.on_each(log_sizes(topic.name, sorted(topic.partitions))):
-        sizes = {index: max(sizes.get(index, 0), found.get(index, 0)) for index in topic.partitions}
+    for directories in await client.on_each(log_directories(topic.name)):
+        for replica in (one for found in directories for one in found.replicas):
+            if not replica.is_future:
+                sizes[replica.partition] = max(sizes.get(replica.partition, 0), replica.size)
     return [
         {
             "partition": key[1],
@@ -218,7 +219,7 @@ async def partition_rows(client: "Client", topic: "TopicInfo") -> list[dict[str,
 
 @topic_app.command()
 def alter(
-    name: Name,
+    name: TopicName,
     partitions: Annotated[
         int | None, typer.Option(metavar="N", help="How many there shall be; never fewer.")
     ] = None,
@@ -229,6 +230,8 @@ def alter(
     """Give a topic more partitions, and change its settings.
 
     With more partitions a key may go to another one than before.
+
+    Example: strata topic alter orders --partitions 12 -s retention.ms=86400000
     """
     run(alter_topic(bootstrap_server, name, partitions, set_values or (), unset or ()))
 
@@ -243,10 +246,15 @@ async def alter_topic(
     """Settings first, then partitions. Raises UserError where there is no such topic, Rejected for what is refused."""
     from stratalog.client.admin import create_partitions
     from stratalog.client.calls import TOPIC
+    from stratalog.errors import UserError
 
     async with connected(bootstrap) as client:
         await existing_topic(client, name)
-        if values or unset or partitions is None:
+        if partitions is None and not values and not unset:
+            raise UserError(
+                "nothing to change: give --partitions N, --set NAME=VALUE or --unset NAME"
+            )
+        if values or unset:
             await alter_settings(client, (TOPIC, name), values, unset)
         if partitions is not None:
             accepted(await client.on_controller(create_partitions(name, partitions)))
@@ -254,8 +262,46 @@ async def alter_topic(
 
 
 @topic_app.command()
-def delete(name: Name, bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP) -> None:
-    """Delete a topic and everything in it, its objects in the bucket too."""
+def move(
+    name: TopicName,
+    partition: Annotated[int, typer.Option(metavar="N", help="Which one.")],
+    to: Annotated[str, typer.Option(metavar="DIR", help="One of the broker's log.dirs.")],
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Move a partition to another log directory of its broker, while it is written and read.
+
+    It returns at once; `strata log dirs --topic TOPIC` shows how far it is. What a crash ends begins again.
+
+    Example: strata topic move orders --partition 0 --to /mnt/disk2
+    """
+    run(move_partition(bootstrap_server, name, partition, to))
+
+
+async def move_partition(bootstrap: str, name: str, partition: int, path: str) -> None:
+    """Ask the leader. Raises UserError where there is no such partition, Rejected where the broker refuses."""
+    from stratalog.client.admin import log_directories, move_replica
+    from stratalog.errors import ErrorCode, UserError
+
+    async with connected(bootstrap) as client:
+        known = (await existing_topic(client, name)).partitions
+        if partition not in known:
+            raise UserError(f"topic {name} has no partition {partition}; it has {len(known)}")
+        leader = known[partition].leader
+        result = await client.call(move_replica(name, partition, path), leader)
+        if result.error == ErrorCode.log_dir_not_found:
+            there = await client.call(log_directories(name), leader)
+            paths = ", ".join(one.path for one in there)
+            raise UserError(f"--to: {path!r} is none of broker {leader}'s log.dirs: {paths}")
+        accepted(result)
+    note(f"moving {name}-{partition} to {path}; strata log dirs --topic {name} shows how far")
+
+
+@topic_app.command()
+def delete(name: TopicName, bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP) -> None:
+    """Delete a topic and everything in it, its objects in the bucket too.
+
+    Example: strata topic delete orders
+    """
     run(delete_topic(bootstrap_server, name))
 
 
@@ -264,5 +310,5 @@ async def delete_topic(bootstrap: str, name: str) -> None:
     async with connected(bootstrap) as client:
         await existing_topic(client, name)
         (result,) = await client.delete_topics([name])
-    refuse(result)
+    accepted(result, "topic ")
     note(f"deleted topic {name}")

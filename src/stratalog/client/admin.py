@@ -4,12 +4,13 @@ In: plain arguments. Out: calls in the manner of `calls.py`, whose answers are s
 group's calls belong to its coordinator, sizes to every broker.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
 from stratalog.client.apis import (
+    ALTER_REPLICA_LOG_DIRS,
     CREATE_PARTITIONS,
     DELETE_GROUPS,
     DESCRIBE_GROUPS,
@@ -77,6 +78,28 @@ class DescribedGroup:
     members: tuple[GroupMember, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class LogReplica:
+    """A partition's copy in a log directory: bytes, offsets behind; `is_future` while it moves there."""
+
+    topic: str
+    partition: int
+    size: int
+    lag: int
+    is_future: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirectory:
+    """A log directory of a broker; bytes in all and free are -1 where it does not tell."""
+
+    path: str
+    error: ErrorCode
+    total_bytes: int
+    free_bytes: int
+    replicas: tuple[LogReplica, ...]
+
+
 def _checked(code: int, what: str) -> None:
     if code:
         raise Rejected(error_of(code), f"{what}: {error_of(code).name}")
@@ -126,25 +149,55 @@ def alter_configs(
     return Call(INCREMENTAL_ALTER_CONFIGS, build, read)
 
 
-def log_sizes(topic: str, partitions: Sequence[int]) -> Call[dict[int, int]]:
-    """Bytes on the disks of one broker by partition; those that it does not host are left out."""
+def log_directories(topic: str | None = None) -> Call[list[LogDirectory]]:
+    """The log directories of one broker, with what they hold (of one topic, or of all)."""
 
     def build(version: int) -> Any:
         types = request(DESCRIBE_LOG_DIRS, version)
-        wanted = types.DescribableLogDirTopic(topic=topic, partitions=list(partitions))
-        return types.DescribeLogDirsRequest(topics=[wanted])
+        return types.DescribeLogDirsRequest(topics=None)
 
-    def read(body: Any) -> dict[int, int]:
+    def read(body: Any) -> list[LogDirectory]:
         _checked(getattr(body, "error_code", 0), "log directories")
-        sizes: dict[int, int] = {}
-        for directory in body.results:
-            for found in directory.topics:
-                for one in found.partitions:
-                    index = int(one.partition_index)
-                    sizes[index] = sizes.get(index, 0) + int(one.partition_size)
-        return sizes
+        return [
+            LogDirectory(
+                found.log_dir,
+                error_of(found.error_code),
+                getattr(found, "total_bytes", -1),
+                getattr(found, "usable_bytes", -1),
+                tuple(
+                    LogReplica(
+                        of.name,
+                        int(one.partition_index),
+                        int(one.partition_size),
+                        int(one.offset_lag),
+                        one.is_future_key,
+                    )
+                    for of in found.topics
+                    if topic in {None, of.name}
+                    for one in of.partitions
+                ),
+            )
+            for found in body.results
+        ]
 
     return Call(DESCRIBE_LOG_DIRS, build, read)
+
+
+def move_replica(topic: str, partition: int, path: str) -> Call[Altered]:
+    """Have a broker move its replica of a partition to another of its log directories; answered before it has."""
+
+    def build(version: int) -> Any:
+        types = request(ALTER_REPLICA_LOG_DIRS, version)
+        wanted = types.AlterReplicaLogDirTopic(name=topic, partitions=[partition])
+        return types.AlterReplicaLogDirsRequest(
+            dirs=[types.AlterReplicaLogDir(path=path, topics=[wanted])]
+        )
+
+    def read(body: Any) -> Altered:
+        ((answer,),) = (found.partitions for found in body.results)
+        return Altered(f"{topic}-{partition}", error_of(answer.error_code), None)
+
+    return Call(ALTER_REPLICA_LOG_DIRS, build, read)
 
 
 def find_coordinator(group: str) -> Call[int]:
