@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.unit.table.buckets import NOW_MS, Bucket, batch
 
-import stratalog
+from stratalog import read
 from stratalog.adapters.object_store import open_store
 from stratalog.kernels.columns import COLUMNS
 
@@ -27,11 +27,11 @@ def url(tmp_path: Path) -> str:
 
 
 def offsets(url: str, **asked: Any) -> list[int]:
-    return stratalog.read("t", tier_url=url, **asked).read_all()["offset"].to_pylist()
+    return read("t", tier_url=url, **asked).read_all()["offset"].to_pylist()
 
 
 def test_everything_comes_partition_by_partition(url: str) -> None:
-    reader = stratalog.read("t", tier_url=url)
+    reader = read("t", tier_url=url)
     assert tuple(reader.schema.names) == COLUMNS
     table = reader.read_all()
     assert table["partition"].to_pylist() == [0] * 30 + [1] * 10
@@ -69,7 +69,7 @@ def test_a_duration_counts_back_from_now(url: str) -> None:
 )
 def test_a_mistake_is_one_line(url: str, asked: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        stratalog.read("t", **({"tier_url": url} | asked))
+        read("t", **({"tier_url": url} | asked))
 
 
 def test_neither_spark_nor_pandas_is_loaded(url: str) -> None:
