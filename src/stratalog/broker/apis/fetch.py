@@ -24,7 +24,7 @@ from stratalog.wire.fetch import (
     FetchedTopic,
     encode_topics,
 )
-from stratalog.wire.fetch_request import FetchRequest, PartitionKey, RequestedPartition
+from stratalog.wire.fetch_request import FetchRequest, RequestedPartition
 
 _Read = Slices | Rejected
 _READ_COMMITTED: Final = 1
@@ -73,11 +73,10 @@ class _Collection:
     """What one fetch gathers, partition by partition in the order asked, within its byte limits."""
 
     __slots__ = (
+        "_brought",
         "_call",
         "_failed",
         "_fetch",
-        "_filled",
-        "_found",
         "_hosted",
         "_max_bytes",
         "_min_bytes",
@@ -97,7 +96,7 @@ class _Collection:
         self._max_bytes = max(min(request.max_bytes, allowed), 0)
         self._min_bytes = min(request.min_bytes, self._max_bytes)
         self._promised = 0  # what pending reads may bring
-        self.pending: list[tuple[int, int, HostedPartition, asyncio.Task[_Read]]] = []
+        self.pending: list[tuple[int, int, asyncio.Task[_Read]]] = []
 
     @property
     def enough(self) -> bool:
@@ -113,23 +112,36 @@ class _Collection:
         """Find what is at hand; reads that must wait (a cold page, the bucket) are left in `pending`."""
         self._size = 0
         self._failed = False
-        self._found: list[FetchedPartition] = []
-        self._hosted: list[HostedPartition] = []
-        self._filled: list[tuple[HostedPartition, int, int]] = []
-        for place, (key, partition) in enumerate(self._fetch.asked):
-            answer, room, slices = self._read(key, partition)
-            self._found.append(answer)
-            if not isinstance(slices, Slices):
+        self._hosted: list[HostedPartition | None] = []
+        self._brought: list[_Read] = []
+        for (topic, index), partition in self._fetch.asked:
+            hosted = None
+            brought: _Read | Awaitable[Slices]
+            try:
+                hosted = self._find(topic, index)
+                hosted.replica.check_leader(partition.current_leader_epoch)
+                brought = self._read(hosted, partition)
+            except Rejected as error:
+                self._failed = True
+                brought = error
+            if isinstance(brought, Slices):
+                if brought is not EMPTY:
+                    self._size += brought.size
+            elif not isinstance(brought, Rejected):
                 # All at once: each may wait for a drive or a bucket of its own.
+                room = self._room(partition)
                 self._promised += room
-                reading = asyncio.create_task(_read(slices))
-                self.pending.append((place, room, self._hosted[-1], reading))
-            elif slices.buffers:
-                self._fill(self._hosted[-1], slices)
+                self.pending.append((len(self._brought), room, asyncio.create_task(_read(brought))))
+                brought = EMPTY
+            self._hosted.append(hosted)
+            self._brought.append(brought)
 
     def marks(self) -> list[tuple[int, int]]:
         """Changes with everything that a waiting fetch would be woken for."""
-        return [(hosted.high_watermark, hosted.wakes) for hosted in self._hosted]
+        return [(hosted.high_watermark, hosted.wakes) for hosted in self._watched()]
+
+    def _watched(self) -> list[HostedPartition]:
+        return [hosted for hosted in self._hosted if hosted is not None]
 
     async def finish(self, marks: list[tuple[int, int]]) -> EncodedResponse:
         """Answer after pending reads, and where they give too little, once more has come since `marks`."""
@@ -145,7 +157,8 @@ class _Collection:
     def wait(self) -> FetchWait:
         """The answer, once what is missing has come or `max_wait` is over."""
         purgatory = self._call.broker.purgatory
-        wait = FetchWait(purgatory, self._min_bytes - self._size, self._hosted, self._look_again)
+        missing = self._min_bytes - self._size
+        wait = FetchWait(purgatory, missing, self._watched(), self._look_again)
         purgatory.hold(wait, self._call.body.max_wait)
         return wait
 
@@ -178,8 +191,19 @@ class _Collection:
 
     def found(self) -> _Found:
         """All that was gathered."""
-        topics = self._encoded(range(len(self._found)))
-        return _Found(self._found, self._filled, topics)
+        partitions = []
+        filled = []
+        for ((_, index), _), hosted, brought in zip(
+            self._fetch.asked, self._hosted, self._brought, strict=True
+        ):
+            if isinstance(brought, Rejected):
+                partitions.append(self._refused(index, brought))
+                continue
+            assert hosted is not None, "what was read was found"
+            partitions.append(self._answer(hosted, brought.buffers))
+            if brought.buffers:
+                filled.append((hosted, brought.size, brought.next_offset - brought.first_offset))
+        return _Found(partitions, filled, self._encoded(partitions, range(len(partitions))))
 
     def response(self, found: _Found) -> EncodedResponse:
         """The answer with all that was found, in a session with what is news of it."""
@@ -190,15 +214,14 @@ class _Collection:
         session_id, places, error = self._fetch.answer(found.partitions, now_ms)
         topics = found.topics
         if len(places) < len(found.partitions):
-            self._found = found.partitions
-            topics = self._encoded(places)
+            topics = self._encoded(found.partitions, places)
         return EncodedResponse(0, error, session_id, topics)
 
-    def _encoded(self, places: Sequence[int]) -> EncodedTopics:
+    def _encoded(self, found: Sequence[FetchedPartition], places: Sequence[int]) -> EncodedTopics:
         by_topic: dict[UUID | str, list[FetchedPartition]] = {}
         for place in places:
             (topic, _), _ = self._fetch.asked[place]
-            by_topic.setdefault(topic, []).append(self._found[place])
+            by_topic.setdefault(topic, []).append(found[place])
         topics = [
             FetchedTopic("", topic, partitions)
             if isinstance(topic, UUID)
@@ -209,35 +232,13 @@ class _Collection:
 
     async def _read_pending(self) -> None:
         pending, self.pending = self.pending, []
-        for place, room, hosted, reading in pending:
-            found = await reading
+        for place, room, reading in pending:
+            self._brought[place] = brought = await reading
             self._promised -= room
-            if not isinstance(found, Slices):
-                self._found[place] = self._refused(self._found[place].index, found)
-            elif found.buffers:
-                self._found[place] = self._found[place]._replace(records=found.buffers)
-                self._fill(hosted, found)
-
-    def _fill(self, hosted: HostedPartition, slices: Slices) -> None:
-        size = slices.size
-        self._filled.append((hosted, size, slices.next_offset - slices.first_offset))
-        self._size += size
-
-    def _read(
-        self, key: PartitionKey, partition: RequestedPartition
-    ) -> tuple[FetchedPartition, int, Slices | Awaitable[Slices]]:
-        """The partition's answer so far, what it may bring, and what it brings."""
-        room = min(partition.partition_max_bytes, self._max_bytes - self._size - self._promised)
-        room = max(room, 0)
-        try:
-            hosted = self._find(*key)
-            hosted.replica.check_leader(partition.current_leader_epoch)
-            self._hosted.append(hosted)
-            slices = self._slices(hosted, partition.fetch_offset, room)
-        except Rejected as error:
-            return self._refused(partition.partition, error), 0, EMPTY
-        records = slices.buffers if type(slices) is Slices else ()
-        return self._answer(hosted, records), room, slices
+            if isinstance(brought, Slices):
+                self._size += brought.size
+            else:
+                self._failed = True
 
     def _find(self, topic: UUID | str, index: int) -> HostedPartition:
         hosting = self._call.broker.hosting
@@ -245,16 +246,24 @@ class _Collection:
             return hosting.get_by_id(topic, index)
         return hosting.get(topic, index)
 
-    def _slices(
-        self, hosted: HostedPartition, offset: int, room: int
+    def _read(
+        self, hosted: HostedPartition, partition: RequestedPartition
     ) -> Slices | Awaitable[Slices]:
+        offset = partition.fetch_offset
         end = hosted.last_stable_offset if self._read_committed else hosted.high_watermark
+        log = hosted.log
+        if end <= offset <= log.log_end_offset and offset >= log.log_start_offset:
+            return EMPTY
         first = self._size + self._promised == 0
+        room = self._room(partition)
         if room <= 0 and not first:
             return EMPTY
-        if hosted.log.log_start_offset <= offset <= hosted.log.log_end_offset and offset >= end:
-            return EMPTY
         return self._call.broker.read(hosted, offset, room, end, minimum_one_batch=first)
+
+    def _room(self, partition: RequestedPartition) -> int:
+        """How much it may bring."""
+        left = self._max_bytes - self._size - self._promised
+        return max(min(partition.partition_max_bytes, left), 0)
 
     def _answer(self, hosted: HostedPartition, records: Sequence[Buffer]) -> FetchedPartition:
         return FetchedPartition(
@@ -269,7 +278,6 @@ class _Collection:
         )
 
     def _refused(self, index: int, error: Rejected) -> FetchedPartition:
-        self._failed = True
         return FetchedPartition(
             index=index,
             error_code=error.code,
