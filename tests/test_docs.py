@@ -14,6 +14,7 @@ from stratalog.config.broker_settings import BROKER_SETTINGS
 from stratalog.config.kafka_only import KAFKA_ONLY
 from stratalog.config.topic_settings import TOPIC_SETTINGS
 from stratalog.table.options import OPTION_NAMES, WITHOUT_EFFECT
+from stratalog.table.sink_options import SINK_OPTIONS
 
 TOP = Path(__file__).parent.parent
 PAGES = sorted([*TOP.glob("*.md"), *TOP.glob("docs/**/*.md"), *TOP.glob("pipelines/**/*.md")])
@@ -93,11 +94,11 @@ def test_commands_named_in_pages_exist() -> None:
 
 def test_every_option_of_the_spark_source_is_told() -> None:
     page = (TOP / "docs/spark.md").read_text()
-    assert not [name for name in OPTION_NAMES if f"`{name}`" not in page]
+    assert not [name for name in (*OPTION_NAMES, *SINK_OPTIONS) if f"`{name}`" not in page]
 
 
 def test_settings_named_in_pages_exist() -> None:
-    options = {*OPTION_NAMES, *WITHOUT_EFFECT}
+    options = {*OPTION_NAMES, *WITHOUT_EFFECT, *SINK_OPTIONS}
     known = BROKER_SETTINGS.keys() | TOPIC_SETTINGS.keys() | KAFKA_ONLY | options
     families = {name.partition(".")[0] for name in known}
     unknown = []

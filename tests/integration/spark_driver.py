@@ -73,6 +73,33 @@ def stream(
     return {"batches": len(query.recentProgress), "source": progress["sources"][0]}
 
 
+def copy(
+    spark: SparkSession, options: dict[str, str], sink: dict[str, str], checkpoint: str | None
+) -> None:
+    """A topic's keys and values to another: in one job, or as a stream of what is there now."""
+    if checkpoint is None:
+        found = spark.read.format("stratalog").options(**options).load()
+        written = found.select("key", "value", "partition").write.format("stratalog")
+        written.mode("append").options(**sink).save()
+        return
+    found = spark.readStream.format("stratalog").options(**options).load()
+    writer = found.select("key", "value", "partition").writeStream.format("stratalog")
+    writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
+    writer.options(**sink).start().awaitTermination()
+
+
+def write_headers(spark: SparkSession, options: dict[str, str]) -> list[dict[str, Any]]:
+    """How many rows and how many different rows each write (job or query, batch) sent, by the sink's header."""
+    found = spark.read.format("stratalog").options(includeHeaders="true", **options).load()
+    found.createOrReplaceTempView("sent")
+    rows = spark.sql("""
+        SELECT write[0] AS run, write[1] AS batch, count(*) AS records, count(DISTINCT write) AS different
+        FROM (SELECT split(CAST(element_at(headers, -1).value AS STRING), '/') AS write FROM sent)
+        GROUP BY run, batch ORDER BY batch, run
+    """)
+    return [row.asDict() for row in rows.collect()]
+
+
 def read_back(spark: SparkSession, sink: str) -> list[dict[str, Any]]:
     return summary(spark.read.parquet(sink))
 
@@ -81,6 +108,8 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "batch": batch,
     "pruned": pruned,
     "stream": stream,
+    "copy": copy,
+    "write_headers": write_headers,
     "read_back": read_back,
 }
 

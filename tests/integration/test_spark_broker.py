@@ -277,6 +277,34 @@ def test_a_topic_created_again_stops_the_stream(
     assert "topic again was deleted and created again" in error
 
 
+def test_rows_are_written_to_a_topic_by_a_job_and_by_a_stream(
+    broker: BrokerProcess, driver: Driver, place: Path
+) -> None:
+    produce(broker, "source", 0, 500, partitions=2)
+    produce(broker, "target", 0, 0, partitions=2)
+    plain = {"kafka.bootstrap.servers": broker.address, "startingOffsets": "earliest"}
+    source = {**plain, "subscribe": "source"}
+    target = {"kafka.bootstrap.servers": broker.address, "topic": "target"}
+    driver.ask("copy", options=source, sink=target, checkpoint=None)
+    checkpoint = str(place / "copied")
+    limited = {**source, "maxOffsetsPerTrigger": "400"}
+    driver.ask("copy", options=limited, sink=target, checkpoint=checkpoint)
+    found = driver.ask("batch", options={**plain, "subscribe": "target", "includeOrigin": "true"})
+    assert [part["records"] for part in found] == [1000, 1000], "each partition twice"
+    writes = driver.ask("write_headers", options={**plain, "subscribe": "target"})
+    assert all(one["records"] == one["different"] for one in writes), writes
+    job, *batches = sorted(writes, key=lambda one: one["records"], reverse=True)
+    assert (job["batch"], job["records"]) == ("0", 1000)
+    assert len({one["run"] for one in batches}) == 1, "one query"
+    assert [one["batch"] for one in sorted(batches, key=lambda one: one["batch"])] == [
+        "0",
+        "1",
+        "2",
+    ]
+    wrong = driver.asked("copy", options=source, sink={**target, "topc": "x"}, checkpoint=None)
+    assert "did you mean 'topic'?" in wrong["error"].replace("\\'", "'"), wrong
+
+
 def test_the_bucket_is_enough(driver: Driver, tmp_path: Path) -> None:
     """With the broker gone what is tiered is read without it, and a damaged or missing object is named."""
     with broker_process(tmp_path) as broker:

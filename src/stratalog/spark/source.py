@@ -40,6 +40,7 @@ from pyspark.sql.types import (
 from stratalog.adapters.system import monotonic_s
 from stratalog.kernels.columns import HEADERS, ORIGIN
 from stratalog.spark.filters import pruning_of
+from stratalog.spark.sink import BatchSink, StreamSink, checked
 from stratalog.table import bounds
 from stratalog.table.log import Key, Log, Snapshot
 from stratalog.table.offsets import Positions, TopicPosition, from_json, to_json
@@ -47,6 +48,7 @@ from stratalog.table.options import LATEST, Options, parse_options
 from stratalog.table.plan import Task, plan
 from stratalog.table.pruning import Pruning
 from stratalog.table.query import batch_tasks, shared_of, starting_offsets
+from stratalog.table.sink_options import parse_sink_options
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 _TYPES = {
@@ -67,7 +69,6 @@ class StratalogSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
-        self._options = parse_options(options)
 
     @classmethod
     def name(cls) -> str:
@@ -76,6 +77,21 @@ class StratalogSource(DataSource):
     def schema(self) -> StructType:
         """The columns of Spark's Kafka source, unless `columns` names others."""
         return StructType([StructField(name, _TYPES[name]) for name in self._options.columns])
+
+    @property
+    def _options(self) -> Options:
+        """A reader's options: a sink has others, and which of the two this is only the calls below tell."""
+        return parse_options(self.options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchSink:  # noqa: FBT001 - Spark's
+        if overwrite:
+            raise ValueError("a log is only ever appended to: write with mode('append')")
+        return BatchSink(checked(schema, parse_sink_options(self.options)))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:  # noqa: FBT001 - Spark's
+        if overwrite:
+            raise ValueError("a log is only ever appended to: use outputMode('append')")
+        return StreamSink(checked(schema, parse_sink_options(self.options)))
 
     def reader(self, schema: StructType) -> "StratalogReader":  # noqa: ARG002
         # A plain session refuses every reader that could prune by filters.

@@ -1,0 +1,68 @@
+"""Records into batches, one being filled for each partition, as Kafka's producer does it.
+
+In: records, with or without a partition of their own. Out: whole batches, into a pipeline. It never waits for an
+acknowledgement: the pipeline raises what is refused.
+"""
+
+from collections.abc import Sequence
+
+from stratalog.client.aio import Pipeline
+from stratalog.wire.murmur2 import partition_of_key
+from stratalog.wire.records import BatchBuilder, Header
+
+RECORD_OVERHEAD_BYTES = 30
+"""More than lengths, deltas and attributes of a record take."""
+HEADER_OVERHEAD_BYTES = 10
+
+
+class Batches:
+    """`add` records, then `flush`; `count` is how many were added.
+
+    A key goes to the partition that Java's producer gives it (murmur2); a record without one to the partition that the
+    keyless batch is being filled for, which changes with each batch (KIP-480).
+    """
+
+    def __init__(self, pipeline: Pipeline, codec: str, batch_bytes: int) -> None:
+        self.count = 0
+        self._pipeline = pipeline
+        self._codec = codec
+        self._batch_bytes = batch_bytes
+        self._open: dict[tuple[str, int], BatchBuilder] = {}
+        self._sticky = 0
+
+    def partition_of(self, key: bytes | None, partitions: Sequence[int]) -> int:
+        """Where a record goes that names no partition."""
+        if key is None:
+            return partitions[self._sticky % len(partitions)]
+        return partitions[partition_of_key(key, len(partitions))]
+
+    async def add(
+        self,
+        place: tuple[str, int],
+        key: bytes | None,
+        value: bytes | None,
+        timestamp: int,
+        headers: Sequence[Header] = (),
+    ) -> None:
+        """Add a record (`timestamp` in epoch ms) to its partition's batch; one without room for it goes first."""
+        builder = self._open.get(place)
+        size = len(key or b"") + len(value or b"") + RECORD_OVERHEAD_BYTES
+        for name, content in headers:
+            size += len(name) * 3 + len(content or b"") + HEADER_OVERHEAD_BYTES
+        if builder is not None and builder.size + size > self._batch_bytes:
+            await self._send(place)
+            builder = None
+        if builder is None:
+            builder = self._open[place] = BatchBuilder(self._codec)
+        builder.add(key, value, timestamp, headers)
+        self.count += 1
+
+    async def flush(self) -> None:
+        """Send what is there."""
+        for place in list(self._open):
+            await self._send(place)
+
+    async def _send(self, place: tuple[str, int]) -> None:
+        builder = self._open.pop(place)
+        self._sticky += 1
+        _ = await self._pipeline.send(*place, builder.build())

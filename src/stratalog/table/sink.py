@@ -1,0 +1,106 @@
+"""Rows into topics: what a task of Spark's does to write its part.
+
+In: options, the columns there are, Arrow record batches. Out: records, acknowledged, and how many. It never creates a
+topic.
+
+At least once, as Spark's Kafka sink: a task that fails is run again, and what it had sent stays. So every record says
+in a header which write it belongs to: the job or query, its batch, the task and the row in it. Two records of a topic
+with the same header are the same row; a reader that wants each once drops the second.
+"""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from stratalog.adapters.network import TcpNetwork
+from stratalog.adapters.system import SystemClock
+from stratalog.client.aio import Client
+from stratalog.client.batching import Batches
+from stratalog.errors import ErrorCode, UserError
+from stratalog.table.sink_options import SinkOptions
+from stratalog.wire.records import Header
+
+WRITE_HEADER = "stratalog.write"
+WINDOW = 5
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One task's part of one batch: `run` is the job's or query's id, `batch` the micro-batch (0 for a job)."""
+
+    run: str
+    batch: int
+    task: int
+
+    def header(self, row: int) -> Header:
+        """What the record of the task's row `row` says."""
+        return WRITE_HEADER, f"{self.run}/{self.batch}/{self.task}/{row}".encode()
+
+
+def write_rows(found: Iterable[pa.RecordBatch], options: SinkOptions, write: Write) -> int:
+    """Write every row and wait for the acknowledgements; returns how many.
+
+    Raises UserError for a row that cannot be written or a topic that is not there, Rejected, Unavailable.
+    """
+    return asyncio.run(_write(found, options, write))
+
+
+async def _write(found: Iterable[pa.RecordBatch], options: SinkOptions, write: Write) -> int:
+    clock = SystemClock()
+    client = await Client.connect(
+        TcpNetwork(),
+        options.bootstrap,
+        client_id=options.client_id,
+        timeout_s=options.request_timeout_s,
+    )
+    async with client, client.pipeline(acks=options.acks, window=WINDOW) as pipeline:
+        batches = Batches(pipeline, options.codec, options.batch_bytes)
+        known: dict[str, Sequence[int]] = {}
+        for row, (topic, wanted, key, value, headers, timestamp) in enumerate(_rows(found)):
+            name = options.topic or topic
+            if name is None:
+                raise UserError("a row's topic is null: give the option 'topic' or fill the column")
+            if name not in known:
+                known[name] = await _partitions(client, name)
+            partition = batches.partition_of(key, known[name]) if wanted is None else wanted
+            if partition not in known[name]:
+                raise UserError(f"topic {name} has no partition {partition}")
+            own = [] if headers is None else [(one["key"], one["value"]) for one in headers]
+            moment = clock.now_ms() if timestamp is None else timestamp
+            await batches.add((name, partition), key, value, moment, [*own, write.header(row)])
+        await batches.flush()
+    return batches.count
+
+
+def _rows(found: Iterable[pa.RecordBatch]) -> Iterator[Row]:
+    """(topic, partition, key, value, headers, timestamp in epoch ms) of each row; None where no such column is."""
+    for batch in found:
+        columns = []
+        for name in ("topic", "partition", "key", "value", "headers", "timestamp"):
+            if name not in batch.schema.names:
+                columns.append([None] * batch.num_rows)
+                continue
+            column = batch.column(name)
+            if name in ("key", "value") and column.type != pa.binary():
+                column = column.cast(pa.binary())
+            if name == "timestamp":
+                column = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(
+                    pa.int64()
+                )
+            columns.append(column.to_pylist())
+        yield from zip(*columns, strict=True)
+
+
+async def _partitions(client: Client, topic: str) -> Sequence[int]:
+    info = await client.metadata([topic])
+    found: Mapping[str, Any] = info.topics
+    if found[topic].error == ErrorCode.unknown_topic_or_partition:
+        raise UserError(f"topic {topic} does not exist; create it (strata topic create {topic})")
+    if found[topic].error:
+        raise UserError(f"topic {topic}: {found[topic].error.name}")
+    return sorted(found[topic].partitions)

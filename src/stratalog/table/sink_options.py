@@ -1,0 +1,112 @@
+"""What a person wrote behind `.write`, parsed once, and whether the columns can be written.
+
+In: Spark's options, all text, and the names and types of columns. Out: `SinkOptions`, or a ValueError in one line. It
+never connects to anything. Names are those of Spark's Kafka sink and Kafka's producer.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from stratalog.client.cluster import parse_bootstrap
+from stratalog.wire.compression import CODEC_NAMES
+
+_DEFAULTS = {
+    "kafka.bootstrap.servers": "",
+    "topic": "",
+    "kafka.acks": "all",
+    "kafka.compression.type": "none",
+    "kafka.batch.size": str(256 << 10),
+    "kafka.client.id": "stratalog-spark",
+    "kafka.request.timeout.ms": "30000",
+    "kafka.security.protocol": "PLAINTEXT",
+    "includeHeaders": "false",
+}
+_PRODUCER_SETTINGS = (
+    "buffer.memory client.dns.lookup connections.max.idle.ms delivery.timeout.ms enable.idempotence linger.ms "
+    "max.block.ms max.in.flight.requests.per.connection max.request.size metadata.max.age.ms receive.buffer.bytes "
+    "reconnect.backoff.max.ms reconnect.backoff.ms retries retry.backoff.ms send.buffer.bytes"
+)
+WITHOUT_EFFECT = {"checkpointlocation", *(f"kafka.{name}" for name in _PRODUCER_SETTINGS.split())}
+"""Taken, so that a job moves by changing one word, and not looked at: the first is for Spark itself."""
+SINK_OPTIONS = tuple(_DEFAULTS)
+
+_ACKS = {"all": -1, "-1": -1, "1": 1}
+_COLUMNS = {
+    "key": ("binary", "string"),
+    "value": ("binary", "string"),
+    "topic": ("string",),
+    "partition": ("int",),
+    "headers": ("array<struct<key:string,value:binary>>",),
+    "timestamp": ("timestamp",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """`topic`: where all rows go; None: each row's column says."""
+
+    bootstrap: str
+    topic: str | None
+    acks: int
+    codec: str
+    batch_bytes: int
+    client_id: str
+    request_timeout_s: float
+
+
+def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
+    """Parse and check everything. Raises ValueError."""
+    options = dict(_DEFAULTS)
+    by_lower = {name.lower(): name for name in _DEFAULTS}
+    for name, value in given.items():
+        known = by_lower.get(name.lower())
+        if known is not None:
+            options[known] = value
+        elif name.lower() not in WITHOUT_EFFECT:
+            close = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
+            nearest = f"did you mean '{by_lower[close[0]]}'?" if close else "see docs/spark.md"
+            raise ValueError(f"unknown option '{name}' of a sink: {nearest}")
+    if not options["kafka.bootstrap.servers"]:
+        raise ValueError("option 'kafka.bootstrap.servers' must say where to write")
+    parse_bootstrap(options["kafka.bootstrap.servers"])
+    acks = options["kafka.acks"].lower()
+    if acks not in _ACKS:
+        raise ValueError(f"option 'kafka.acks' is {acks!r}: 'all' or '1' is needed")
+    codec = options["kafka.compression.type"].lower()
+    if codec not in CODEC_NAMES:
+        raise ValueError(
+            f"option 'kafka.compression.type' is {codec!r}: one of {', '.join(CODEC_NAMES)} is needed"
+        )
+    if options["kafka.security.protocol"].upper() != "PLAINTEXT":
+        raise ValueError("option 'kafka.security.protocol': only PLAINTEXT can be written yet")
+    return SinkOptions(
+        options["kafka.bootstrap.servers"],
+        options["topic"] or None,
+        _ACKS[acks],
+        codec,
+        _positive(options, "kafka.batch.size"),
+        options["kafka.client.id"],
+        _positive(options, "kafka.request.timeout.ms") / 1000,
+    )
+
+
+def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
+    """Hold names and Spark's simple types against what can be written. Raises ValueError."""
+    for name, kind in columns.items():
+        kinds = _COLUMNS.get(name)
+        if kinds is None:
+            raise ValueError(f"column '{name}' cannot be written; there are {', '.join(_COLUMNS)}")
+        if kind not in kinds:
+            raise ValueError(f"column '{name}' is {kind}, not {' or '.join(kinds)}")
+    if "value" not in columns:
+        raise ValueError("a column 'value' is needed")
+    if options.topic is None and "topic" not in columns:
+        raise ValueError("option 'topic' or a column 'topic' must say where rows go")
+
+
+def _positive(options: Mapping[str, str], name: str) -> int:
+    text = options[name].strip()
+    if not text.isdigit() or int(text) < 1:
+        raise ValueError(f"option '{name}' is {text!r}: a whole number of at least 1 is needed")
+    return int(text)

@@ -1,0 +1,154 @@
+"""Rows written to topics, on a real broker: where they go, what they say, and which cannot be written."""
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from stratalog import read
+from stratalog.errors import UserError
+from stratalog.kernels.columns import COLUMNS, HEADERS
+from stratalog.table.sink import WRITE_HEADER, Write, write_rows
+from stratalog.table.sink_options import check_columns, parse_sink_options
+from stratalog.testing import TemporaryBroker
+
+PARTITIONS = 5
+WRITE = Write("job", 3, 7)
+NUMBERS = count()
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with TemporaryBroker() as broker:
+        yield broker.address
+
+
+@pytest.fixture
+def topic(address: str) -> str:
+    name = f"sink-{next(NUMBERS)}"
+    admin = AdminClient({"bootstrap.servers": address})
+    admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(30)
+    return name
+
+
+def rows(**columns: Any) -> list[pa.RecordBatch]:
+    return pa.table(columns).to_batches(max_chunksize=7)
+
+
+def written(address: str, topic: str) -> list[dict[str, Any]]:
+    reader = read(topic, bootstrap_servers=address, columns=[*COLUMNS, HEADERS])
+    return reader.read_all().to_pylist()
+
+
+def sent(address: str, found: list[pa.RecordBatch], **options: str) -> int:
+    given = {name.replace("__", "."): text for name, text in options.items()}
+    return write_rows(
+        found, parse_sink_options({"kafka.bootstrap.servers": address, **given}), WRITE
+    )
+
+
+def test_keys_go_where_other_clients_send_them(address: str, topic: str) -> None:
+    keys = [b"key-%d" % number for number in range(100)]
+    acknowledged = sent(
+        address, rows(key=keys, value=keys), topic=topic, kafka__compression__type="zstd"
+    )
+    assert acknowledged == 100
+    ours = {row["key"]: row["partition"] for row in written(address, topic)}
+    theirs: dict[bytes, int] = {}
+
+    def delivered(error: Any, message: Any) -> None:
+        assert error is None
+        theirs[message.key()] = message.partition()
+
+    producer = Producer({"bootstrap.servers": address, "partitioner": "murmur2_random"})
+    for key in keys:
+        producer.produce(topic, b"", key, on_delivery=delivered)
+    assert producer.flush(30) == 0
+    assert ours == theirs
+
+
+def test_columns_say_where_a_row_goes_and_what_it_holds(address: str, topic: str) -> None:
+    headers = [[{"key": "h", "value": b"1"}], None, []]
+    moment = pa.array([1_000, 2_999, None], pa.timestamp("us", "UTC"))
+    found = rows(
+        topic=[topic] * 3,
+        partition=pa.array([4, 4, 2], pa.int32()),
+        key=["a", None, "c"],
+        value=["x", None, ""],
+        headers=pa.array(
+            headers, pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+        ),
+        timestamp=moment,
+    )
+    assert sent(address, found) == 3
+    last, first, second = written(address, topic)
+    assert [row["partition"] for row in (first, second, last)] == [4, 4, 2]
+    assert (first["key"], first["value"]) == (b"a", b"x")
+    assert (second["key"], second["value"]) == (None, None)
+    assert (last["key"], last["value"]) == (b"c", b"")
+    assert [row["timestamp"].timestamp() for row in (first, second)] == [0.001, 0.002]
+    assert first["headers"][0] == {"key": "h", "value": b"1"}
+    said = [row["headers"][-1] for row in (first, second, last)]
+    assert said == [{"key": WRITE_HEADER, "value": b"job/3/7/%d" % row} for row in range(3)]
+
+
+def test_rows_without_keys_are_spread_batch_by_batch(address: str, topic: str) -> None:
+    values = [b"x" * 100] * 400
+    assert sent(address, rows(value=values), topic=topic, kafka__batch__size="2000") == 400
+    counts = Counter(row["partition"] for row in written(address, topic))
+    assert counts.keys() == set(range(PARTITIONS))
+    assert max(counts.values()) - min(counts.values()) <= 20, "a batch more or less"
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ({"partition": pa.array([9], pa.int32())}, "has no partition 9"),
+        ({"topic": ["no-such-topic"]}, "topic no-such-topic does not exist; create it"),
+        ({"topic": pa.array([None], pa.string())}, "a row's topic is null"),
+    ],
+)
+def test_a_row_that_cannot_be_written_says_why(
+    address: str, topic: str, columns: dict[str, Any], says: str
+) -> None:
+    asked = {} if "topic" in columns else {"topic": topic}
+    with pytest.raises(UserError, match=says):
+        sent(address, rows(value=[b"x"], **columns), **asked)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({}, "'kafka.bootstrap.servers' must say where to write"),
+        ({"kafka.acks": "0"}, "'all' or '1' is needed"),
+        ({"kafka.compression.type": "brotli"}, "one of none, gzip"),
+        ({"kafka.batch.size": "big"}, "whole number"),
+        ({"topics": "x"}, "did you mean 'topic'"),
+        ({"zzzz": "x"}, "unknown option 'zzzz' of a sink"),
+        ({"kafka.security.protocol": "SSL"}, "only PLAINTEXT"),
+    ],
+)
+def test_a_wrong_option_is_one_line(given: dict[str, str], says: str) -> None:
+    place = {"kafka.bootstrap.servers": "a:1"} if given else {}
+    with pytest.raises(ValueError, match=says):
+        parse_sink_options(place | given)
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ({"key": "binary"}, "a column 'value' is needed"),
+        ({"value": "binary"}, "option 'topic' or a column 'topic'"),
+        ({"value": "int", "topic": "string"}, "column 'value' is int, not binary or string"),
+        ({"value": "binary", "offset": "bigint"}, "column 'offset' cannot be written"),
+    ],
+)
+def test_columns_that_cannot_be_written(columns: dict[str, str], says: str) -> None:
+    options = parse_sink_options({"kafka.bootstrap.servers": "a:1", "kafka.linger.ms": "5"})
+    with pytest.raises(ValueError, match=says):
+        check_columns(columns, options)
