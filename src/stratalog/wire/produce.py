@@ -48,6 +48,8 @@ _MESSAGES: Final = 8
 _PRODUCED_3: Final = Struct(">ihqq")
 _PRODUCED_5: Final = Struct(">ihqqq")
 _ACKS_TIMEOUT: Final = Struct(">hi")
+_NO_ERRORS: Final = b"\0\0\0\0\xff\xff"
+_NO_ERRORS_FLEXIBLE: Final = b"\x01\0"
 _INLINE_BYTES: Final = 4096
 
 
@@ -212,10 +214,12 @@ def encode_response(out: bytearray, response: ProduceResponse, version: int) -> 
             else:
                 out += _PRODUCED_3.pack(*partition[:4])
             if version >= _MESSAGES:
-                write_length(
-                    out, 0, flexible, I32
-                )  # which records were at fault: the whole batch was
-                write_string(out, partition.error_message, flexible)
+                # Which records were at fault: the whole batch was. Then what is wrong with it.
+                if partition.error_message is None:
+                    out += _NO_ERRORS_FLEXIBLE if flexible else _NO_ERRORS
+                else:
+                    write_length(out, 0, flexible, I32)
+                    write_string(out, partition.error_message, flexible)
             if flexible:
                 out.append(0)
         if flexible:

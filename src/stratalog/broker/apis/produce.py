@@ -73,47 +73,42 @@ class _Part:
 
     def __call__(self, error: Failure) -> None:
         self.error = error
-        self._whole.settled()
+        whole = self._whole
+        whole.unsettled -= 1
+        if not whole.unsettled:
+            whole.settled()
 
     def answer(self) -> ProducedPartition:
-        error, appended = self.error, self.appended
-        if isinstance(error, Rejected):
-            return ProducedPartition(
-                self.index,
-                error.code.value,
-                log_start_offset=self.log_start_offset,
-                error_message=error.message or None,
-            )
-        assert appended is not None, "what is settled without an error was appended"
+        error = self.error
+        if error is None:
+            appended = self.appended
+            assert appended is not None, "what is settled without an error was appended"
+            base_offset, _, append_time_ms, start_offset = appended[:4]
+            return ProducedPartition(self.index, 0, base_offset, append_time_ms, start_offset)
+        assert isinstance(error, Rejected), "another failure ends the connection"
         return ProducedPartition(
             self.index,
-            0,
-            appended.base_offset,
-            appended.log_append_time_ms,
-            appended.log_start_offset,
+            error.code.value,
+            log_start_offset=self.log_start_offset,
+            error_message=error.message or None,
         )
 
 
 class _Produce:
     """A request whose appends were all decided: `answered` has the answer once all are settled."""
 
-    __slots__ = ("_acks", "_answered", "_unsettled", "topics")
+    __slots__ = ("_acks", "_answered", "topics", "unsettled")
 
     def __init__(self, acks: int) -> None:
         self._acks = acks
-        self._unsettled = 1  # itself, until everything is decided
+        self.unsettled = 1  # itself, until everything is decided
         self.topics: list[tuple[ProduceTopic, list[_Part]]] = []
         self._answered: asyncio.Future[Any] | None = None
 
-    def add(self, parts: list[_Part], index: int) -> _Part:
-        part = _Part(self, index)
-        parts.append(part)
-        self._unsettled += 1
-        return part
-
     def settled(self) -> None:
-        self._unsettled -= 1
-        if self._unsettled or self._answered is None or self._answered.done():
+        """Called when the last part is, which is after `answered` was."""
+        assert self._answered is not None, "unsettled until `answered` is called"
+        if self._answered.done():
             return
         try:
             self._answered.set_result(self._answer())
@@ -122,29 +117,25 @@ class _Produce:
 
     def answered(self) -> "ProduceResponse | asyncio.Future[Any] | None":
         """Called once everything is decided: the answer, or a future of it. Raises what ends the connection."""
-        self._unsettled -= 1
-        if not self._unsettled:
+        self.unsettled -= 1
+        if not self.unsettled:
             return self._answer()
         self._answered = asyncio.get_running_loop().create_future()
         return self._answered
 
     def _answer(self) -> ProduceResponse | None:
         topics, self.topics = self.topics, []  # parts refer to us: no cycle may keep their batches
-        for _topic, parts in topics:
+        answers = []
+        for topic, parts in topics:
+            answered = []
             for part in parts:
+                error = part.error
                 # Nobody listens for the answer to acks=0: closing the connection is how a failure is told, as in Kafka.
-                if part.error is not None and (
-                    self._acks == 0 or not isinstance(part.error, Rejected)
-                ):
-                    raise part.error
-        if self._acks == 0:
-            return None
-        return ProduceResponse(
-            [
-                ProducedTopic(topic.name, topic.topic_id, [part.answer() for part in parts])
-                for topic, parts in topics
-            ]
-        )
+                if error is not None and (self._acks == 0 or not isinstance(error, Rejected)):
+                    raise error
+                answered.append(part.answer())
+            answers.append(ProducedTopic(topic.name, topic.topic_id, answered))
+        return ProduceResponse(answers) if self._acks else None
 
 
 def _append_all(
@@ -159,7 +150,9 @@ def _append_all(
         parts: list[_Part] = []
         whole.topics.append((topic, parts))
         for partition in topic.partitions:
-            part = whole.add(parts, partition.index)
+            part = _Part(whole, partition.index)
+            parts.append(part)
+            whole.unsettled += 1
             try:
                 _append(call, topic, partition, part, now_ms)
             except Rejected as error:
