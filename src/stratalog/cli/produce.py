@@ -7,7 +7,6 @@ retries a batch that a broker may have taken.
 import base64
 import json
 import sys
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,17 +25,12 @@ from stratalog.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from asyncio import Future
-
     from stratalog.client.aio import Client, Pipeline
-    from stratalog.client.calls import Produced
-    from stratalog.wire.records import BatchBuilder
+    from stratalog.client.batching import Batches
 
 BATCH_BYTES = 256 * 1024
 READ_BYTES = 256 * 1024
 LITTLE_BYTES = 16 * 1024
-RECORD_OVERHEAD_BYTES = 30
-HEADER_OVERHEAD_BYTES = 10
 WINDOW = 5
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -166,6 +160,7 @@ async def send(bootstrap: str, order: Order, lines: BinaryIO) -> int:
     Unavailable where a broker does not take them, with a note of how many it has acknowledged.
     """
     from stratalog.cli.reading import chosen_partitions
+    from stratalog.client.batching import Batches
     from stratalog.errors import Rejected, Unavailable, UserError
 
     async with connected(bootstrap) as client:
@@ -173,12 +168,13 @@ async def send(bootstrap: str, order: Order, lines: BinaryIO) -> int:
         partitions = await chosen_partitions(client, order.topic, chosen)
         limits = await Limits.of(client, order.topic)
         pipeline = client.pipeline(acks=order.acks, window=WINDOW)
-        batches = Batches(order, partitions, pipeline, limits.batch_bytes)
+        batches = Batches(pipeline, order.compression, limits.batch_bytes)
+        sink = Lines(order, partitions, batches, limits)
         wrong: UserError | None = None
         try:
             async with pipeline:
                 try:
-                    await feed(lines, batches, pipeline, limits)
+                    await feed(lines, sink, pipeline)
                 except UserError as error:
                     wrong = error
                 except Rejected:
@@ -199,7 +195,7 @@ async def send(bootstrap: str, order: Order, lines: BinaryIO) -> int:
         return batches.count
 
 
-async def feed(lines: BinaryIO, batches: "Batches", pipeline: "Pipeline", limits: "Limits") -> None:
+async def feed(lines: BinaryIO, sink: "Lines", pipeline: "Pipeline") -> None:
     """Batch every line. Raises UserError for one that is no record, Rejected, Unavailable."""
     from stratalog.adapters.system import SystemClock
 
@@ -207,10 +203,10 @@ async def feed(lines: BinaryIO, batches: "Batches", pipeline: "Pipeline", limits
     for chunk in chunks(lines):
         now_ms = clock.now_ms()
         for line in chunk:
-            await batches.take(line, now_ms, limits)
+            await sink.take(line, now_ms)
         # Whoever writes little at a time wants to see it arrive.
         if sum(map(len, chunk)) < LITTLE_BYTES:
-            await batches.flush()
+            await sink.batches.flush()
             await pipeline.drain()
 
 
@@ -268,83 +264,31 @@ def text_of(name: str, found: dict[str, Any]) -> bytes | None:
     return None if text is None else str(text).encode()
 
 
-class Batches:
-    """One batch being filled per partition."""
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Where lines go once they are records."""
 
-    def __init__(
-        self, order: Order, partitions: list[int], pipeline: "Pipeline", batch_bytes: int
-    ) -> None:
-        self.count = 0
-        """Lines taken, each of which is a record."""
-        self._answers: deque[tuple[Future[Produced], int]] = deque()
-        self._acknowledged = 0
-        self._order = order
-        self._partitions = partitions
-        self._pipeline = pipeline
-        self._batch_bytes = batch_bytes
-        self._open: dict[int, BatchBuilder] = {}
-        self._keyless = 0
+    order: Order
+    partitions: list[int]
+    batches: "Batches"
+    limits: "Limits"
 
-    async def take(self, line: bytes, now_ms: int, limits: "Limits") -> None:
+    async def take(self, line: bytes, now_ms: int) -> None:
         """Add the record that a line is; raises UserError where it is none."""
         from stratalog.errors import UserError
 
-        headers: Headers = ()
+        order, headers = self.order, self.order.headers
         value: bytes | None
-        if self._order.json:
-            key, value, timestamp, headers = record_of_json(line, self._order, now_ms)
+        if order.json:
+            key, value, timestamp, own = record_of_json(line, order, now_ms)
+            headers += own
         else:
-            key, value, timestamp = record_of(line, self._order, now_ms)
+            key, value, timestamp = record_of(line, order, now_ms)
         if not -1 <= timestamp < 1 << 63:
             raise UserError(f"{timestamp} is no timestamp")
-        limits.look(timestamp, now_ms)
-        await self.add(key, value, timestamp, self._order.headers + headers)
-
-    async def add(
-        self, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers = ()
-    ) -> None:
-        """Add a record to its partition's batch; a batch without room for it goes first."""
-        from stratalog.wire.murmur2 import partition_of_key
-        from stratalog.wire.records import BatchBuilder
-
-        number = self._keyless if key is None else partition_of_key(key, len(self._partitions))
-        partition = self._partitions[number % len(self._partitions)]
-        builder = self._open.get(partition)
-        size = len(key or b"") + len(value or b"") + RECORD_OVERHEAD_BYTES
-        for name, content in headers:
-            size += len(name) * 3 + len(content or b"") + HEADER_OVERHEAD_BYTES
-        if builder is not None and builder.size + size > self._batch_bytes:
-            await self._send(partition)
-            builder = None
-        if builder is None:
-            builder = self._open[partition] = BatchBuilder(self._order.compression)
-        builder.add(key, value, timestamp, headers)
-        self.count += 1
-
-    async def flush(self) -> None:
-        """Send what is there."""
-        for partition in list(self._open):
-            await self._send(partition)
-
-    async def _send(self, partition: int) -> None:
-        builder = self._open.pop(partition)
-        self._keyless += 1
-        # The acknowledgement is the pipeline's to await: it raises a refusal by itself.
-        answer = await self._pipeline.send(self._order.topic, partition, builder.build())
-        self._answers.append((answer, builder.count))
-        while self._answers and self._answers[0][0].done():
-            self._take_answer()
-
-    def acknowledged(self) -> int:
-        """How many records a broker has acknowledged so far."""
-        while self._answers:
-            self._take_answer()
-        return self._acknowledged
-
-    def _take_answer(self) -> None:
-        answer, count = self._answers.popleft()
-        if answer.done() and not answer.cancelled() and answer.exception() is None:
-            self._acknowledged += 0 if answer.result().error else count
+        self.limits.look(timestamp, now_ms)
+        place = (order.topic, self.batches.partition_of(key, self.partitions))
+        await self.batches.add(place, key, value, timestamp, headers)
 
 
 @dataclass(slots=True)

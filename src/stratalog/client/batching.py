@@ -4,9 +4,12 @@ In: records, with or without a partition of their own. Out: whole batches, into 
 acknowledgement: the pipeline raises what is refused.
 """
 
+from asyncio import Future
+from collections import deque
 from collections.abc import Sequence
 
 from stratalog.client.aio import Pipeline
+from stratalog.client.calls import Produced
 from stratalog.wire.murmur2 import partition_of_key
 from stratalog.wire.records import BatchBuilder, Header
 
@@ -29,6 +32,8 @@ class Batches:
         self._batch_bytes = batch_bytes
         self._open: dict[tuple[str, int], BatchBuilder] = {}
         self._sticky = 0
+        self._answers: deque[tuple[Future[Produced], int]] = deque()
+        self._acknowledged = 0
 
     def partition_of(self, key: bytes | None, partitions: Sequence[int]) -> int:
         """Where a record goes that names no partition."""
@@ -65,4 +70,19 @@ class Batches:
     async def _send(self, place: tuple[str, int]) -> None:
         builder = self._open.pop(place)
         self._sticky += 1
-        _ = await self._pipeline.send(*place, builder.build())
+        # The acknowledgement is the pipeline's to await: it raises a refusal by itself.
+        answer = await self._pipeline.send(*place, builder.build())
+        self._answers.append((answer, builder.count))
+        while self._answers and self._answers[0][0].done():
+            self._take_answer()
+
+    def acknowledged(self) -> int:
+        """How many records a broker has acknowledged so far; call it once nothing more will be sent."""
+        while self._answers:
+            self._take_answer()
+        return self._acknowledged
+
+    def _take_answer(self) -> None:
+        answer, count = self._answers.popleft()
+        if answer.done() and not answer.cancelled() and answer.exception() is None:
+            self._acknowledged += 0 if answer.result().error else count

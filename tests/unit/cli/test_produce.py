@@ -1,15 +1,13 @@
 """Lines become records: whole lines however they arrive, keys and times split off, batches within the topic's limit."""
 
-import asyncio
 from io import BytesIO
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.cli.produce import Batches, Limits, Order, chunks, record_of
+from stratalog.cli.produce import Limits, Order, chunks, record_of
 from stratalog.errors import UserError
-from stratalog.wire.records import read_records
 
 NOW_MS = 1_700_000_000_000
 
@@ -82,38 +80,3 @@ def test_no_retention_no_warning(capsys: pytest.CaptureFixture[str]) -> None:
     limits.look(0, NOW_MS)
     limits.warn("t")
     assert capsys.readouterr().err == ""
-
-
-class Sent:
-    """A pipeline that keeps what it is given."""
-
-    def __init__(self) -> None:
-        self.batches: list[tuple[int, bytes]] = []
-
-    async def send(self, _topic: str, partition: int, batch: bytes) -> asyncio.Future[object]:
-        self.batches.append((partition, batch))
-        return asyncio.get_running_loop().create_future()
-
-
-@given(
-    st.lists(st.tuples(st.none() | st.binary(max_size=20), st.binary(max_size=300)), max_size=60)
-)
-def test_batches_hold_every_record_in_order_within_the_limit(
-    records: list[tuple[bytes | None, bytes]],
-) -> None:
-    async def fill() -> Sent:
-        sent = Sent()
-        batches = Batches(order(), [0, 1, 2], sent, 1000)  # type: ignore[arg-type]
-        for key, value in records:
-            await batches.add(key, value, NOW_MS)
-        await batches.flush()
-        assert batches.count == len(records)
-        return sent
-
-    sent = asyncio.run(fill())
-    assert all(len(batch) <= 1000 for _, batch in sent.batches)
-    for key in {key for key, _ in records}:
-        wanted = [value for k, value in records if k == key]
-        found = [r.value for _, batch in sent.batches for r in read_records(batch) if r.key == key]
-        # Keyless records may spread over partitions; those with a key keep their order.
-        assert found == wanted if key is not None else sorted(found) == sorted(wanted)
