@@ -126,7 +126,7 @@ RUNNING = {
     "100 consumers": (tail, 1),
 }
 FIRST, WIDE = "start to first record", "start with 1,000 partitions of 10 segments"
-MEMORY = "memory idle and with 10,000 partitions"
+MEMORY = "memory idle and with 10,000 partitions, made and stopped"
 
 
 def running(bench: Bench, warm_gb: float) -> None:
@@ -225,18 +225,24 @@ def wide_starts(bench: Bench) -> None:
 
 
 def memory(bench: Bench) -> None:
-    """Idle, then with 10,000 partitions that each have a record: one broker each, once."""
+    """Idle, then with 10,000 partitions that each have a record, made and stopped: one broker each, once."""
     records = load.batch(100, 1, round(time.time() * 1000))
     partitions = max(10, round(WIDE_PARTITIONS * bench.scale))
     for who, start in STARTERS.items():
         with start(bench.scratch / f"memory-{start.__name__}") as server:
             time.sleep(1)
             bench.note("resident idle, MB", who, server.resident_mb())
+            many = f"{MEMORY_TOPICS * partitions:,} partitions"
+            begun = time.monotonic()
             for number in range(MEMORY_TOPICS):
                 create(server, f"wide-{number}", partitions)
+            bench.note(f"create {many}, s", who, time.monotonic() - begun)
+            for number in range(MEMORY_TOPICS):
                 load.once(server, f"wide-{number}", partitions, records)
-            name = f"resident with {MEMORY_TOPICS * partitions:,} partitions, MB"
-            bench.note(name, who, server.resident_mb())
+            bench.note(f"resident with {many}, MB", who, server.resident_mb())
+            begun = time.monotonic()
+            server.stop()
+            bench.note(f"stop {many}, s", who, time.monotonic() - begun)
 
 
 # What all lines need.

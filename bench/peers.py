@@ -21,7 +21,7 @@ from tests.compat.tools import fetching, java, kafka_lib
 
 RDKAFKA = "node-rdkafka@3.6.1"
 START_TIMEOUT_S = 120
-STOP_TIMEOUT_S = 60
+STOP_TIMEOUT_S = 300
 KAFKA_OPTIONS = [
     "-Xms1g",
     "-Xmx1g",

@@ -389,6 +389,7 @@ def _endpoint(told: Listener, bound: Listener) -> Endpoint:
 def run_server(config: BrokerConfig, ready_file: str | None = None) -> None:
     """Serve until SIGTERM or SIGINT. Raises UserError for what a person must mend."""
     keep_freed_memory()
+    collect_seldom()  # what was imported stays; loading partitions leaves garbage
     with asyncio.Runner(loop_factory=event_loop()) as runner:
         runner.run(_serve(config, ready_file))
 

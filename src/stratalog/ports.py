@@ -9,7 +9,7 @@ Disk and ObjectStore are blocking: they are called on a `Worker`, never on the e
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -53,6 +53,11 @@ class Disk(Protocol):
     def sync(self, path: str) -> None: ...
 
     def sync_directory(self, path: str) -> None: ...
+
+    def settle(
+        self, files: Mapping[str, Buffer], synced: Sequence[str], synced_directories: Sequence[str]
+    ) -> None:
+        """`write_file`, `sync` and `sync_directory` for each of many, in any order: together where that is cheaper."""
 
     def truncate(self, path: str, size: int) -> None: ...
 

@@ -5,7 +5,7 @@ a crash: of each file any of the writes since its last sync, the last survivor t
 renamed or removed since its last sync (in order, as journals keep them). It never loses what was synced.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -162,6 +162,16 @@ class SimDisk:
         self.before("sync_directory", path)
         self.syncs += 1
         self._directory(path).sync()
+
+    def settle(
+        self, files: Mapping[str, Buffer], synced: Sequence[str], synced_directories: Sequence[str]
+    ) -> None:
+        for path, data in files.items():
+            self.write_file(path, data)
+        for path in synced:
+            self.sync(path)
+        for path in synced_directories:
+            self.sync_directory(path)
 
     def truncate(self, path: str, size: int) -> None:
         self.before("truncate", path)

@@ -30,7 +30,7 @@ def keep_freed_memory() -> None:
 
 
 def collect_seldom() -> None:
-    """Call when all that lives as long as the process is there: only what comes later is collected, and later."""
+    """Call when things are there that live as long as the process: only what comes later is collected, and later."""
     gc.freeze()
-    gc.enable()  # a start does without: `adapters/quick_start.py`
+    gc.enable()  # imports do without: `adapters/quick_start.py`
     gc.set_threshold(*_COLLECT_AFTER)

@@ -17,7 +17,7 @@ no other change.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -49,6 +49,7 @@ from stratalog.log.effects import (
     Rename,
     SyncDirectory,
     WriteFile,
+    together,
 )
 from stratalog.log.partition_log import PartitionLog, TailBudget, create
 from stratalog.log.recovery import load
@@ -160,8 +161,9 @@ class Hosting:
         async with asyncio.TaskGroup() as loading:
             for directory, claim in claims.items():
                 loading.create_task(load_one(directory, claim))
-        made = [self._host_topic(topic, image) for topic in image.topics_by_id.values()]
-        await _all_of([one for writes in made for one in writes])
+        topics = image.topics_by_id.values()
+        writes = self._make(topics, image, None)
+        await _all_of(writes + [one for topic in topics for one in self._host_topic(topic, image)])
         self._may_lead = True
 
     def apply(self, image: Image, delta: Delta) -> "asyncio.Future[None] | None":
@@ -178,40 +180,55 @@ class Hosting:
             topic = image.topic(name) if kind == ResourceType.TOPIC else None
             if topic is not None:
                 changed.add(topic.id)
-        writes: list[asyncio.Future[None]] = []
-        for topic_id in changed:
-            topic = image.topics_by_id[topic_id]
-            before = delta.base.topics_by_id.get(topic_id)
-            known = () if before is None else before.partitions
-            writes += self._host_topic(topic, image, known)
+        topics = [image.topics_by_id[topic_id] for topic_id in changed]
+        writes = self._make(topics, image, delta.base)
+        for topic in topics:
+            writes += self._host_topic(topic, image)
         if not writes:
             return None
         return asyncio.get_running_loop().create_task(_all_of(writes))
 
-    def _host_topic(
-        self, topic: Topic, image: Image, known: Collection[int] | None = None
+    def _make(
+        self, topics: Iterable[Topic], image: Image, base: Image | None
     ) -> "list[asyncio.Future[None]]":
-        """Host, configure and lead what is ours of a topic; what must be waited for where something is made.
+        """Make what is ours of topics and not here, all of it at once; what must be waited for.
 
-        `known` are the partitions it had before; None where any may have been.
+        `base` is the image before these topics changed; None where their partitions may have been before.
         """
-        config = self._topic_config(topic, image)
-        writes = []
-        begun_anew: set[LogDirectory] = set()
-        for index, partition in topic.partitions.items():
-            if self._node_id not in partition.replicas:
-                continue
-            hosted = self.by_id.get((topic.id, index))
-            if hosted is None:
-                is_new = known is not None and index not in known
+        effects: dict[LogDirectory, list[Effect]] = {}
+        counts: dict[LogDirectory, int] | None = None
+        for topic in topics:
+            config = self._topic_config(topic, image)
+            before = None if base is None else base.topics_by_id.get(topic.id)
+            for index, partition in topic.partitions.items():
+                if self._node_id not in partition.replicas or (topic.id, index) in self.by_id:
+                    continue
+                is_new = base is not None and (before is None or index not in before.partitions)
                 if not is_new and len(self._loaded) < len(self.directories):
                     continue  # it may be in the directory that is away: another one must not begin at 0
                 identity = PartitionIdentity(topic.id, topic.name, index)
-                made = self._create(identity, config)
-                if made is None:
+                counts = self._counts_with_a_new_one() if counts is None else counts
+                directory = _roomiest(counts)
+                if directory is None:
+                    self._log.error("no log directory is left", partition=str(identity))
                     continue
-                hosted, written = made
-                writes.append(written)
+                counts[directory] += 1
+                now_ms = self._clock.steady_ms()
+                log, made = create(
+                    str(identity), identity.topic_id, config, now_ms=now_ms, tails=self._tails
+                )
+                effects.setdefault(directory, []).extend(made)
+                self._add(identity, log, directory)
+        return [directory.write(together(made)) for directory, made in effects.items()]
+
+    def _host_topic(self, topic: Topic, image: Image) -> "list[asyncio.Future[None]]":
+        """Configure and lead what is here of a topic; what must be waited for."""
+        config = self._topic_config(topic, image)
+        begun_anew: set[LogDirectory] = set()
+        for index, partition in topic.partitions.items():
+            hosted = self.by_id.get((topic.id, index))
+            if hosted is None or self._node_id not in partition.replicas:
+                continue
             if self._configure(hosted, config):
                 begun_anew.add(hosted.directory)
             if not self._may_lead or partition.leader != self._node_id:
@@ -220,7 +237,7 @@ class Hosting:
                 hosted.become_leader(partition.leader_epoch)
                 for react in self.on_led:
                     react(hosted)
-        return writes + [one.write(self._checkpoint(one)) for one in begun_anew]
+        return [one.write(self._checkpoint(one)) for one in begun_anew]
 
     def _configure(self, hosted: HostedPartition, config: LogConfig) -> bool:
         """Whether the log begins anew, with what is on this disk: to be written down."""
@@ -235,34 +252,13 @@ class Hosting:
         broker = DynamicConfigs.of(image.configs, self._node_id).over(self._config)
         return log_config(broker, image.topic_configs(topic.name))
 
-    def _create(
-        self, identity: PartitionIdentity, config: LogConfig
-    ) -> "tuple[HostedPartition, asyncio.Future[None]] | None":
-        directory = self._directory_for_new()
-        if directory is None:
-            self._log.error("no log directory is left", partition=str(identity))
-            return None
-        log, effects = create(
-            str(identity),
-            identity.topic_id,
-            config,
-            now_ms=self._clock.steady_ms(),
-            tails=self._tails,
-        )
-        written = directory.write(effects)
-        return self._add(identity, log, directory), written
-
-    def _directory_for_new(self) -> LogDirectory | None:
-        """The sound directory with the most free bytes for each partition, a new one included."""
+    def _counts_with_a_new_one(self) -> dict[LogDirectory, int]:
+        """The partitions of each sound directory, a new one included."""
         counts = {one: 1 for one in self.directories if one in self._loaded and one.failure is None}
         for hosted in self.by_id.values():
             if hosted.directory in counts:
                 counts[hosted.directory] += 1
-        return max(
-            counts,
-            key=lambda one: (one.free_bytes // _UNIT_BYTES / counts[one], -counts[one]),
-            default=None,
-        )
+        return counts
 
     def unassigned(self, topics: Iterable[UUID] | None = None) -> dict[Key, UUID]:
         """The partitions (of these topics) that metadata does not know to be where they are, with where that is."""
@@ -455,7 +451,7 @@ class Hosting:
         for directory in self._loaded:
             hosted = self._in(directory)
             if directory.failure is None and not any(one.is_holding for one in hosted):
-                effects = [effect for one in hosted for effect in one.log.close()]
+                effects = together(effect for one in hosted for effect in one.log.close())
                 effects += self._checkpoint(directory)
                 if directory not in self._left:
                     effects.append(_CLEAN)
@@ -478,3 +474,12 @@ async def _all_of(writes: "Sequence[asyncio.Future[None]]") -> None:
         await asyncio.wait(writes)
         for write in writes:
             write.exception()
+
+
+def _roomiest(counts: Mapping[LogDirectory, int]) -> LogDirectory | None:
+    """The directory with the most free bytes for each of its partitions."""
+    return max(
+        counts,
+        key=lambda one: (one.free_bytes // _UNIT_BYTES / counts[one], -counts[one]),
+        default=None,
+    )

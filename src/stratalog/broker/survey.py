@@ -34,6 +34,7 @@ TIER_MANIFEST: Final = "tier-manifest"
 DELETE: Final = "-delete"
 STRAY: Final = "-stray"
 FUTURE: Final = "-future"
+_FIRST: Final = f"{0:020}.log"
 _NAME_LENGTH_MAX: Final = 255
 _METADATA_BYTES_MAX: Final = 4096
 _CHECKPOINT_BYTES_MAX: Final = 64 << 20
@@ -146,7 +147,9 @@ def _topic_id(directory: str) -> Program[UUID | None]:
 def _has_log(directory: str) -> Program[bool]:
     entries = yield ListDirectory(directory)
     assert isinstance(entries, list)
-    return any(entry.name.endswith(".log") for entry in entries)
+    return any(
+        entry.name.endswith(".log") and (entry.size or entry.name != _FIRST) for entry in entries
+    )
 
 
 def _tiered(directory: str) -> Program[tuple[int, int] | None]:

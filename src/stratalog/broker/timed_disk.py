@@ -5,7 +5,7 @@ In: calls to the disk. Out: the same calls, and their durations by kind. It chan
 append that was slow. It leaves `try_read` alone, which never waits.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from stratalog.broker.figures import Histogram
@@ -78,6 +78,13 @@ class TimedDisk:
         began_ns = self._elapsed_ns()
         self._disk.write_file(path, data)
         self._count(SYNC, path, began_ns)
+
+    def settle(
+        self, files: Mapping[str, Buffer], synced: Sequence[str], synced_directories: Sequence[str]
+    ) -> None:
+        began_ns = self._elapsed_ns()
+        self._disk.settle(files, synced, synced_directories)
+        self._count(SYNC, "", began_ns)
 
     def _count(self, operation: str, path: str, began_ns: int) -> None:
         took_ns = self._elapsed_ns() - began_ns

@@ -7,7 +7,7 @@ A *program* is a generator that yields effects and is sent each one's result: re
 read before it can decide. `perform` and `run` are the only interpreters.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -71,6 +71,15 @@ class SyncDirectory:
 
 
 @dataclass(frozen=True, slots=True)
+class Settle:
+    """Replace whole small files, and make files and directories durable: as the effects for each, in any order."""
+
+    files: Mapping[str, Buffer]
+    synced: Sequence[str]
+    synced_directories: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Truncate:
     """Cut a file to `size` bytes."""
 
@@ -115,6 +124,7 @@ Effect = (
     | ListDirectory
     | Sync
     | SyncDirectory
+    | Settle
     | Truncate
     | Rename
     | Unlink
@@ -125,7 +135,26 @@ Result = bytes | list[FileInfo] | None
 Program = Generator[Effect, Result, T]
 
 
-def perform(disk: Disk, effect: Effect) -> Result:  # noqa: C901 - a table
+def together(effects: Iterable[Effect]) -> list[Effect]:
+    """The same, with all that must be durable made so at the end, at once; whole files come into being there too."""
+    first: list[Effect] = []
+    files: dict[str, Buffer] = {}
+    synced: dict[str, None] = {}
+    directories: dict[str, None] = {}
+    for effect in effects:
+        match effect:
+            case WriteFile(path, data):
+                files[path] = data
+            case Sync(path):
+                synced[path] = None
+            case SyncDirectory(path):
+                directories[path] = None
+            case _:
+                first.append(effect)
+    return [*first, Settle(files, tuple(synced), tuple(directories))]
+
+
+def perform(disk: Disk, effect: Effect) -> Result:  # noqa: C901, PLR0912 - a table
     """Carry out one effect. Raises OSError as `ports.Disk` does."""
     match effect:
         case Append(path, position, buffers):
@@ -142,6 +171,8 @@ def perform(disk: Disk, effect: Effect) -> Result:  # noqa: C901 - a table
             return disk.sync(path)
         case SyncDirectory(path):
             return disk.sync_directory(path)
+        case Settle(files, synced, directories):
+            return disk.settle(files, synced, directories)
         case Truncate(path, size):
             return disk.truncate(path, size)
         case Rename(source, target):

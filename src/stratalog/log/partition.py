@@ -303,6 +303,8 @@ class PartitionLog:
     def close(self) -> tuple[Effect, ...]:
         """What a clean shutdown must leave behind. The log takes no append after it."""
         active = self.segments[-1]
+        if self.next_offset == 0:
+            return ()  # nothing was ever in it: what made it is durable, and no epoch of it counts
         if self._saved and not self.epochs.dirty:
             return self.flush()
         effects: list[Effect] = []

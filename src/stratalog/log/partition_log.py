@@ -8,7 +8,7 @@ import uuid
 
 from stratalog.config import LogConfig
 from stratalog.log.checkpoints import PARTITION_METADATA, encode_partition_metadata
-from stratalog.log.effects import Append, Effect, MakeDirectory, SyncDirectory, WriteFile
+from stratalog.log.effects import Append, Effect, MakeDirectory, Sync, SyncDirectory
 from stratalog.log.epochs import LeaderEpochs
 from stratalog.log.partition import PartitionLog
 from stratalog.log.producers import ProducerStates
@@ -48,6 +48,7 @@ def create(
     `tails` is what its newest batches in memory share with other logs'; by default they have a budget of their own.
     """
     segment = Segment(directory, start_offset, now_ms)
+    identity = f"{directory}/{PARTITION_METADATA}"
     contents = Contents(
         segments=[segment],
         producers=ProducerStates(),
@@ -60,8 +61,9 @@ def create(
     log = PartitionLog(directory, topic_id, config, contents, tails=tails or TailBudget())
     return log, (
         MakeDirectory(directory),
-        WriteFile(f"{directory}/{PARTITION_METADATA}", encode_partition_metadata(topic_id)),
+        Append(identity, 0, (encode_partition_metadata(topic_id),)),
         Append(segment.path, 0, ()),
+        Sync(identity),
         SyncDirectory(directory),
         SyncDirectory(""),
     )

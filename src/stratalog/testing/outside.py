@@ -8,7 +8,7 @@ start in a few milliseconds where a drive would take tens.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from stratalog.adapters.local_disk import LocalDisk
@@ -83,6 +83,14 @@ class CutDisk(LocalDisk):
     def remove_tree(self, path: str) -> None:
         self._switch.check()
         super().remove_tree(path)
+
+    def settle(
+        self, files: Mapping[str, Buffer], synced: Sequence[str], synced_directories: Sequence[str]
+    ) -> None:
+        """Replace the files; see the module."""
+        del synced, synced_directories
+        for path, data in files.items():
+            self.write_file(path, data)
 
     def sync(self, path: str) -> None:
         """Nothing: see the module."""

@@ -1,0 +1,86 @@
+"""Effects that are performed together come to the same as one by one."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+from tests.log_steps import DIRECTORY, Steps, batch
+from tests.sim.disk import SimDisk
+
+from stratalog.adapters.local_disk import LocalDisk
+from stratalog.config import LogConfig
+from stratalog.log.effects import (
+    Append,
+    MakeDirectory,
+    Settle,
+    Sync,
+    SyncDirectory,
+    WriteFile,
+    perform,
+    together,
+)
+
+MANY = 300
+
+
+def test_what_must_be_durable_is_made_so_at_the_end_and_once() -> None:
+    one = [MakeDirectory("a"), Append("a/x", 0, (b"x",)), Sync("a/x"), SyncDirectory("a")]
+    other = [WriteFile("b", b"old"), Append("c", 0, (b"c",)), WriteFile("b", b"new"), Sync("c")]
+    assert together([*one, *other, SyncDirectory("a"), SyncDirectory("")]) == [
+        MakeDirectory("a"),
+        Append("a/x", 0, (b"x",)),
+        Append("c", 0, (b"c",)),
+        Settle({"b": b"new"}, ("a/x", "c"), ("a", "")),
+    ]
+
+
+@pytest.mark.parametrize("count", [3, MANY], ids=["few", "many"])
+def test_files_settled_together_are_whole_and_leave_nothing_beside_them(
+    tmp_path: Path, count: int
+) -> None:
+    disk = LocalDisk(str(tmp_path))
+    assert disk.lock()
+    names = [f"d-{number}/f" for number in range(count)]
+    for name in names:
+        disk.make_directory(name.split("/", maxsplit=1)[0])
+        disk.append(name, 0, [b"longer than what comes"])
+    disk.settle({name: name.encode() for name in names}, (), [""])
+    # Through the disk too: it must not go on with the file that was there.
+    assert all(disk.read(name, 0, 100) == name.encode() for name in names)
+    assert all((tmp_path / name).read_bytes() == name.encode() for name in names)
+    assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {"f", ".lock"}
+    disk.close()
+
+
+def test_many_files_wait_for_the_drive_no_more_often_than_a_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = LocalDisk(str(tmp_path))
+    assert disk.lock()
+    asked: list[str] = []
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(f"os.{name}", lambda _fd, name=name: asked.append(name))
+    names = [f"f-{number}" for number in range(MANY)]
+    for name in names:
+        disk.append(name, 0, [b"x"])
+    disk.settle({"whole": b"x"}, names, [""])
+    assert len(asked) < MANY
+    disk.close()
+
+
+def test_a_log_that_never_had_a_record_leaves_nothing_to_write() -> None:
+    steps = Steps(LogConfig())
+    steps.log.assign_epoch(3)
+    assert steps.log.close() == ()
+    again = Steps(LogConfig(), disk=SimDisk())
+    again.append(batch())
+    assert any(isinstance(effect, Sync) for effect in again.log.close())
+
+
+def test_a_settled_disk_of_a_simulation_keeps_what_was_settled() -> None:
+    disk = SimDisk()
+    perform(disk, MakeDirectory(DIRECTORY))
+    perform(disk, Append(f"{DIRECTORY}/x", 0, (b"x",)))
+    perform(disk, Settle({"whole": b"y"}, (f"{DIRECTORY}/x",), (DIRECTORY, "")))
+    disk.crash(Random(0))
+    assert disk.read(f"{DIRECTORY}/x", 0, 9) + disk.read("whole", 0, 9) == b"xy"
