@@ -30,8 +30,8 @@ from stratalog.tier.partition_tier import PartitionTier
 
 T = TypeVar("T")
 _AHEAD_BYTES_MAX: Final = 8 << 20
-_AHEAD_SHARE: Final = 8
-"""One reader may have an eighth of the cache before it."""
+_AHEAD_SHARE: Final = 4
+"""One reader may have a quarter of the cache before it."""
 _AHEAD_SEGMENTS_MAX: Final = 4
 _READERS_MAX: Final = 16
 """Readers of a partition that are told apart; beyond, the oldest is forgotten and reads without help."""
@@ -132,7 +132,7 @@ class RemoteReads:
             del readers[next(iter(readers))]
         reader.ahead -= size
         if known and reader.ahead <= reader.depth // 2 and self._ahead_max:
-            reader.depth = min(max(2 * reader.depth, RANGE_BYTES), self._ahead_max)
+            reader.depth = min(max(2 * reader.depth, 2 * size, RANGE_BYTES), self._ahead_max)
             reader.ahead = reader.depth
             self._bring(tier, end, hosted.log.local_start_offset, reader.depth)
 

@@ -1,0 +1,133 @@
+"""Retention that a person changes on a live topic whose history is in the bucket: nothing early, everything in time.
+
+Method: a batch every few seconds of virtual time, each closing a segment; the log's start is looked at all the while.
+"""
+
+import asyncio
+
+from tests.sim.records import batch, in_bucket, read_all
+from tests.sim.test_tier_service import Tale, in_bucket_segments, tell
+
+from stratalog.broker.partition import HostedPartition
+
+EVERY_S = 4
+INTERVAL_MS = 1000
+"""`remote.log.manager.task.interval.ms` of the machine, as long as its grace."""
+
+
+class Watched:
+    """A topic that is written to, with the time of each batch."""
+
+    def __init__(self, tale: Tale) -> None:
+        self.tale = tale
+        self.times: list[int] = []
+        self.written: dict[int, bytes] = {}
+
+    @property
+    def hosted(self) -> HostedPartition:
+        return self.tale.machine.partition("t")
+
+    @property
+    def start(self) -> int:
+        return self.hosted.log.log_start_offset
+
+    def now_ms(self) -> int:
+        return self.tale.world.clock.now_ms()
+
+    async def write(self, count: int) -> None:
+        for _ in range(count):
+            self.times.append(self.now_ms())
+            value = b"%06d" % len(self.times)
+            produced = await self.tale.client.produce("t", 0, batch([value], self.times[-1]))
+            self.written[produced.base_offset] = value
+            await asyncio.sleep(EVERY_S)
+
+    async def hold(self, seconds: int, retention_ms: int) -> None:
+        """For so long the start is where `retention_ms` has it: no record younger is gone, none older stays longer than
+        it takes to look.
+        """
+        began = self.now_ms()
+        for _ in range(2 * seconds):
+            await asyncio.sleep(0.5)
+            now_ms, start = self.now_ms(), self.start
+            slack = INTERVAL_MS * 2 if now_ms - began > INTERVAL_MS * 2 else 1 << 60
+            # Where the newest ones are not closed or not tiered yet they cannot be due.
+            for offset, time_ms in enumerate(self.times[:-1]):
+                age = now_ms - time_ms
+                if offset < start:
+                    assert age > retention_ms, f"offset {offset} went at {age} ms"
+                else:
+                    assert age <= retention_ms + slack, f"offset {offset} is there at {age} ms"
+
+    def objects(self) -> int:
+        return len(in_bucket_segments(self.tale))
+
+    async def check(self) -> None:
+        """What is kept is all there, and the bucket holds nothing else."""
+        end = self.hosted.log.log_end_offset
+        kept = {at: value for at, value in self.written.items() if at >= self.start}
+        assert await read_all(self.tale.client, "t", self.start, end) == kept
+        manifest, tiered = in_bucket(self.tale.store, "t")
+        assert manifest is not None
+        assert tiered == {at: value for at, value in kept.items() if at < manifest.tiered_end}
+        assert self.objects() == len(list(manifest.live()))
+
+
+def test_retention_lowered_and_raised_on_a_live_topic() -> None:
+    async def story(tale: Tale) -> None:
+        await tale.start()
+        await tale.create()
+        watched = Watched(tale)
+        await watched.write(20)
+        assert watched.start == 0
+        await tale.set(retention_ms="40000")
+        writing = asyncio.create_task(watched.write(5))
+        await watched.hold(EVERY_S * 5, 40_000)
+        await writing
+        await watched.hold(2, 40_000)
+        assert 0 < watched.start < 20
+        await tale.set(retention_ms="-1")
+        await asyncio.sleep(1)  # one cycle may have begun before
+        start = watched.start
+        await asyncio.sleep(60)
+        assert watched.start == start, "what is raised keeps what is still there"
+        await watched.check()
+
+        await tale.set(retention_ms="100000")
+        await watched.hold(20, 100_000)
+        await tale.set(retention_ms="60000")
+        await watched.hold(20, 60_000)
+        await watched.check()
+        await tale.machine.stop()
+
+    tell(story)
+
+
+def test_retention_by_size_lowered_and_raised_and_lowered_while_the_bucket_is_away() -> None:
+    async def story(tale: Tale) -> None:
+        await tale.start()
+        await tale.create()
+        watched = Watched(tale)
+        await watched.write(20)
+        await asyncio.sleep(5)
+        manifest, _ = in_bucket(tale.store, "t")
+        assert manifest is not None
+        (size,) = {segment.entry.data_size for segment in manifest.live()}
+        await tale.set(retention_bytes=str(10 * size))
+        await asyncio.sleep(5)
+        assert watched.start == 10, "ten batches are kept, the one in the active segment among them"
+        await watched.check()
+        await tale.set(retention_bytes=str(100 * size))
+        await watched.write(5)
+        assert watched.start == 10
+        tale.store.down = True
+        await tale.set(retention_bytes=str(5 * size))
+        await asyncio.sleep(30)
+        assert watched.start == 10, "nobody may give up what no manifest says"
+        tale.store.down = False
+        await asyncio.sleep(35)
+        assert watched.start == 20
+        await watched.check()
+        await tale.machine.stop()
+
+    tell(story)
