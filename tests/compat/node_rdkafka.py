@@ -57,10 +57,17 @@ def sources() -> Path:
         needs = ("--omit=dev", "--ignore-scripts")
         must_run("what it needs", *npm, *needs, cwd=package, timeout_s=STEP_TIMEOUT_S)
         # With more than one job its build does not wait for librdkafka's configure.
-        gyp = (tools / "node_modules" / ".bin" / "node-gyp", "rebuild", "--jobs=1")
+        gyp = (tools / "node_modules" / ".bin" / "node-gyp", "rebuild", "--jobs=1", *headers())
         must_run("node-rdkafka's build", *gyp, cwd=package, timeout_s=BUILD_TIMEOUT_S)
         (target / "complete").touch()
         return package
+
+
+def headers() -> list[str]:
+    """Node.js's own headers, where they lie beside it: node-gyp would fetch them."""
+    node = shutil.which("node")
+    prefix = Path(node).resolve().parents[1] if node else Path("/")
+    return [f"--nodedir={prefix}"] if (prefix / "include" / "node" / "node.h").exists() else []
 
 
 def run(address: str, select: Sequence[str]) -> list[Outcome]:
