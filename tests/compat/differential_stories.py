@@ -353,3 +353,38 @@ def settings_are_told(broker: Broker) -> None:
     describe(2, name, every=True)
     ask.ask("DescribeConfigs", resources=[])
     ask.ask("ListConfigResources", resource_types=[99])
+
+
+@story
+def partitions_stay_where_they_are(broker: Broker) -> None:
+    """What is about several nodes, asked of one: elections and reassignments."""
+    ask = broker.connect()
+    topic(ask, "placed", partitions=2)
+    name, absent = broker.name("placed"), broker.name("absent")
+    both = [
+        {"topic": name, "partitions": [0, 1, 7]},
+        {"topic": absent, "partitions": [0]},
+    ]
+    for kind in (0, 1):
+        ask.ask("ElectLeaders", election_type=kind, topic_partitions=both)
+        ask.ask("ElectLeaders", election_type=kind, topic_partitions=None)
+        ask.ask("ElectLeaders", election_type=kind, topic_partitions=[])
+
+    def reassign(of: str, index: int, replicas: list[int] | None) -> None:
+        partition = {"partition_index": index, "replicas": replicas}
+        ask.ask("AlterPartitionReassignments", topics=[{"name": of, "partitions": [partition]}])
+
+    reassign(name, 0, [1])
+    reassign(name, 0, None)
+    reassign(name, 7, [1])
+    reassign(absent, 0, [1])
+    for wrong in ([], [1, 1], [2], [1, 2], [-1]):
+        reassign(name, 1, wrong)
+    ask.ask("ListPartitionReassignments", topics=None)
+    ask.ask(
+        "ListPartitionReassignments",
+        topics=[
+            {"name": name, "partition_indexes": [0, 7]},
+            {"name": absent, "partition_indexes": [0]},
+        ],
+    )

@@ -57,8 +57,9 @@ def sources() -> Path:
         needs = ("--omit=dev", "--ignore-scripts")
         must_run("what it needs", *npm, *needs, cwd=package, timeout_s=STEP_TIMEOUT_S)
         # With more than one job its build does not wait for librdkafka's configure.
-        gyp = (tools / "node_modules" / ".bin" / "node-gyp", "rebuild", "--jobs=1", *headers())
-        must_run("node-rdkafka's build", *gyp, cwd=package, timeout_s=BUILD_TIMEOUT_S)
+        gyp = tools / "node_modules" / ".bin" / "node-gyp"
+        words = ("rebuild", "--jobs=1", *headers())
+        must_run("node-rdkafka's build", gyp, *words, cwd=package, timeout_s=BUILD_TIMEOUT_S)
         (target / "complete").touch()
         return package
 

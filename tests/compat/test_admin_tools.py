@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
-from kafka import KafkaAdminClient
-from kafka.structs import TopicPartitionReplica
 from tests.broker_process import BrokerProcess, broker_process
 from tests.compat.clients import CLIENTS
 from tests.compat.tools import java_tool, kafka_lib
@@ -29,6 +27,7 @@ FEATURES = "org.apache.kafka.tools.FeatureCommand"
 CLUSTER = "org.apache.kafka.tools.ClusterTool"
 ELECTION = "org.apache.kafka.tools.LeaderElectionCommand"
 VERSIONS = "org.apache.kafka.tools.BrokerApiVersionsCommand"
+REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 
 
@@ -224,13 +223,29 @@ def test_versions_and_the_cluster_are_told(broker: BrokerProcess) -> None:
 
 
 @pytest.mark.big
-def test_cluster_id_and_what_one_node_has_no_use_for(broker: BrokerProcess) -> None:
+def test_one_node_elects_nobody_and_reassigns_nothing(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
     cluster_id = cluster(broker, "cluster-id").removeprefix("Cluster ID: ").strip()
     admin = AdminClient({"bootstrap.servers": broker.address})
     assert admin.describe_cluster().result(30).cluster_id == cluster_id
-    every = ("--election-type", "preferred", "--all-topic-partitions")
-    refused = tool(broker, ELECTION, *every, fails=True)
-    assert "UnsupportedVersionException" in refused
+    create_and_fill(broker, "led")
+    tool(broker, ELECTION, "--election-type", "preferred", "--all-topic-partitions")
+    one = ("--topic", "led", "--partition", "0")
+    for kind in ("preferred", "unclean"):
+        elected = tool(broker, ELECTION, "--election-type", kind, *one)
+        assert elected.strip() == "Valid replica already elected for partitions led-0"
+    topics = tmp_path / "topics.json"
+    topics.write_text('{"version": 1, "topics": [{"topic": "led"}]}')
+    named = ("--topics-to-move-json-file", str(topics))
+    planned = tool(broker, REASSIGN, "--generate", *named, "--broker-list", "1")
+    assert f'"topic":"led","partition":0,"replicas":[1],"log_dirs":["{broker.data}"]' in planned
+    elsewhere = tmp_path / "elsewhere.json"
+    replica = {"topic": "led", "partition": 0, "replicas": [1, 2]}
+    elsewhere.write_text(json.dumps({"version": 1, "partitions": [replica]}))
+    asked = ("--execute", "--reassignment-json-file", str(elsewhere))
+    assert "Unknown broker id 2" in tool(broker, REASSIGN, *asked, fails=True)
+    assert tool(broker, REASSIGN, "--list").strip() == "No partition reassignments found."
 
 
 @pytest.mark.big
@@ -264,25 +279,31 @@ def test_groups_are_described_and_a_reset_is_only_shown(broker: BrokerProcess) -
 
 
 def test_a_partition_is_moved_between_directories(tmp_path: Path) -> None:
-    """The tool sees where each partition is; kafka-python asks for the move, which the tool's only one cannot."""
     kafka_lib()
     directories = [tmp_path / "first", tmp_path / "second"]
     with broker_process(tmp_path, log__dirs=",".join(map(str, directories))) as broker:
         create_and_fill(broker, "moved")
-
-        def where() -> dict[str, list[dict[str, object]]]:
-            lines = tool(broker, LOG_DIRS, "--describe", "--topic-list", "moved").splitlines()
-            (told,) = (json.loads(line) for line in lines if line.startswith("{"))
-            return {place["logDir"]: place["partitions"] for place in told["brokers"][0]["logDirs"]}
-
-        before = where()
-        (source,) = [place for place, there in before.items() if there]
-        (target,) = [place for place, there in before.items() if not there]
-        admin = KafkaAdminClient(bootstrap_servers=broker.address)
-        admin.alter_replica_log_dirs({TopicPartitionReplica("moved", 0, 1): target})
-        admin.close()
-        wait_for(lambda: not (Path(source) / "moved-0").exists(), "the source without it")
-        assert where() == {source: [], target: before[source]}
+        source, target = sorted(directories, key=lambda place: not (place / "moved-0").exists())
+        size = (source / "moved-0" / f"{0:020}.log").stat().st_size
+        replica = {"topic": "moved", "partition": 0, "replicas": [1], "log_dirs": [str(target)]}
+        plan = tmp_path / "plan.json"
+        plan.write_text(json.dumps({"version": 1, "partitions": [replica]}))
+        begun = tool(broker, REASSIGN, "--execute", "--reassignment-json-file", str(plan))
+        assert f'"log_dirs":["{source}"]' in begun, "where it was"
+        assert f"started moving log directory to {target} for replica moved-0" in begun
+        wait_for(lambda: not (source / "moved-0").exists(), "the source without it")
+        verified = tool(broker, REASSIGN, "--verify", "--reassignment-json-file", str(plan))
+        assert "Reassignment of partition moved-0 is completed." in verified
+        assert "Reassignment of replica moved-0-1 completed successfully." in verified
+        said = tool(broker, LOG_DIRS, "--describe", "--topic-list", "moved").splitlines()
+        (told,) = (json.loads(line) for line in said if line.startswith("{"))
+        there = {"partition": "moved-0", "size": size, "offsetLag": 0, "isFuture": False}
+        assert {
+            place["logDir"]: place["partitions"] for place in told["brokers"][0]["logDirs"]
+        } == {
+            str(source): [],
+            str(target): [there],
+        }
         read = CLIENTS["confluent-kafka"].consume(broker.address, "moved", "reads", 100)
         assert [one.offset for one in read] == list(range(100))
 

@@ -59,6 +59,9 @@ SPOKEN: dict[str, tuple[tuple[int, int], tuple[int, int] | None, set[int]]] = {
     "DescribeProducers": ((0, 0), None, set()),
     "ListConfigResources": ((0, 1), None, {1}),
     "DescribeTopicPartitions": ((0, 0), None, {0}),
+    "ElectLeaders": ((0, 2), None, {2}),
+    "AlterPartitionReassignments": ((0, 1), None, {1}),
+    "ListPartitionReassignments": ((0, 0), None, {0}),
 }
 # What older clients of these need: kafkajs, aiokafka 0.14, kcat with librdkafka 2.0.
 OLDEST_NEEDED = {"Produce": 3, "Fetch": 4, "ListOffsets": 1, "Metadata": 0, "JoinGroup": 0}
@@ -163,6 +166,11 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "DescribeCluster": {"endpoint_type": 1},
     "DescribeProducers": {"topics": [WANTED]},
     "DescribeTopicPartitions": {"topics": [{"name": TOPIC}], "cursor": None},
+    "ElectLeaders": {"topic_partitions": [{"topic": TOPIC, "partitions": [0]}]},
+    "AlterPartitionReassignments": {
+        "topics": [{"name": TOPIC, "partitions": [{"partition_index": 0, "replicas": [1]}]}]
+    },
+    "ListPartitionReassignments": {"topics": None},
 }
 
 
@@ -203,6 +211,7 @@ ANSWERED = {
     "OffsetDelete": {"group_id_not_found"},
     "DeleteTopics": {"unknown_topic_or_partition"},
     "AlterReplicaLogDirs": {"log_dir_not_found"},
+    "ElectLeaders": {"none", "election_not_needed"},
 }
 
 

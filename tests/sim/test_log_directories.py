@@ -201,6 +201,21 @@ async def directory_errors(machine: Machine) -> dict[str, int]:
     return {row.log_dir: int(row.error_code) for row in answer.results}
 
 
+async def elected(machine: Machine, topic: str, kind: int) -> dict[int, ErrorCode]:
+    """What an election of a topic's three partitions comes to."""
+    raw = await Raw.connect(machine.world.network)
+    make = request(43, 2)
+    asked = make.TopicPartitions(topic=topic, partitions=[0, 1, 2])
+    body = make.ElectLeadersRequest(election_type=kind, topic_partitions=[asked])
+    try:
+        answer = await raw.ask(43, 2, body)
+    finally:
+        raw.close()
+    assert answer.error_code == ErrorCode.none
+    (row,) = answer.replica_election_results
+    return {one.partition_id: one.error_code for one in row.partition_result}
+
+
 def test_a_drive_that_is_not_there_at_the_start_is_offline_and_nothing_is_made_in_its_place() -> (
     None
 ):
@@ -217,6 +232,12 @@ def test_a_drive_that_is_not_there_at_the_start_is_offline_and_nothing_is_made_i
         client = await machine.restart()
         assert (await metadata_of(machine, "kept"))[sick].leader_id == -1
         await is_offline(client, "kept", sick)
+        led = dict.fromkeys(range(3), ErrorCode.election_not_needed)
+        for kind, none_there in (
+            (0, ErrorCode.preferred_leader_not_available),
+            (1, ErrorCode.eligible_leaders_not_available),
+        ):
+            assert await elected(machine, "kept", kind) == {**led, sick: none_there}
         assert (await directory_errors(machine))["/more"] == ErrorCode.kafka_storage_error
         assert list(world.disk("/more").list("")) == []
         client = await mounted(machine, "/more", disk)

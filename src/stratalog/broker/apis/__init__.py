@@ -6,6 +6,7 @@ In: a `Call`. Out: the answer's body. Handlers translate between the wire and th
 from stratalog.broker.api import Api
 from stratalog.broker.apis import (
     alter_configs,
+    alter_partition_reassignments,
     alter_replica_log_dirs,
     api_versions,
     create_partitions,
@@ -20,6 +21,7 @@ from stratalog.broker.apis import (
     describe_producers,
     describe_quorum,
     describe_topic_partitions,
+    elect_leaders,
     fetch,
     find_coordinator,
     heartbeat,
@@ -30,6 +32,7 @@ from stratalog.broker.apis import (
     list_config_resources,
     list_groups,
     list_offsets,
+    list_partition_reassignments,
     metadata,
     offset_commit,
     offset_delete,
@@ -74,6 +77,9 @@ _MODULES = (
     list_config_resources,
     offset_for_leader_epoch,
     update_features,
+    elect_leaders,
+    alter_partition_reassignments,
+    list_partition_reassignments,
 )
 
 APIS: dict[int, Api] = {module.API.key: module.API for module in _MODULES}

@@ -1,0 +1,58 @@
+"""AlterPartitionReassignments (key 45), versions 0-1.
+
+v1 whether a replication factor may change (KIP-860). On one node a partition is where it is to be, or cannot be there:
+no reassignment is ever under way.
+
+Codes are Kafka's (`ReplicationControlManager.alterPartitionReassignments`).
+"""
+
+from typing import Any
+
+from stratalog.broker.api import Api, Call
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.quorum.topics import check_replicas
+
+
+def handle(call: Call) -> Any:
+    """Whether each partition's replicas are what is asked for."""
+    reply = call.reply
+    return reply.AlterPartitionReassignmentsResponse(
+        error_code=ErrorCode.none,
+        error_message=None,
+        responses=[
+            reply.ReassignableTopicResponse(
+                name=topic.name,
+                partitions=[_row(call, topic.name, partition) for partition in topic.partitions],
+            )
+            for topic in call.body.topics
+        ],
+    )
+
+
+def _row(call: Call, name: str, asked: Any) -> Any:
+    code, message = ErrorCode.none, None
+    try:
+        _check(call, name, asked)
+    except Rejected as error:
+        code, message = error.code, error.message
+    return call.reply.ReassignablePartitionResponse(
+        partition_index=asked.partition_index, error_code=code, error_message=message
+    )
+
+
+def _check(call: Call, name: str, asked: Any) -> None:
+    metadata = call.broker.metadata
+    topic, index = metadata.topic(name), asked.partition_index
+    if topic is None or index not in topic.partitions:
+        raise Rejected(
+            ErrorCode.unknown_topic_or_partition, f"there is no partition {name}-{index}"
+        )
+    if asked.replicas is None:
+        raise Rejected(
+            ErrorCode.no_reassignment_in_progress, f"nothing moves {name}-{index} elsewhere"
+        )
+    replicas = tuple(asked.replicas)
+    check_replicas(metadata.image, replicas, len(topic.partitions[index].replicas))
+
+
+API = Api("AlterPartitionReassignments", 45, (0, 1), handle)

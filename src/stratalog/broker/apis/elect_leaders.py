@@ -1,0 +1,64 @@
+"""ElectLeaders (key 43), versions 0-2.
+
+v0 preferred leaders only. v1 unclean ones too, an error for all (KIP-460). v2 flexible. One node elects nobody: a
+partition is led already, or its only replica is offline.
+
+Codes are Kafka's (`ReplicationControlManager.electLeaders`): asked for all, those led already are left out,
+but not their topics.
+"""
+
+from typing import Any, Final
+
+from stratalog.broker.api import Api, Call
+from stratalog.errors import ErrorCode
+
+_PREFERRED: Final = 0
+_UNCLEAN: Final = 1
+_NOT_AVAILABLE: Final = {
+    _PREFERRED: ErrorCode.preferred_leader_not_available,
+    _UNCLEAN: ErrorCode.eligible_leaders_not_available,
+}
+
+
+def handle(call: Call) -> Any:
+    """What keeps each partition's leader from changing."""
+    body, reply = call.body, call.reply
+    kind = getattr(body, "election_type", _PREFERRED)
+    if kind not in _NOT_AVAILABLE:
+        return _answer(call, ErrorCode.invalid_request, {})
+    results: dict[str, list[Any]] = {}
+    for topic, index in _asked(call):
+        rows = results.setdefault(topic, [])
+        code = _outcome(call, topic, index, _NOT_AVAILABLE[kind])
+        if body.topic_partitions is not None or code != ErrorCode.election_not_needed:
+            rows.append(
+                reply.PartitionResult(partition_id=index, error_code=code, error_message=None)
+            )
+    return _answer(call, ErrorCode.none, results)
+
+
+def _asked(call: Call) -> list[tuple[str, int]]:
+    asked = call.body.topic_partitions
+    if asked is not None:
+        return [(one.topic, index) for one in asked for index in one.partitions]
+    topics = call.broker.metadata.image.topics_by_id.values()
+    return [(topic.name, index) for topic in topics for index in topic.partitions]
+
+
+def _outcome(call: Call, name: str, index: int, not_available: ErrorCode) -> ErrorCode:
+    topic = call.broker.metadata.topic(name)
+    if topic is None or index not in topic.partitions:
+        return ErrorCode.unknown_topic_or_partition
+    standing = call.broker.standing(topic.id, index, topic.partitions[index])
+    return not_available if standing.error else ErrorCode.election_not_needed
+
+
+def _answer(call: Call, error: ErrorCode, results: dict[str, list[Any]]) -> Any:
+    rows = [
+        call.reply.ReplicaElectionResult(topic=topic, partition_result=rows)
+        for topic, rows in results.items()
+    ]
+    return call.reply.ElectLeadersResponse(error_code=error, replica_election_results=rows)
+
+
+API = Api("ElectLeaders", 43, (0, 2), handle)
