@@ -24,7 +24,6 @@ from stratalog.broker.apis import APIS
 from stratalog.cli.app import app
 from stratalog.config.aliases import BROKER_ALIASES, BUCKET_ALIASES, TOPIC_ALIASES
 from stratalog.config.broker_settings import BROKER_SETTINGS
-from stratalog.config.kafka_only import KAFKA_ONLY
 from stratalog.config.kinds import Kind, Setting
 from stratalog.config.profiles import LEFT_TO_YOU, PROFILES
 from stratalog.config.topic_settings import TOPIC_SETTINGS
@@ -54,9 +53,7 @@ def default_of(setting: Setting) -> str:
 def setting_row(setting: Setting, *more: str) -> tuple[str, ...]:
     """One setting's line."""
     kind = setting.kind.name.lower() if setting.kind is not Kind.PASSWORD else "password"
-    marks = ("**ours** " if setting.ours else "") + (
-        f"*no effect yet: {setting.inert}* " if setting.inert else ""
-    )
+    marks = "**ours** " if setting.ours else ""
     return (
         f"`{setting.name}`",
         kind,
@@ -127,13 +124,18 @@ begin with `CONFLUENT_TIER_` or `KAFKA_CONFLUENT_TIER_`. A hotset of -1 (all) is
 
 def settings() -> str:
     """docs/settings.md."""
-    broker = [setting_row(setting) for _, setting in sorted(BROKER_SETTINGS.items())]
+    broker = [
+        setting_row(setting, setting.dynamic.value)
+        for _, setting in sorted(BROKER_SETTINGS.items())
+        if not setting.inert
+    ]
     topic = [
         setting_row(known.setting, ", ".join(f"`{s.name}`" for s in known.synonyms) or "none")
         for _, known in sorted(TOPIC_SETTINGS.items())
+        if not known.setting.inert
     ]
     head = ("name", "type", "default", "accepted", "what it does")
-    ignored = " ".join(f"`{name}`" for name in sorted(KAFKA_ONLY))
+    topics_own = {name: known.setting for name, known in TOPIC_SETTINGS.items()}
     return f"""# Settings
 
 {NOTICE}
@@ -144,18 +146,48 @@ wrong value is an error of one line and exit code 2. Settings marked **ours** do
 
 ## Broker
 
-{table(head, broker)}
+{counted(BROKER_SETTINGS)} The last column says who may be given another value while the broker runs: all brokers
+together or one (cluster-wide), each by itself (per-broker), none (read-only).
+
+{table((*head, "while it runs"), broker)}
 ## Topic
+
+{counted(topics_own)}
 
 Given when a topic is made; where it says nothing, the broker's setting counts, the first one that is set.
 
 {table((*head, "broker's default"), topic)}
-{profiles()}{aliases()}## Kafka's settings without effect here
+{profiles()}{aliases()}## Not applicable
 
-Each is accepted with a warning that says so, so that a file written for Kafka works as it is:
+Kafka's settings without effect here, so far. Each is accepted, with a warning that says so, kept and described, so that
+a file written for Kafka works as it is.
 
-{ignored}
-"""
+### Of a topic
+
+{without_effect(topics_own)}### Of a broker
+
+{without_effect(BROKER_SETTINGS)}"""
+
+
+def counted(settings: Mapping[str, Setting]) -> str:
+    """How many of Kafka's settings have an effect."""
+    kafkas = [setting for setting in settings.values() if not setting.ours]
+    honoured = sum(1 for setting in kafkas if not setting.inert)
+    return (
+        f"{honoured} of Kafka's {len(kafkas)} settings are honoured; the other {len(kafkas) - honoured} are "
+        "[not applicable](#not-applicable)."
+    )
+
+
+def without_effect(settings: Mapping[str, Setting]) -> str:
+    """Names by the reason why they have no effect, with counts."""
+    reasons: dict[str, list[str]] = {}
+    for name, setting in sorted(settings.items()):
+        if setting.inert:
+            reasons.setdefault(setting.inert, []).append(f"`{name}`")
+    return "".join(
+        f"{len(names)}, because {why}: {', '.join(names)}.\n\n" for why, names in reasons.items()
+    )
 
 
 def command_pages(command: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -11,7 +11,6 @@ from typer.main import get_command
 
 from stratalog.cli.app import app
 from stratalog.config.broker_settings import BROKER_SETTINGS
-from stratalog.config.kafka_only import KAFKA_ONLY
 from stratalog.config.topic_settings import TOPIC_SETTINGS
 from stratalog.table.options import OPTION_NAMES, WITHOUT_EFFECT
 from stratalog.table.sink_options import SINK_OPTIONS
@@ -99,7 +98,7 @@ def test_every_option_of_the_spark_source_is_told() -> None:
 
 def test_settings_named_in_pages_exist() -> None:
     options = {*OPTION_NAMES, *WITHOUT_EFFECT, *SINK_OPTIONS}
-    known = BROKER_SETTINGS.keys() | TOPIC_SETTINGS.keys() | KAFKA_ONLY | options
+    known = BROKER_SETTINGS.keys() | TOPIC_SETTINGS.keys() | options
     families = {name.partition(".")[0] for name in known}
     unknown = []
     for name in WRITTEN_BY_HAND:

@@ -121,7 +121,7 @@ class Node:
         self._stopping.append(moves.close)
         self.broker = Broker(self.config, self.outside, metadata, hosting, tiering, moves)
         self.broker.client_memory = self._connections.memory
-        self._connections.configure(metadata.dynamic_configs.over(self.config))
+        self._configure(metadata.dynamic_configs.over(self.config))
         self._stopping.append(self.broker.recompression.close)
         hosting.on_led.append(self._led)
         hosting.on_deleted.append(self._deleted)
@@ -258,8 +258,7 @@ class Node:
         done = hosting.apply(image, delta)
         tell_changes(image, delta)
         if any(kind == ResourceType.BROKER for kind, _name in delta.changed_configs):
-            in_effect = DynamicConfigs.of(image.configs, self.node_id).over(self.config)
-            self._connections.configure(in_effect)
+            self._configure(DynamicConfigs.of(image.configs, self.node_id).over(self.config))
         if len(self.directories) > 1 and hosting.unassigned(delta.changed_topics):
             self.spawn(self._assign(hosting.unassigned(delta.changed_topics)))
         if delta.deleted_topics and self.broker is not None:
@@ -267,6 +266,12 @@ class Node:
                 {topic.name: topic.id for topic in delta.deleted_topics.values()}
             )
         return done
+
+    def _configure(self, in_effect: BrokerConfig) -> None:
+        """Take settings that may change while the node runs. Those of topics' logs: `hosting.apply`."""
+        self._connections.configure(in_effect)
+        if self.broker is not None and self.broker.tiering is not None:
+            self.broker.tiering.configure(in_effect)
 
     async def _assign(self, assigned: Mapping[Key, UUID]) -> None:
         """Tell metadata in which directory partitions are, as the broker chose."""

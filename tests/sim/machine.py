@@ -58,6 +58,16 @@ class Machine:
         assert self.node.broker is not None, "started"
         return self.node.broker
 
+    @property
+    def workers_started(self) -> list[tuple[str, int]]:
+        assert self._workers is not None, "started"
+        return self._workers.started
+
+    def be_slow(self, slowness: float) -> None:
+        """From now on each call of a drive or the bucket takes long as likely as this."""
+        assert self._workers is not None, "started"
+        self._workers.slowness = slowness
+
     def partition(self, topic: str, index: int = 0) -> HostedPartition:
         return self.broker.hosting.get(topic, index)
 

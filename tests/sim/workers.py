@@ -67,9 +67,11 @@ class SimWorkers:
         self.slowness = slowness
         self._random = random
         self.dead = False
+        self.started: list[tuple[str, int]] = []
+        """Name and number of threads of each worker, in order."""
 
     def start(self, name: str, threads: int = 1) -> SimWorker:
-        del name
+        self.started.append((name, threads))
         return SimWorker(self, self._random, threads)
 
     def start_processes(self, name: str) -> SimWorker:

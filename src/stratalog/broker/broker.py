@@ -87,6 +87,7 @@ class Broker:
         self.metadata = metadata
         self.hosting = hosting
         self.tiering = tiering
+        self.fetch_bytes_max = config.int("fetch.max.bytes")
         self.client_memory = ClientMemory(-1, -1)  # a node has limits, and gives its own
         self.recompression = Recompression(outside.workers)
         self.moves = moves

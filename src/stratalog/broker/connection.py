@@ -143,6 +143,11 @@ class Connection(asyncio.BufferedProtocol):
             self._waiting_bytes += len(frame)
         self._advance()
 
+    def wait(self, seconds: float) -> None:
+        """Serve nothing of a new connection until then: as if it did not take its answers."""
+        self._writable = False
+        self._loop.call_later(seconds, self.resume_writing)
+
     def pause_writing(self) -> None:
         self._writable = False
         assert self._transport is not None, "a transport that writes"

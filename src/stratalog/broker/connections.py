@@ -3,7 +3,8 @@
 In: the settings, connections as they come and go. Out: a protocol for each accepted connection. It knows no request.
 
 Limits are Kafka's: `max.connections`, and by address `max.connections.per.ip` with its overrides. One more is closed at
-once. A limit that is lowered while the broker runs closes nobody.
+once. A limit that is lowered while the broker runs closes nobody. Those that come faster than
+`max.connection.creation.rate` are accepted and wait for their turn (KIP-612).
 """
 
 import asyncio
@@ -16,9 +17,10 @@ import structlog
 from stratalog.broker.client_memory import ClientMemory
 from stratalog.broker.connection import Connection, Serve
 from stratalog.config import BrokerConfig
-from stratalog.config.listeners import parse_address_limit
+from stratalog.config.listeners import items_of, parse_address_limit
 from stratalog.wire.frames import SCRATCH_BYTES
 
+_BURST_S: Final = 1.0
 _LITTLE_BYTES: Final = 16 << 10
 _REQUEST_S_MAX: Final = 10.0
 _QUIET_S_MAX: Final = 3.0
@@ -40,6 +42,7 @@ class Connections:
         self._count = count
         self._all: set[Connection] = set()
         self._by_host: Counter[str] = Counter()
+        self._turn_s = 0.0  # when the next connection would be served, were they evenly spread
         self._scratch = bytearray(SCRATCH_BYTES)  # where every connection's bytes arrive
         self._log = structlog.get_logger()
         self.configure(config)
@@ -54,8 +57,9 @@ class Connections:
         """Take the limits of settings as they are now."""
         self._max = config.int("max.connections")
         self._max_by_host = config.int("max.connections.per.ip")
+        self._rate = config.int("max.connection.creation.rate")
         self._max_of_host = dict(
-            map(parse_address_limit, config.list("max.connections.per.ip.overrides"))
+            map(parse_address_limit, items_of(config.str("max.connections.per.ip.overrides")))
         )
 
     def accepting(self, serve: Serve) -> Callable[[], Connection]:
@@ -82,11 +86,21 @@ class Connections:
             return False
         self._all.add(connection)
         self._by_host[connection.host] += 1
+        if (wait_s := self._until_turn()) > 0:
+            connection.wait(wait_s)
         return True
+
+    def _until_turn(self) -> float:
+        """Seconds until a new connection may be served: at the rate, a second's worth of them at once."""
+        now = asyncio.get_running_loop().time()
+        self._turn_s = max(self._turn_s, now) + 1 / self._rate
+        return self._turn_s - now - _BURST_S
 
     def _refused_by(self, host: str) -> str | None:
         if len(self._all) >= self._max:
             return "max.connections"
+        if not self._rate:
+            return "max.connection.creation.rate"
         if self._by_host[host] >= self._max_of_host.get(host, self._max_by_host):
             return "max.connections.per.ip"
         return None

@@ -17,13 +17,17 @@ class CopyPace:
 
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
         self._clock = clock
+        self._turn = asyncio.Lock()
+        self.configure(config)
+
+    def configure(self, config: BrokerConfig) -> None:
+        """Take the rate as it is set now, from whoever's turn comes next on."""
         self._quota = quota_of(
             config.int("remote.log.manager.copy.max.bytes.per.second"),
             config.int("remote.log.manager.copy.quota.window.num"),
             config.int("remote.log.manager.copy.quota.window.size.seconds"),
-            clock,
+            self._clock,
         )
-        self._turn = asyncio.Lock()
 
     @property
     def is_limited(self) -> bool:
@@ -32,12 +36,13 @@ class CopyPace:
 
     async def turn(self, size: int) -> None:
         """Wait until `size` bytes may be copied."""
-        if self._quota is None:
-            return
         async with self._turn:
-            if wait_ms := self._quota.wait_ms(self._clock.steady_ms()):
+            quota = self._quota
+            if quota is None:
+                return
+            if wait_ms := quota.wait_ms(self._clock.steady_ms()):
                 await asyncio.sleep(wait_ms / 1000)
-            self._quota.spent(size)
+            quota.spent(size)
 
 
 def quota_of(bytes_per_second: int, samples: int, sample_s: int, clock: Clock) -> ByteQuota | None:

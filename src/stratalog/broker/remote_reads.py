@@ -52,26 +52,39 @@ class RemoteReads:
 
     def __init__(self, config: BrokerConfig, outside: Outside, store: ObjectStore) -> None:
         self._clock = outside.clock
+        self._workers = outside.workers
+        cache_bytes = config.int("tier.cache.bytes")
+        self._fetcher = Fetcher(store, cache_bytes, spent=self._spent)
+        self._ahead_max = min(_AHEAD_BYTES_MAX, cache_bytes // _AHEAD_SHARE)
+        self._threads = config.int("remote.log.reader.threads")
+        self._worker = outside.workers.start("tier-read", self._threads)
+        self._ahead_worker = outside.workers.start("tier-ahead")
+        self._pending = 0
+        self.configure(config)
+        self._readers: dict[HostedPartition, dict[int, _Reader]] = {}
+        self._log = structlog.get_logger()
+
+    def configure(self, config: BrokerConfig) -> list[Worker]:
+        """Take settings as they are now; the worker that is to be closed, where there are to be other threads."""
         self._quota = quota_of(
             config.int("remote.log.manager.fetch.max.bytes.per.second"),
             config.int("remote.log.manager.fetch.quota.window.num"),
             config.int("remote.log.manager.fetch.quota.window.size.seconds"),
-            outside.clock,
+            self._clock,
         )
-        cache_bytes = config.int("tier.cache.bytes")
-        spent = self._quota.spent if self._quota is not None else lambda _size: None
-        self._fetcher = Fetcher(store, cache_bytes, spent=spent)
-        self._ahead_max = min(_AHEAD_BYTES_MAX, cache_bytes // _AHEAD_SHARE)
-        self._worker = outside.workers.start("tier-read", config.int("remote.log.reader.threads"))
-        self._ahead_worker = outside.workers.start("tier-ahead")
-        self._pending = 0
-        self._pending_max = config.int("remote.log.reader.threads") + config.int(
-            "remote.log.reader.max.pending.tasks"
-        )
+        threads = config.int("remote.log.reader.threads")
+        self._pending_max = threads + config.int("remote.log.reader.max.pending.tasks")
         self._wait_s = config.int("remote.fetch.max.wait.ms") / 1000
         self._search_s = config.int("remote.list.offsets.request.timeout.ms") / 1000
-        self._readers: dict[HostedPartition, dict[int, _Reader]] = {}
-        self._log = structlog.get_logger()
+        if threads == self._threads:
+            return []
+        before, self._threads = self._worker, threads
+        self._worker = self._workers.start("tier-read", threads)
+        return [before]
+
+    def _spent(self, size: int) -> None:
+        if self._quota is not None:
+            self._quota.spent(size)
 
     @property
     def workers(self) -> tuple[Worker, ...]:

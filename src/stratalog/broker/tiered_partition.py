@@ -49,7 +49,7 @@ class Bucket:
     cluster_id: str
     image: Callable[[], Image]
     copier: Callable[[HostedPartition], Worker]
-    expirer: Worker
+    expirer: Callable[[], Worker]
     pace: CopyPace
 
     def backoff(self) -> Backoff:
@@ -229,7 +229,7 @@ class TieredPartition:
         the bucket has the log: should the tier come back, nothing local may go on its word.
         """
         hosted, bucket = self._hosted, self._bucket
-        if not (hosted.was_tiered or await bucket.expirer.submit(self.tier.exists)):
+        if not (hosted.was_tiered or await bucket.expirer().submit(self.tier.exists)):
             self._withdrawn = True
             return
         await self._activate()
@@ -244,7 +244,7 @@ class TieredPartition:
 
         path = f"{hosted.log.directory}/{TIER_MANIFEST}"
         await hosted.perform((WriteFile(path, b""),))
-        manifest = await bucket.expirer.submit(withdraw)
+        manifest = await bucket.expirer().submit(withdraw)
         if start < end:
             self._log.info("tier taken away", first=start, end=end)
         if not manifest.segments:
@@ -301,7 +301,7 @@ class TieredPartition:
         now_ms = bucket.outside.clock.now_ms()
         version = self.tier.manifest.version if self.tier.manifest is not None else 0
         start = self.tier.start_offset
-        manifest = await bucket.expirer.submit(lambda: self.tier.expire(now_ms, retention))
+        manifest = await bucket.expirer().submit(lambda: self.tier.expire(now_ms, retention))
         if manifest.version != version:
             if manifest.log_start_offset > start:
                 self._log.info(

@@ -38,6 +38,8 @@ from stratalog.wire.batch import scan
 _ACTIVATION_S: Final = 5.0
 """How long a reader waits for a manifest right after a start, before it is told to come again."""
 _CLOSE_S: Final = 5.0
+_COPIERS: Final = "remote.log.manager.copier.thread.pool.size"
+_EXPIRERS: Final = "remote.log.manager.expiration.thread.pool.size"
 
 
 class Tiering:
@@ -71,9 +73,8 @@ class Tiering:
         self._marks_left = True
         self._forgetting = asyncio.Lock()
         self._log = structlog.get_logger()
-        self._expirer = outside.workers.start(
-            "tier-expire", config.int("remote.log.manager.expiration.thread.pool.size")
-        )
+        self._threads = _threads(config)
+        self._expirer = outside.workers.start("tier-expire", self._threads[_EXPIRERS])
         self._store: ObjectStore
         self._bucket: Bucket
         self._reads: RemoteReads
@@ -89,7 +90,7 @@ class Tiering:
             self._metadata.cluster_id,
             lambda: self._metadata.image,
             self._copier,
-            self._expirer,
+            lambda: self._expirer,
             CopyPace(self._config, self._outside.clock),
         )
         try:
@@ -124,11 +125,26 @@ class Tiering:
         if late:
             self._log.warning("tier calls left unfinished", threads=len(late))
 
+    def configure(self, config: BrokerConfig) -> None:
+        """Take settings as they are now; threads that are too many or too few end with what they have in hand."""
+        before, self._threads = self._threads, _threads(config)
+        ending = self._reads.configure(config)
+        self._bucket.pace.configure(config)
+        if self._threads[_EXPIRERS] != before[_EXPIRERS]:
+            ending.append(self._expirer)
+            workers = self._outside.workers
+            self._expirer = workers.start("tier-expire", self._threads[_EXPIRERS])
+        if self._threads[_COPIERS] != before[_COPIERS]:
+            ending += self._copiers.values()
+            self._copiers.clear()
+        for worker in ending:
+            self._spawn(worker.close())
+
     def _copier(self, hosted: HostedPartition) -> Worker:
         """The threads that copy from this partition's directory."""
         path = hosted.directory.path
         if path not in self._copiers:
-            threads = self._config.int("remote.log.manager.copier.thread.pool.size")
+            threads = self._threads[_COPIERS]
             self._copiers[path] = self._outside.workers.start(f"tier-copy {path}", threads)
         return self._copiers[path]
 
@@ -312,3 +328,7 @@ class Tiering:
                         self._led(hosted)
                 await self._forget_topics()
             await asyncio.sleep(wait_s)
+
+
+def _threads(config: BrokerConfig) -> dict[str, int]:
+    return {name: config.int(name) for name in (_COPIERS, _EXPIRERS)}

@@ -16,9 +16,9 @@ from types import MappingProxyType
 
 from stratalog.config.aliases import our_names
 from stratalog.config.broker_settings import BROKER_SETTINGS
-from stratalog.config.kafka_only import KAFKA_ONLY, KAFKA_ONLY_PREFIXES
+from stratalog.config.kafka_only import KAFKA_ONLY_PREFIXES
 from stratalog.config.kinds import BadValue, Value
-from stratalog.config.listeners import Listener, parse_address, parse_listener
+from stratalog.config.listeners import Listener, items_of, parse_address, parse_listener
 from stratalog.config.profiles import PROFILES
 from stratalog.errors import UserError
 
@@ -126,6 +126,8 @@ class BrokerConfig:
             except BadValue as bad:
                 raise UserError(f"{bad} (from the {source})") from None
             sources[name] = source
+            if why := BROKER_SETTINGS[name].inert:
+                warnings.append(f"{_kafkas(name, source)}: {why}")
         config = cls(MappingProxyType(values), MappingProxyType(sources))
         config.check()
         return config, warnings
@@ -209,7 +211,9 @@ class BrokerConfig:
 
     def check(self) -> None:
         """Raises UserError where settings that are each right contradict one another."""
-        protocols = dict(item.split(":", 1) for item in self.list("listener.security.protocol.map"))
+        protocols = dict(
+            item.split(":", 1) for item in items_of(self.str("listener.security.protocol.map"))
+        )
         for listener in self.listeners:
             protocol = protocols.get(listener.name, listener.name)
             if protocol != "PLAINTEXT":
@@ -255,11 +259,15 @@ def _take_profile(profile: str, chosen: dict[str, tuple[str, str]]) -> list[str]
     return lines
 
 
+def _kafkas(name: str, source: str) -> str:
+    return f"setting {name} (from the {source}) is Kafka's and has no effect here"
+
+
 def _warning(name: str, source: str) -> str:
     if name.startswith("confluent."):
         return f"setting {name} (from the {source}) is Confluent's and has no effect here"
-    if name in KAFKA_ONLY or name.startswith(KAFKA_ONLY_PREFIXES):
-        return f"setting {name} (from the {source}) is Kafka's and has no effect here"
+    if name.startswith(KAFKA_ONLY_PREFIXES):
+        return _kafkas(name, source)
     close = get_close_matches(name, BROKER_SETTINGS, n=1, cutoff=0.85)
     hint = f"; did you mean {close[0]}?" if close else ""
     return f"unknown setting {name} (from the {source}) is ignored{hint}"

@@ -1,6 +1,6 @@
 """The settings of a broker, by Kafka's names and, where Kafka has none, ours.
 
-In: nothing. Out: `BROKER_SETTINGS`. Data only: it decides nothing.
+In: nothing. Out: `BROKER_SETTINGS`, with and without effect. Data only: it decides nothing.
 
 Names, types and limits are those of Apache Kafka 4.3's `AbstractKafkaConfig`; the wording is ours. The log
 defaults that a topic may override are in `log_settings.py`.
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
+from stratalog.config.kafka_only import INERT_SETTINGS
 from stratalog.config.kinds import INT_MAX, Between, Dynamic, Kind, OneOf, Setting, Shaped
 from stratalog.config.listeners import (
     check_address,
@@ -74,17 +75,17 @@ NODE = (
     ),
     Setting(
         "listener.security.protocol.map",
-        Kind.LIST,
-        ("PLAINTEXT:PLAINTEXT", "CONTROLLER:PLAINTEXT"),
+        Kind.STRING,
+        "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
         "The security protocol of each listener name; only PLAINTEXT is served.",
         Shaped(check_protocols, "NAME:PROTOCOL, several separated by commas"),
-        kafka_default="each protocol under its own name",
     ),
     Setting(
         "controller.listener.names",
         Kind.LIST,
         (),
         "Listeners that serve controllers instead of clients.",
+        kafka_default="none",
     ),
     Setting(
         "log.dirs",
@@ -132,6 +133,19 @@ TOPICS = (
         True,
         "Whether naming a topic that does not exist creates it.",
     ),
+    Setting(
+        "delete.topic.enable",
+        Kind.BOOLEAN,
+        True,
+        "Whether topics may be deleted.",
+    ),
+    Setting(
+        "max.request.partition.size.limit",
+        Kind.INT,
+        2000,
+        "Partitions in one answer to DescribeTopicPartitions; who asks for more goes on with a cursor.",
+        Between(1),
+    ),
 )
 
 CONNECTIONS = (
@@ -160,11 +174,30 @@ CONNECTIONS = (
     ),
     Setting(
         "max.connections.per.ip.overrides",
-        Kind.LIST,
-        (),
+        Kind.STRING,
+        "",
         "Other limits than `max.connections.per.ip` for some addresses. Names are not looked up.",
         Shaped(check_address_limits, "address:count, several separated by commas"),
         Dynamic.CLUSTER_WIDE,
+    ),
+    Setting(
+        "max.connection.creation.rate",
+        Kind.INT,
+        INT_MAX,
+        "New connections a second, a second's worth of them at once; more are accepted and wait for "
+        "their turn. 0: none.",
+        Between(0),
+        Dynamic.CLUSTER_WIDE,
+    ),
+    Setting(
+        "fetch.max.bytes",
+        Kind.INT,
+        8 * MIB,
+        "Most bytes of one answer to a fetch, whatever the client allows; one batch comes whole in "
+        "any case. What is at hand is read on the event loop and held until the client took it, so "
+        "ours is less than Kafka's.",
+        Between(1024),
+        kafka_default="57671680",
     ),
     Setting(
         "queued.max.request.bytes",
@@ -301,4 +334,6 @@ def _table(*groups: tuple[Setting, ...]) -> Mapping[str, Setting]:
     return MappingProxyType(table)
 
 
-BROKER_SETTINGS = _table(NODE, TOPICS, CONNECTIONS, LOG_SETTINGS, GROUPS, CONSOLE, METADATA, TIER)
+BROKER_SETTINGS = _table(
+    NODE, TOPICS, CONNECTIONS, LOG_SETTINGS, GROUPS, CONSOLE, METADATA, TIER, INERT_SETTINGS
+)

@@ -1,282 +1,320 @@
-"""Settings that Apache Kafka 4.3 has and that have no effect here.
+"""Settings that Apache Kafka 4.3 has and that have no effect here, each with why.
 
-In: nothing. Out: `KAFKA_ONLY`. Data only.
+In: nothing. Out: `INERT_SETTINGS`, a part of `broker_settings.BROKER_SETTINGS`. Data only.
 
-A properties file written for Kafka is full of them, so each is named in a warning of its own kind instead of being
-called unknown. A name leaves this list when something here honours it.
+A properties file written for Kafka is full of them: each is accepted with a warning, kept, and described as Kafka does
+(`tests/compat/test_settings.py` holds names, types, defaults and modes against Kafka's
+own tables). A name leaves this list when something here honours it.
 """
 
-KAFKA_ONLY = frozenset(
-    """
-    add.partitions.to.txn.retry.backoff.max.ms
-    add.partitions.to.txn.retry.backoff.ms
-    alter.config.policy.class.name
-    alter.log.dirs.replication.quota.window.num
-    alter.log.dirs.replication.quota.window.size.seconds
-    authorizer.class.name
-    auto.leader.rebalance.enable
-    background.threads
-    broker.heartbeat.interval.ms
-    broker.id
-    broker.session.timeout.ms
-    client.quota.callback.class
-    config.providers
-    connection.failed.authentication.delay.ms
-    connections.max.reauth.ms
-    controlled.shutdown.enable
-    controller.quorum.append.linger.ms
-    controller.quorum.auto.join.enable
-    controller.quorum.bootstrap.servers
-    controller.quorum.election.backoff.max.ms
-    controller.quorum.election.timeout.ms
-    controller.quorum.fetch.max.bytes
-    controller.quorum.fetch.snapshot.max.bytes
-    controller.quorum.fetch.timeout.ms
-    controller.quorum.request.timeout.ms
-    controller.quorum.retry.backoff.ms
-    controller.quorum.voters
-    controller.quota.window.num
-    controller.quota.window.size.seconds
-    controller.socket.timeout.ms
-    cordoned.log.dirs
-    create.topic.policy.class.name
-    delegation.token.expiry.check.interval.ms
-    delegation.token.expiry.time.ms
-    delegation.token.max.lifetime.ms
-    delegation.token.secret.key
-    delete.records.purgatory.purge.interval.requests
-    delete.topic.enable
-    early.start.listeners
-    fetch.max.bytes
-    fetch.purgatory.purge.interval.requests
-    follower.fetch.last.tiered.offset.enable
-    follower.replication.throttled.rate
-    group.consumer.assignment.interval.ms
-    group.consumer.assignors
-    group.consumer.heartbeat.interval.ms
-    group.consumer.max.assignment.interval.ms
-    group.consumer.max.heartbeat.interval.ms
-    group.consumer.max.session.timeout.ms
-    group.consumer.max.size
-    group.consumer.migration.policy
-    group.consumer.min.assignment.interval.ms
-    group.consumer.min.heartbeat.interval.ms
-    group.consumer.min.session.timeout.ms
-    group.consumer.session.timeout.ms
-    group.coordinator.append.linger.ms
-    group.coordinator.background.threads
-    group.coordinator.cached.buffer.max.bytes
-    group.coordinator.rebalance.protocols
-    group.coordinator.threads
-    group.share.assignment.interval.ms
-    group.share.assignors
-    group.share.delivery.count.limit
-    group.share.heartbeat.interval.ms
-    group.share.max.assignment.interval.ms
-    group.share.max.delivery.count.limit
-    group.share.max.heartbeat.interval.ms
-    group.share.max.partition.max.record.locks
-    group.share.max.record.lock.duration.ms
-    group.share.max.session.timeout.ms
-    group.share.max.share.sessions
-    group.share.max.size
-    group.share.min.assignment.interval.ms
-    group.share.min.delivery.count.limit
-    group.share.min.heartbeat.interval.ms
-    group.share.min.partition.max.record.locks
-    group.share.min.record.lock.duration.ms
-    group.share.min.session.timeout.ms
-    group.share.partition.max.record.locks
-    group.share.record.lock.duration.ms
-    group.share.session.timeout.ms
-    group.streams.assignment.interval.ms
-    group.streams.heartbeat.interval.ms
-    group.streams.initial.rebalance.delay.ms
-    group.streams.max.assignment.interval.ms
-    group.streams.max.heartbeat.interval.ms
-    group.streams.max.session.timeout.ms
-    group.streams.max.size
-    group.streams.max.standby.replicas
-    group.streams.min.assignment.interval.ms
-    group.streams.min.heartbeat.interval.ms
-    group.streams.min.session.timeout.ms
-    group.streams.num.standby.replicas
-    group.streams.session.timeout.ms
-    initial.broker.registration.timeout.ms
-    inter.broker.listener.name
-    kafka.metrics.polling.interval.secs
-    kafka.metrics.reporters
-    leader.imbalance.check.interval.seconds
-    leader.replication.throttled.rate
-    log.cleaner.backoff.ms
-    log.cleaner.dedupe.buffer.size
-    log.cleaner.delete.retention.ms
-    log.cleaner.enable
-    log.cleaner.io.buffer.load.factor
-    log.cleaner.io.buffer.size
-    log.cleaner.io.max.bytes.per.second
-    log.cleaner.max.compaction.lag.ms
-    log.cleaner.min.cleanable.ratio
-    log.cleaner.min.compaction.lag.ms
-    log.cleaner.threads
-    log.dir.failure.timeout.ms
-    log.flush.start.offset.checkpoint.interval.ms
-    max.connection.creation.rate
-    max.request.partition.size.limit
-    metadata.log.max.snapshot.interval.ms
-    metadata.log.segment.bytes
-    metadata.log.segment.ms
-    metadata.max.idle.interval.ms
-    metadata.max.retention.bytes
-    metadata.max.retention.ms
-    metric.reporters
-    metrics.num.samples
-    metrics.recording.level
-    metrics.sample.window.ms
-    num.io.threads
-    num.network.threads
-    num.recovery.threads.per.data.dir
-    num.replica.alter.log.dirs.threads
-    num.replica.fetchers
-    offsets.commit.timeout.ms
-    offsets.load.buffer.size
-    offsets.topic.compression.codec
-    offsets.topic.replication.factor
-    principal.builder.class
-    producer.purgatory.purge.interval.requests
-    queued.max.requests
-    quota.window.num
-    quota.window.size.seconds
-    remote.log.index.file.cache.total.size.bytes
-    remote.log.manager.follower.thread.pool.size
-    remote.log.manager.thread.pool.size
-    remote.log.metadata.custom.metadata.max.bytes
-    remote.log.metadata.manager.class.name
-    remote.log.metadata.manager.class.path
-    remote.log.metadata.manager.impl.prefix
-    remote.log.metadata.manager.listener.name
-    remote.log.storage.manager.class.name
-    remote.log.storage.manager.class.path
-    remote.log.storage.manager.impl.prefix
-    remote.log.storage.system.enable
-    replica.alter.log.dirs.io.max.bytes.per.second
-    replica.fetch.backoff.ms
-    replica.fetch.max.bytes
-    replica.fetch.min.bytes
-    replica.fetch.response.max.bytes
-    replica.fetch.wait.max.ms
-    replica.high.watermark.checkpoint.interval.ms
-    replica.lag.time.max.ms
-    replica.selector.class
-    replica.socket.receive.buffer.bytes
-    replica.socket.timeout.ms
-    replication.quota.window.num
-    replication.quota.window.size.seconds
-    request.timeout.ms
-    sasl.client.callback.handler.class
-    sasl.enabled.mechanisms
-    sasl.jaas.config
-    sasl.kerberos.kinit.cmd
-    sasl.kerberos.min.time.before.relogin
-    sasl.kerberos.principal.to.local.rules
-    sasl.kerberos.service.name
-    sasl.kerberos.ticket.renew.jitter
-    sasl.kerberos.ticket.renew.window.factor
-    sasl.login.callback.handler.class
-    sasl.login.class
-    sasl.login.connect.timeout.ms
-    sasl.login.read.timeout.ms
-    sasl.login.refresh.buffer.seconds
-    sasl.login.refresh.min.period.seconds
-    sasl.login.refresh.window.factor
-    sasl.login.refresh.window.jitter
-    sasl.login.retry.backoff.max.ms
-    sasl.login.retry.backoff.ms
-    sasl.mechanism.controller.protocol
-    sasl.mechanism.inter.broker.protocol
-    sasl.oauthbearer.assertion.algorithm
-    sasl.oauthbearer.assertion.claim.aud
-    sasl.oauthbearer.assertion.claim.exp.seconds
-    sasl.oauthbearer.assertion.claim.iss
-    sasl.oauthbearer.assertion.claim.jti.include
-    sasl.oauthbearer.assertion.claim.nbf.seconds
-    sasl.oauthbearer.assertion.claim.sub
-    sasl.oauthbearer.assertion.file
-    sasl.oauthbearer.assertion.private.key.file
-    sasl.oauthbearer.assertion.private.key.passphrase
-    sasl.oauthbearer.assertion.template.file
-    sasl.oauthbearer.client.credentials.client.id
-    sasl.oauthbearer.client.credentials.client.secret
-    sasl.oauthbearer.clock.skew.seconds
-    sasl.oauthbearer.expected.audience
-    sasl.oauthbearer.expected.issuer
-    sasl.oauthbearer.jwks.endpoint.refresh.ms
-    sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms
-    sasl.oauthbearer.jwks.endpoint.retry.backoff.ms
-    sasl.oauthbearer.jwks.endpoint.url
-    sasl.oauthbearer.jwt.retriever.class
-    sasl.oauthbearer.jwt.validator.class
-    sasl.oauthbearer.scope
-    sasl.oauthbearer.scope.claim.name
-    sasl.oauthbearer.sub.claim.name
-    sasl.oauthbearer.token.endpoint.url
-    sasl.server.callback.handler.class
-    sasl.server.max.receive.size
-    security.inter.broker.protocol
-    security.providers
-    share.coordinator.append.linger.ms
-    share.coordinator.cached.buffer.max.bytes
-    share.coordinator.load.buffer.size
-    share.coordinator.snapshot.update.records.per.snapshot
-    share.coordinator.state.topic.compression.codec
-    share.coordinator.state.topic.min.isr
-    share.coordinator.state.topic.num.partitions
-    share.coordinator.state.topic.replication.factor
-    share.coordinator.state.topic.segment.bytes
-    share.coordinator.threads
-    share.coordinator.write.timeout.ms
-    share.fetch.purgatory.purge.interval.requests
-    socket.connection.setup.timeout.max.ms
-    socket.connection.setup.timeout.ms
-    socket.listen.backlog.size
-    socket.receive.buffer.bytes
-    socket.send.buffer.bytes
-    ssl.allow.dn.changes
-    ssl.allow.san.changes
-    ssl.cipher.suites
-    ssl.client.auth
-    ssl.enabled.protocols
-    ssl.endpoint.identification.algorithm
-    ssl.engine.factory.class
-    ssl.key.password
-    ssl.keymanager.algorithm
-    ssl.keystore.certificate.chain
-    ssl.keystore.key
-    ssl.keystore.location
-    ssl.keystore.password
-    ssl.keystore.type
-    ssl.principal.mapping.rules
-    ssl.protocol
-    ssl.provider
-    ssl.secure.random.implementation
-    ssl.trustmanager.algorithm
-    ssl.truststore.certificates
-    ssl.truststore.location
-    ssl.truststore.password
-    ssl.truststore.type
-    telemetry.max.bytes
-    transaction.abort.timed.out.transaction.cleanup.interval.ms
-    transaction.max.timeout.ms
-    transaction.partition.verification.enable
-    transaction.remove.expired.transaction.cleanup.interval.ms
-    transaction.state.log.load.buffer.size
-    transaction.state.log.min.isr
-    transaction.state.log.num.partitions
-    transaction.state.log.replication.factor
-    transaction.state.log.segment.bytes
-    transaction.two.phase.commit.enable
-    transactional.id.expiration.ms
-    unclean.leader.election.enable
-    """.split()
-)
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from stratalog.config.kinds import Dynamic, Kind, Setting, Value
+
+__all__ = ["INERT_SETTINGS", "KAFKA_ONLY_PREFIXES"]
+
+# A line is a name, a type, Kafka's default (- for null), and who may be given another while the broker runs.
+_TABLES: Final = {
+    "compaction is not built yet": """
+        log.cleaner.backoff.ms long 15000 every
+        log.cleaner.dedupe.buffer.size long 134217728 every
+        log.cleaner.delete.retention.ms long 86400000 every
+        log.cleaner.enable boolean true
+        log.cleaner.io.buffer.load.factor double 0.9 every
+        log.cleaner.io.buffer.size int 524288 every
+        log.cleaner.io.max.bytes.per.second double 1.7976931348623157E308 every
+        log.cleaner.max.compaction.lag.ms long 9223372036854775807 every
+        log.cleaner.min.cleanable.ratio double 0.5 every
+        log.cleaner.min.compaction.lag.ms long 0 every
+        log.cleaner.threads int 1 every
+    """,
+    "transactions are not served yet": """
+        add.partitions.to.txn.retry.backoff.max.ms int 100
+        add.partitions.to.txn.retry.backoff.ms int 20
+        transaction.abort.timed.out.transaction.cleanup.interval.ms int 10000
+        transaction.max.timeout.ms int 900000
+        transaction.partition.verification.enable boolean true every
+        transaction.remove.expired.transaction.cleanup.interval.ms int 3600000
+        transaction.state.log.load.buffer.size int 5242880
+        transaction.state.log.min.isr int 2
+        transaction.state.log.num.partitions int 50
+        transaction.state.log.replication.factor short 3
+        transaction.state.log.segment.bytes int 104857600
+        transaction.two.phase.commit.enable boolean false
+        transactional.id.expiration.ms int 604800000
+    """,
+    "listeners are plain text: nobody is authenticated or authorized yet": """
+        authorizer.class.name string ''
+        connection.failed.authentication.delay.ms int 100
+        connections.max.reauth.ms long 0
+        delegation.token.expiry.check.interval.ms long 3600000
+        delegation.token.expiry.time.ms long 86400000
+        delegation.token.max.lifetime.ms long 604800000
+        delegation.token.secret.key password -
+        principal.builder.class class org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder own
+        sasl.client.callback.handler.class class -
+        sasl.enabled.mechanisms list GSSAPI own
+        sasl.jaas.config password - own
+        sasl.kerberos.kinit.cmd string /usr/bin/kinit own
+        sasl.kerberos.min.time.before.relogin long 60000 own
+        sasl.kerberos.principal.to.local.rules list DEFAULT own
+        sasl.kerberos.service.name string - own
+        sasl.kerberos.ticket.renew.jitter double 0.05 own
+        sasl.kerberos.ticket.renew.window.factor double 0.8 own
+        sasl.login.callback.handler.class class -
+        sasl.login.class class -
+        sasl.login.connect.timeout.ms int -
+        sasl.login.read.timeout.ms int -
+        sasl.login.refresh.buffer.seconds short 300 own
+        sasl.login.refresh.min.period.seconds short 60 own
+        sasl.login.refresh.window.factor double 0.8 own
+        sasl.login.refresh.window.jitter double 0.05 own
+        sasl.login.retry.backoff.max.ms long 10000
+        sasl.login.retry.backoff.ms long 100
+        sasl.mechanism.controller.protocol string GSSAPI
+        sasl.mechanism.inter.broker.protocol string GSSAPI own
+        sasl.oauthbearer.assertion.algorithm string RS256
+        sasl.oauthbearer.assertion.claim.aud string -
+        sasl.oauthbearer.assertion.claim.exp.seconds int 300
+        sasl.oauthbearer.assertion.claim.iss string -
+        sasl.oauthbearer.assertion.claim.jti.include boolean false
+        sasl.oauthbearer.assertion.claim.nbf.seconds int 60
+        sasl.oauthbearer.assertion.claim.sub string -
+        sasl.oauthbearer.assertion.file string -
+        sasl.oauthbearer.assertion.private.key.file string -
+        sasl.oauthbearer.assertion.private.key.passphrase password -
+        sasl.oauthbearer.assertion.template.file string -
+        sasl.oauthbearer.client.credentials.client.id string -
+        sasl.oauthbearer.client.credentials.client.secret password -
+        sasl.oauthbearer.clock.skew.seconds int 30
+        sasl.oauthbearer.expected.audience list ''
+        sasl.oauthbearer.expected.issuer string -
+        sasl.oauthbearer.jwks.endpoint.refresh.ms long 3600000
+        sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms long 10000
+        sasl.oauthbearer.jwks.endpoint.retry.backoff.ms long 100
+        sasl.oauthbearer.jwks.endpoint.url string -
+        sasl.oauthbearer.jwt.retriever.class class org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever
+        sasl.oauthbearer.jwt.validator.class class org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator
+        sasl.oauthbearer.scope string -
+        sasl.oauthbearer.scope.claim.name string scope
+        sasl.oauthbearer.sub.claim.name string sub
+        sasl.oauthbearer.token.endpoint.url string -
+        sasl.server.callback.handler.class class -
+        sasl.server.max.receive.size int 524288
+        security.providers string -
+        ssl.allow.dn.changes boolean false
+        ssl.allow.san.changes boolean false
+        ssl.cipher.suites list '' own
+        ssl.client.auth string none own
+        ssl.enabled.protocols list TLSv1.2,TLSv1.3 own
+        ssl.endpoint.identification.algorithm string https own
+        ssl.engine.factory.class class - own
+        ssl.key.password password - own
+        ssl.keymanager.algorithm string SunX509 own
+        ssl.keystore.certificate.chain password - own
+        ssl.keystore.key password - own
+        ssl.keystore.location string - own
+        ssl.keystore.password password - own
+        ssl.keystore.type string JKS own
+        ssl.principal.mapping.rules string DEFAULT
+        ssl.protocol string TLSv1.3 own
+        ssl.provider string - own
+        ssl.secure.random.implementation string - own
+        ssl.trustmanager.algorithm string PKIX own
+        ssl.truststore.certificates password - own
+        ssl.truststore.location string - own
+        ssl.truststore.password password - own
+        ssl.truststore.type string JKS own
+    """,
+    "consumer groups of the classic protocol are served, no others yet": """
+        group.consumer.assignment.interval.ms int 1000 every
+        group.consumer.assignors list uniform,range
+        group.consumer.heartbeat.interval.ms int 5000
+        group.consumer.max.assignment.interval.ms int 15000
+        group.consumer.max.heartbeat.interval.ms int 15000
+        group.consumer.max.session.timeout.ms int 60000
+        group.consumer.max.size int 2147483647
+        group.consumer.migration.policy string bidirectional
+        group.consumer.min.assignment.interval.ms int 0
+        group.consumer.min.heartbeat.interval.ms int 5000
+        group.consumer.min.session.timeout.ms int 45000
+        group.consumer.session.timeout.ms int 45000
+        group.coordinator.rebalance.protocols list classic,consumer,streams
+        group.share.assignment.interval.ms int 1000 every
+        group.share.assignors list simple
+        group.share.delivery.count.limit int 5
+        group.share.heartbeat.interval.ms int 5000
+        group.share.max.assignment.interval.ms int 15000
+        group.share.max.delivery.count.limit int 10
+        group.share.max.heartbeat.interval.ms int 15000
+        group.share.max.partition.max.record.locks int 4000
+        group.share.max.record.lock.duration.ms int 60000
+        group.share.max.session.timeout.ms int 60000
+        group.share.max.share.sessions int 2000
+        group.share.max.size int 200
+        group.share.min.assignment.interval.ms int 0
+        group.share.min.delivery.count.limit int 2
+        group.share.min.heartbeat.interval.ms int 5000
+        group.share.min.partition.max.record.locks int 100
+        group.share.min.record.lock.duration.ms int 15000
+        group.share.min.session.timeout.ms int 45000
+        group.share.partition.max.record.locks int 2000
+        group.share.record.lock.duration.ms int 30000
+        group.share.session.timeout.ms int 45000
+        group.streams.assignment.interval.ms int 1000 every
+        group.streams.heartbeat.interval.ms int 5000
+        group.streams.initial.rebalance.delay.ms int 3000
+        group.streams.max.assignment.interval.ms int 15000
+        group.streams.max.heartbeat.interval.ms int 15000
+        group.streams.max.session.timeout.ms int 60000
+        group.streams.max.size int 2147483647
+        group.streams.max.standby.replicas int 2
+        group.streams.min.assignment.interval.ms int 0
+        group.streams.min.heartbeat.interval.ms int 5000
+        group.streams.min.session.timeout.ms int 45000
+        group.streams.num.standby.replicas int 0
+        group.streams.session.timeout.ms int 45000
+        share.coordinator.append.linger.ms int -1
+        share.coordinator.cached.buffer.max.bytes int 1048588 every
+        share.coordinator.load.buffer.size int 5242880
+        share.coordinator.snapshot.update.records.per.snapshot int 500
+        share.coordinator.state.topic.compression.codec int 0
+        share.coordinator.state.topic.min.isr short 2
+        share.coordinator.state.topic.num.partitions int 50
+        share.coordinator.state.topic.replication.factor short 3
+        share.coordinator.state.topic.segment.bytes int 104857600
+        share.coordinator.threads int 1
+        share.coordinator.write.timeout.ms int 5000
+        share.fetch.purgatory.purge.interval.requests int 1000
+    """,
+    "quotas are not built yet": """
+        client.quota.callback.class class -
+        controller.quota.window.num int 11
+        controller.quota.window.size.seconds int 1
+        quota.window.num int 11
+        quota.window.size.seconds int 1
+    """,
+    "one node is the cluster: nothing is elected, replicated or sent to another": """
+        alter.log.dirs.replication.quota.window.num int 11
+        alter.log.dirs.replication.quota.window.size.seconds int 1
+        auto.leader.rebalance.enable boolean true
+        broker.heartbeat.interval.ms int 2000
+        broker.id int -1
+        broker.session.timeout.ms int 9000
+        controlled.shutdown.enable boolean true
+        controller.quorum.append.linger.ms int 25
+        controller.quorum.auto.join.enable boolean false
+        controller.quorum.bootstrap.servers list ''
+        controller.quorum.election.backoff.max.ms int 1000
+        controller.quorum.election.timeout.ms int 1000
+        controller.quorum.fetch.max.bytes int 1048576
+        controller.quorum.fetch.snapshot.max.bytes int 1048576
+        controller.quorum.fetch.timeout.ms int 2000
+        controller.quorum.request.timeout.ms int 2000
+        controller.quorum.retry.backoff.ms int 20
+        controller.quorum.voters list ''
+        controller.socket.timeout.ms int 30000
+        early.start.listeners list -
+        follower.fetch.last.tiered.offset.enable boolean false every
+        follower.replication.throttled.rate long 9223372036854775807 every
+        initial.broker.registration.timeout.ms int 60000
+        inter.broker.listener.name string -
+        leader.imbalance.check.interval.seconds long 300
+        leader.replication.throttled.rate long 9223372036854775807 every
+        num.replica.fetchers int 1 every
+        offsets.topic.replication.factor short 3
+        remote.log.manager.follower.thread.pool.size int 2 every
+        replica.alter.log.dirs.io.max.bytes.per.second long 9223372036854775807 every
+        replica.fetch.backoff.ms int 1000
+        replica.fetch.max.bytes int 1048576
+        replica.fetch.min.bytes int 1
+        replica.fetch.response.max.bytes int 10485760
+        replica.fetch.wait.max.ms int 500
+        replica.high.watermark.checkpoint.interval.ms long 5000
+        replica.lag.time.max.ms long 30000
+        replica.selector.class string -
+        replica.socket.receive.buffer.bytes int 65536
+        replica.socket.timeout.ms int 30000
+        replication.quota.window.num int 11
+        replication.quota.window.size.seconds int 1
+        request.timeout.ms int 30000
+        security.inter.broker.protocol string PLAINTEXT
+        socket.connection.setup.timeout.max.ms long 30000
+        socket.connection.setup.timeout.ms long 10000
+        unclean.leader.election.enable boolean false every
+    """,
+    "there are no such threads, queues or buffers: one event loop serves, each directory has its own thread": """
+        background.threads int 10 every
+        delete.records.purgatory.purge.interval.requests int 1
+        fetch.purgatory.purge.interval.requests int 1000
+        group.coordinator.append.linger.ms int -1
+        group.coordinator.background.threads int 2
+        group.coordinator.cached.buffer.max.bytes int 1048588 every
+        group.coordinator.threads int 4
+        num.io.threads int 8 every
+        num.network.threads int 3 every
+        num.recovery.threads.per.data.dir int 2 every
+        num.replica.alter.log.dirs.threads int -
+        offsets.commit.timeout.ms int 5000
+        offsets.load.buffer.size int 5242880
+        producer.purgatory.purge.interval.requests int 1000
+        queued.max.requests int 500
+        remote.log.index.file.cache.total.size.bytes long 1073741824 every
+        remote.log.manager.thread.pool.size int 2
+    """,
+    "it names or tunes a part of Kafka's in Java": """
+        alter.config.policy.class.name class -
+        config.providers list '' every
+        create.topic.policy.class.name class -
+        kafka.metrics.polling.interval.secs int 10
+        kafka.metrics.reporters list ''
+        metric.reporters list org.apache.kafka.common.metrics.JmxReporter every
+        metrics.num.samples int 2
+        metrics.recording.level string INFO
+        metrics.sample.window.ms long 30000
+        remote.log.metadata.custom.metadata.max.bytes int 128
+        remote.log.metadata.manager.class.name string org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager
+        remote.log.metadata.manager.class.path string -
+        remote.log.metadata.manager.impl.prefix string rlmm.config.
+        remote.log.metadata.manager.listener.name string -
+        remote.log.storage.manager.class.name string -
+        remote.log.storage.manager.class.path string -
+        remote.log.storage.manager.impl.prefix string rsm.config.
+        telemetry.max.bytes int 1048576
+    """,  # noqa: E501 - a name of Kafka's
+    "it is decided here: sockets by the system, the metadata log keeps itself short, tier.url is the tier": """
+        cordoned.log.dirs list '' own
+        log.dir.failure.timeout.ms long 30000
+        log.flush.start.offset.checkpoint.interval.ms int 60000
+        metadata.log.max.snapshot.interval.ms long 3600000
+        metadata.log.segment.bytes int 1073741824
+        metadata.log.segment.ms long 604800000
+        metadata.max.idle.interval.ms int 500
+        metadata.max.retention.bytes long 104857600
+        metadata.max.retention.ms long 604800000
+        offsets.topic.compression.codec int 0
+        remote.log.storage.system.enable boolean false
+        socket.listen.backlog.size int 50
+        socket.receive.buffer.bytes int 102400
+        socket.send.buffer.bytes int 102400
+    """,
+}
+_CHANGED: Final = {"every": Dynamic.CLUSTER_WIDE, "own": Dynamic.PER_BROKER}
 KAFKA_ONLY_PREFIXES = ("listener.name.", "rlmm.config.", "rsm.config.", "config.providers.")
+
+
+def _settings() -> Iterator[Setting]:
+    for why, lines in _TABLES.items():
+        for line in lines.strip().splitlines():
+            name, kind, default, *changed = line.split()
+            setting = Setting(name, Kind[kind.upper()], None, f"No effect here: {why}.", inert=why)
+            value: Value = None
+            if default != "-":
+                value = setting.parse(default.strip("'"))
+            mode = _CHANGED[changed[0]] if changed else Dynamic.READ_ONLY
+            yield replace(setting, default=value, dynamic=mode)
+
+
+INERT_SETTINGS: Final = tuple(_settings())

@@ -31,6 +31,7 @@ class Kind(IntEnum):
     LONG = 5
     DOUBLE = 6
     LIST = 7
+    CLASS = 8
     PASSWORD = 9
 
 
@@ -111,6 +112,7 @@ class Setting:
                 return {
                     Kind.BOOLEAN: "true or false",
                     Kind.STRING: "text",
+                    Kind.CLASS: "the name of a class",
                     Kind.PASSWORD: "text",
                     Kind.LIST: "items separated by commas",
                 }.get(self.kind) or self._accepted_numbers(Between())
@@ -149,7 +151,7 @@ class Setting:
                 items = tuple(item.strip() for item in text.split(",") if item.strip())
                 self._check_words(items)
                 return items
-            case Kind.STRING | Kind.PASSWORD:
+            case Kind.STRING | Kind.CLASS | Kind.PASSWORD:
                 self._check_words((text,))
                 return text
 

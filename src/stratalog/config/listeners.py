@@ -62,9 +62,14 @@ def check_listeners(texts: Sequence[str]) -> None:
         raise BadValue
 
 
+def items_of(text: str) -> tuple[str, ...]:
+    """The items of a text that Kafka calls a string and reads as a list."""
+    return tuple(item.strip() for item in text.split(",") if item.strip())
+
+
 def check_protocols(texts: Sequence[str]) -> None:
-    """Raises BadValue unless every item is `NAME:PROTOCOL` with one of Kafka's security protocols."""
-    for text in texts:
+    """Raises BadValue unless every item of the text is `NAME:PROTOCOL` with one of Kafka's security protocols."""
+    for text in items_of(texts[0]):
         name, colon, protocol = text.partition(":")
         if not (name and colon) or protocol not in {
             "PLAINTEXT",
@@ -101,6 +106,6 @@ def parse_address_limit(text: str) -> tuple[str, int]:
 
 
 def check_address_limits(texts: Sequence[str]) -> None:
-    """Raises BadValue unless every item is `address:count`."""
-    for text in texts:
+    """Raises BadValue unless every item of the text is `address:count`."""
+    for text in items_of(texts[0]):
         parse_address_limit(text)

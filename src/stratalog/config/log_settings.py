@@ -6,7 +6,7 @@ A setting whose default is None counts only where it is set: then it beats its c
 before `log.retention.minutes` before `log.retention.hours`).
 """
 
-from stratalog.config.kinds import LONG_MAX, Between, Kind, OneOf, Setting
+from stratalog.config.kinds import LONG_MAX, Between, Dynamic, Kind, OneOf, Setting
 from stratalog.config.topic_settings import COMPRESSIONS
 
 MIB = 1024 * 1024
@@ -194,5 +194,6 @@ LOG_SETTINGS = (
         DAY_MS,
         "How long an idempotent producer that writes nothing is remembered.",
         Between(1),
+        Dynamic.CLUSTER_WIDE,
     ),
 )

@@ -3,7 +3,7 @@
 In: nothing. Out: `TIER`, Kafka's names where Kafka has them (KIP-405, KIP-956). Data only.
 """
 
-from stratalog.config.kinds import LONG_MAX, Between, Kind, Setting, Shaped
+from stratalog.config.kinds import LONG_MAX, Between, Dynamic, Kind, Setting, Shaped
 from stratalog.config.listeners import check_url
 
 MIB = 1 << 20
@@ -21,6 +21,7 @@ def _quota(what: str, done: str, follows: str) -> tuple[Setting, ...]:
             LONG_MAX,
             f"Bytes {done} a second, at most. {follows}",
             Between(1),
+            Dynamic.CLUSTER_WIDE,
         ),
         Setting(
             f"{name}.quota.window.num",
@@ -120,6 +121,7 @@ TIER = (
         2,
         "Segments copied to the bucket at a time. Each copy streams, and a core is soon full.",
         Between(1),
+        Dynamic.CLUSTER_WIDE,
         kafka_default="10",
     ),
     Setting(
@@ -128,6 +130,7 @@ TIER = (
         2,
         "Partitions whose expired objects are deleted at a time.",
         Between(1),
+        Dynamic.CLUSTER_WIDE,
         kafka_default="10",
     ),
     Setting(
@@ -136,6 +139,7 @@ TIER = (
         4,
         "Reads from the bucket at a time.",
         Between(1),
+        Dynamic.CLUSTER_WIDE,
         kafka_default="10",
     ),
     Setting(
@@ -152,6 +156,7 @@ TIER = (
         500,
         "How long a fetch waits for the bucket before it is answered without. What comes later is kept for the next.",
         Between(1),
+        Dynamic.CLUSTER_WIDE,
     ),
     Setting(
         "remote.list.offsets.request.timeout.ms",
@@ -159,6 +164,7 @@ TIER = (
         30 * SECOND_MS,
         "How long a search for an offset by time waits for the bucket.",
         Between(1),
+        Dynamic.CLUSTER_WIDE,
     ),
     *_quota("copy", "copied to the bucket", "The next segment waits, on the local disk."),
     *_quota("fetch", "read from the bucket", "Fetches wait, up to `remote.fetch.max.wait.ms`."),

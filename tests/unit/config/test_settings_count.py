@@ -15,16 +15,15 @@ def product(repository: Path, *without: str) -> str:
 
 def test_every_broker_setting_is_read(repository: Path) -> None:
     text = product(
-        repository,
-        "broker_settings.py",
-        "log_settings.py",
-        "tier_settings.py",
-        "topic_settings.py",
-        "kafka_only.py",
+        repository, "broker_settings.py", "log_settings.py", "tier_settings.py", "topic_settings.py"
     )
     synonyms = {synonym.name for topic in TOPIC_SETTINGS.values() for synonym in topic.synonyms}
-    unread = [name for name in BROKER_SETTINGS if f'"{name}"' not in text and name not in synonyms]
+    honoured = [name for name, setting in BROKER_SETTINGS.items() if not setting.inert]
+    unread = [name for name in honoured if f'"{name}"' not in text and name not in synonyms]
     assert not unread, f"nothing reads {unread}: honour them, or move them to kafka_only.py"
+    inert = [name for name, setting in BROKER_SETTINGS.items() if setting.inert]
+    read = [name for name in inert if f'("{name}")' in text]
+    assert not read, f"{read} have an effect: take them out of kafka_only.py"
 
 
 def test_every_topic_setting_is_read(repository: Path) -> None:

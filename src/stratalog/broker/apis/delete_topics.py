@@ -1,15 +1,18 @@
 """DeleteTopics (key 20), versions 1-6.
 
-v1 throttle time. v4 flexible. v5 error messages. v6 topic ids.
+v1 throttle time. v3 an error of its own where deletion is disabled. v4 flexible. v5 error messages. v6 topic ids.
 """
 
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from stratalog.broker.api import Api, Call
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.quorum.controller import Deleted
 from stratalog.wire.ids import ZERO_ID
+
+_DISABLED: Final = ErrorCode.topic_deletion_disabled
+_DISABLED_FROM: Final = 3
 
 
 async def handle(call: Call) -> Any:
@@ -27,6 +30,9 @@ async def handle(call: Call) -> Any:
     else:
         wanted = list(body.topic_names)
     try:
+        if not call.broker.config.bool("delete.topic.enable"):
+            code = _DISABLED if call.version >= _DISABLED_FROM else ErrorCode.invalid_request
+            raise Rejected(code, "delete.topic.enable is false")
         deleted_topics = await call.broker.delete_topics(wanted)
     except Rejected as error:
         deleted_topics = [_refused(topic, error) for topic in wanted]

@@ -3,16 +3,13 @@
 Metadata of partitions, a page at a time (KIP-966).
 """
 
-from typing import Any, Final
+from typing import Any
 
 from stratalog.broker.api import Api, Call
 from stratalog.broker.authorized import OF_TOPIC
 from stratalog.errors import ErrorCode
 from stratalog.metadata.image import Partition, Topic
 from stratalog.wire.ids import ZERO_ID
-
-PARTITIONS_MAX: Final = 2000
-"""Kafka: the default of `max.request.partition.size.limit`."""
 
 
 def handle(call: Call) -> Any:
@@ -24,7 +21,8 @@ def handle(call: Call) -> Any:
             topics=[_refused(call, topic.name) for topic in body.topics], next_cursor=None
         )
     start = ("", 0) if cursor is None else (cursor.topic_name, cursor.partition_index)
-    left = min(max(body.response_partition_limit, 1), PARTITIONS_MAX)
+    partitions_max = call.broker.config.int("max.request.partition.size.limit")
+    left = min(max(body.response_partition_limit, 1), partitions_max)
     topics = []
     following = None
     for name, topic in _wanted(call, start[0]):

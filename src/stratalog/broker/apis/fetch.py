@@ -29,8 +29,6 @@ from stratalog.wire.fetch_request import FetchRequest, RequestedPartition
 _Read = Slices | Rejected
 _READ_COMMITTED: Final = 1
 _TOPIC_IDS_FROM: Final = 13
-_RESPONSE_BYTES_MAX: Final = 8 << 20
-"""Whatever a client allows: what is answered at once is read on the event loop, and held until the client took it."""
 _SHARED_PARTITIONS_MAX: Final = 16
 """Who fetches more is not likely to stand where another stands in each of them."""
 
@@ -92,7 +90,7 @@ class _Collection:
         self._fetch = fetch
         request: FetchRequest = call.body
         self._read_committed = request.isolation_level == _READ_COMMITTED
-        allowed = call.broker.client_memory.fetch_bytes(_RESPONSE_BYTES_MAX)
+        allowed = call.broker.client_memory.fetch_bytes(call.broker.fetch_bytes_max)
         self._max_bytes = max(min(request.max_bytes, allowed), 0)
         self._min_bytes = min(request.min_bytes, self._max_bytes)
         self._promised = 0  # what pending reads may bring

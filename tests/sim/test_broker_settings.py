@@ -1,0 +1,329 @@
+"""What settings of a broker do, and that those which may be given another value at work take effect without a restart.
+
+Method: the real node in virtual time, altered by a client as Kafka's tools do. `test_every_dynamic_setting_is_shown`
+holds the tests complete: a setting that becomes dynamic without one fails it.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+import pytest
+from tests.sim.loop import run
+from tests.sim.machine import Machine
+from tests.sim.raw import Raw, fetch_body, list_offsets_body
+from tests.sim.records import batch, read_all
+from tests.sim.world import START_MS, World
+
+from stratalog.client.admin import alter_configs
+from stratalog.client.aio import Client
+from stratalog.client.calls import NewTopic
+from stratalog.config.broker_settings import BROKER_SETTINGS
+from stratalog.config.describe import ConfigSource
+from stratalog.config.kinds import BadValue, Dynamic, Kind, OneOf, Setting
+from stratalog.config.rules import Resource
+from stratalog.config.topic_settings import TOPIC_SETTINGS
+from stratalog.errors import ErrorCode
+from stratalog.wire.messages import request
+
+LOG_DEFAULTS: Final = {
+    topic.synonyms[0].name: name.replace(".", "_")
+    for name, topic in TOPIC_SETTINGS.items()
+    if topic.synonyms and not topic.setting.inert
+} | {"producer.id.expiration.ms": "producer_id_expiration_ms"}
+"""Broker settings behind those of logs, and where the log has them; what each does to a log: test_topic_settings.py."""
+TIER_THREADS: Final = {
+    "remote.log.manager.copier.thread.pool.size": "tier-copy /data",
+    "remote.log.manager.expiration.thread.pool.size": "tier-expire",
+    "remote.log.reader.threads": "tier-read",
+}
+SHOWN_BY: Final = {
+    **dict.fromkeys(LOG_DEFAULTS, "test_defaults_of_logs_change_at_work"),
+    **dict.fromkeys(TIER_THREADS, "test_threads_of_the_tier_change_at_work"),
+    "remote.fetch.max.wait.ms": "test_waits_for_the_tier_change_at_work",
+    "remote.list.offsets.request.timeout.ms": "test_waits_for_the_tier_change_at_work",
+    "remote.log.manager.copy.max.bytes.per.second": "test_rates_of_the_tier_change_at_work",
+    "remote.log.manager.fetch.max.bytes.per.second": "test_rates_of_the_tier_change_at_work",
+    "max.connection.creation.rate": "test_new_connections_wait_for_their_turn",
+    "max.connections": "test_limits_of_connections_change_at_work",
+    "max.connections.per.ip": "test_limits_of_connections_change_at_work",
+    "max.connections.per.ip.overrides": "test_limits_of_connections_change_at_work",
+}
+URL: Final = "memory://bucket"
+
+
+def story(
+    tell: Callable[[Machine, Client], Coroutine[Any, Any, None]],
+    settings: dict[str, str] | None = None,
+) -> None:
+    async def whole() -> None:
+        machine = Machine(World(3), settings)
+        client = await machine.restart()
+        await client.create_topics([NewTopic("t", 1)])
+        await tell(machine, client)
+        assert machine.broken_tasks == []
+        await machine.stop()
+
+    run(whole())
+
+
+async def alter(client: Client, name: str, value: str | None) -> None:
+    done = await client.on_controller(alter_configs(Resource.BROKER, "", {name: value}))
+    assert done.error == ErrorCode.none, done
+
+
+def another(setting: Setting) -> str:
+    """A value that is not the default."""
+    candidates = ["12345", "2000000", "7", "5", "2", "true", "false"]
+    if isinstance(setting.check, OneOf):
+        candidates = list(setting.check.words)
+    for text in candidates:
+        try:
+            if setting.parse(text) != setting.default:
+                return text
+        except BadValue:
+            continue
+    raise AssertionError(setting.name)
+
+
+def test_every_dynamic_setting_is_shown() -> None:
+    dynamic = {
+        name
+        for name, setting in BROKER_SETTINGS.items()
+        if setting.dynamic is not Dynamic.READ_ONLY and not setting.inert
+    }
+    assert dynamic == SHOWN_BY.keys()
+    assert not set(SHOWN_BY.values()) - set(globals())
+
+
+def test_defaults_of_logs_change_at_work() -> None:
+    async def tell(machine: Machine, client: Client) -> None:
+        log = machine.partition("t").log
+        for name, field in LOG_DEFAULTS.items():
+            setting, before = BROKER_SETTINGS[name], getattr(log.config, field)
+            text = another(setting)
+            await alter(client, name, text)
+            assert getattr(log.config, field) == setting.parse(text) != before, name
+            await alter(client, name, None)
+            assert getattr(log.config, field) == before, name
+
+    story(tell)
+
+
+class History:
+    """A tiered topic that grows: all but its newest records are in the bucket only."""
+
+    def __init__(self, machine: Machine, client: Client) -> None:
+        self.machine = machine
+        self.client = client
+        self.written: dict[int, bytes] = {}
+
+    @classmethod
+    async def begin(cls, machine: Machine, client: Client) -> "History":
+        tiered = {
+            "remote.storage.enable": "true",
+            "segment.ms": "1000",
+            "local.retention.ms": "0",
+            "retention.ms": "-1",
+        }
+        await client.create_topics([NewTopic("tiered", 1, configs=tiered)])
+        return cls(machine, client)
+
+    @property
+    def in_bucket(self) -> int:
+        return self.machine.partition("tiered").log.tiered_end
+
+    async def grow(self) -> None:
+        for number in range(len(self.written), len(self.written) + 5):
+            made = batch([b"%d" % number], START_MS + number * 1100)
+            await self.client.produce("tiered", 0, made)
+            self.written[number] = b"%d" % number
+        await asyncio.sleep(60)
+
+    async def check(self) -> None:
+        assert self.in_bucket >= len(self.written) - 2
+        assert await read_all(self.client, "tiered", 0, len(self.written)) == self.written
+
+    async def ask(self, api: int, version: int, body: Any) -> Any:
+        raw = await Raw.connect(self.machine.world.network)
+        try:
+            answer = await raw.ask(api, version, body)
+        finally:
+            raw.close()
+        return answer.topics[0].partitions[0]
+
+    async def has_beginning(self) -> bool:
+        """Whether a fetch of the oldest record brings it, from the bucket."""
+        self.machine.partition("tiered").log.tail.clear()
+        return len((await self.ask(1, 12, fetch_body(12, [("tiered", 0, 0)]))).records or b"") > 0
+
+
+def test_threads_of_the_tier_change_at_work() -> None:
+    async def tell(machine: Machine, client: Client) -> None:
+        history = await History.begin(machine, client)
+        await history.grow()
+        await history.check()
+        for threads, (name, worker) in enumerate(TIER_THREADS.items(), 11):
+            await alter(client, name, str(threads))
+            await history.grow()
+            await history.check()
+            assert machine.workers_started[-1] == (worker, threads)
+
+    story(tell, {"tier.url": URL})
+
+
+def test_rates_of_the_tier_change_at_work() -> None:
+    async def tell(machine: Machine, client: Client) -> None:
+        history = await History.begin(machine, client)
+        await history.grow()
+        await history.check()
+        await alter(client, "remote.log.manager.copy.max.bytes.per.second", "1")
+        before = history.in_bucket
+        await history.grow()
+        assert history.in_bucket < before + 3
+        await alter(client, "remote.log.manager.copy.max.bytes.per.second", None)
+        await history.grow()
+        await asyncio.sleep(600)  # whose turn was given waits for it
+        await history.check()
+        await alter(client, "remote.log.manager.fetch.max.bytes.per.second", "1")
+        assert await history.has_beginning(), "what is over the rate is paid for afterwards"
+        assert not await history.has_beginning()
+        await alter(client, "remote.log.manager.fetch.max.bytes.per.second", None)
+        await history.check()
+
+    story(tell, {"tier.url": URL, "tier.cache.bytes": "0"})
+
+
+def test_waits_for_the_tier_change_at_work() -> None:
+    async def tell(machine: Machine, client: Client) -> None:
+        history = await History.begin(machine, client)
+        await history.grow()
+        await history.check()
+        machine.be_slow(1.0)
+        by_time = list_offsets_body(10, "tiered", START_MS)
+        for wait_ms, waits in ((1, False), (5000, True)):
+            await alter(client, "remote.fetch.max.wait.ms", str(wait_ms))
+            assert await history.has_beginning() == waits
+            await alter(client, "remote.list.offsets.request.timeout.ms", str(wait_ms))
+            found = await history.ask(2, 10, by_time)
+            assert found.error_code == (ErrorCode.none if waits else ErrorCode.request_timed_out)
+
+    story(tell, {"tier.url": URL, "tier.cache.bytes": "0"})
+
+
+def test_limits_of_connections_change_at_work() -> None:
+    async def tell(machine: Machine, client: Client) -> None:
+        async def is_welcome() -> bool:
+            raw = await Raw.connect(machine.world.network)
+            await asyncio.sleep(0.1)
+            welcome = not raw.closed.done()
+            raw.close()
+            await asyncio.sleep(0.1)
+            return welcome
+
+        here = len(machine.node._connections)
+        for name, refusing, welcoming in (
+            ("max.connections", str(here), str(here + 1)),
+            ("max.connections.per.ip", str(here), str(here + 1)),
+            ("max.connections.per.ip.overrides", f"127.0.0.1:{here}", f"127.0.0.1:{here + 1}"),
+        ):
+            await alter(client, name, refusing)
+            assert not await is_welcome(), name
+            await alter(client, name, welcoming)
+            assert await is_welcome(), name
+            await alter(client, name, None)
+
+    story(tell)
+
+
+def test_new_connections_wait_for_their_turn() -> None:
+    async def tell(machine: Machine, client: Client) -> None:
+        async def served_after() -> float:
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            raw = await Raw.connect(machine.world.network)
+            await raw.ask(3, 1, request(3, 1).MetadataRequest(topics=None))
+            raw.close()
+            return loop.time() - began
+
+        async def crowd() -> list[float]:
+            return sorted(await asyncio.gather(*(served_after() for _ in range(10))))
+
+        assert max(await crowd()) < 0.5
+        await alter(client, "max.connection.creation.rate", "4")
+        waits = await crowd()
+        assert waits[3] < 0.5, "a second's worth at once"
+        assert [round(wait * 4) for wait in waits[4:]] == [1, 2, 3, 4, 5, 6], "then one in its turn"
+        await alter(client, "max.connection.creation.rate", "0")
+        raw = await Raw.connect(machine.world.network)
+        await asyncio.sleep(0.1)
+        assert raw.closed.done()
+        await alter(client, "max.connection.creation.rate", None)
+        assert max(await crowd()) < 0.5
+
+    story(tell)
+
+
+def test_what_has_no_effect_is_taken_kept_and_described_as_in_kafka() -> None:
+    async def tell(machine: Machine, client: Client) -> None:
+        await alter(client, "log.cleaner.threads", "3")
+        refused = await client.on_controller(
+            alter_configs(Resource.BROKER, "", {"num.replica.alter.log.dirs.threads": "3"})
+        )
+        assert refused.error == ErrorCode.invalid_request
+        (described,) = await client.describe_configs([(Resource.BROKER, "1")])
+        found = {entry.name: entry for entry in described.entries}
+        assert found.keys() == BROKER_SETTINGS.keys()
+        assert found["log.cleaner.threads"].value == "3"
+        assert found["log.cleaner.threads"].source == ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+        assert found["num.io.threads"].value == "16", "as the file says"
+        assert found["num.network.threads"].value == "3", "Kafka's default"
+        assert found["ssl.key.password"].value is None
+        secrets = [name for name, one in BROKER_SETTINGS.items() if one.kind is Kind.PASSWORD]
+        assert secrets
+        assert all(found[name].sensitive for name in secrets)
+
+    story(tell, {"num.io.threads": "16", "ssl.key.password": "hush"})
+
+
+@pytest.mark.parametrize(("version", "code"), [(1, 42), (6, 73)])
+def test_delete_topic_enable(version: int, code: int) -> None:
+    async def tell(machine: Machine, client: Client) -> None:
+        raw = await Raw.connect(machine.world.network)
+        make = request(20, version)
+        named = (
+            {"topics": [make.DeleteTopicState(name="t", topic_id=None)]}
+            if version >= 6
+            else {"topic_names": ["t"]}
+        )
+        answer = await raw.ask(20, version, make.DeleteTopicsRequest(timeout=1000, **named))
+        assert [one.error_code for one in answer.responses] == [code]
+        assert (await client.metadata(["t"])).topics["t"].error == ErrorCode.none
+
+    story(tell, {"delete.topic.enable": "false"})
+
+
+def test_fetch_max_bytes() -> None:
+    async def tell(machine: Machine, client: Client) -> None:
+        for number in range(6):
+            await client.produce("t", 0, batch([bytes(900)], number))
+        raw = await Raw.connect(machine.world.network)
+        answer = await raw.ask(1, 12, fetch_body(12, [("t", 0, 0)], max_bytes=1 << 30))
+        assert 1900 < len(answer.topics[0].partitions[0].records) < 2500
+
+    story(tell, {"fetch.max.bytes": "2500"})
+
+
+def test_max_request_partition_size_limit() -> None:
+    async def tell(machine: Machine, client: Client) -> None:
+        await client.create_topics([NewTopic("wide", 5)])
+        raw = await Raw.connect(machine.world.network)
+        make = request(75, 0)
+        body = make.DescribeTopicPartitionsRequest(
+            topics=[make.TopicRequest(name="wide")], response_partition_limit=100, cursor=None
+        )
+        answer = await raw.ask(75, 0, body)
+        assert len(answer.topics[0].partitions) == 3
+        assert answer.next_cursor.partition_index == 3
+
+    story(tell, {"max.request.partition.size.limit": "3"})
