@@ -20,9 +20,11 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from hatch_build import compile_in_place
 
 from bench import load
 from bench.peers import Server, kafka, prepare_kafka, product_command, strata
+from stratalog.wire import walk
 
 STARTERS = {"Stratalog": strata, "Apache Kafka": kafka}
 OURS, THEIRS = STARTERS
@@ -311,6 +313,8 @@ def main() -> None:
     if chosen.list:
         print("\n".join([*RUNNING, *OWN]))
         return
+    if not walk.__file__.endswith((".so", ".pyd")):
+        compile_in_place(Path(__file__).parents[1])  # as it is installed
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as scratch:
         bench = Bench(chosen.rounds, chosen.scale, chosen.only, Path(scratch))

@@ -70,7 +70,8 @@ create_venv() {
 # Everything an environment depends on: where it is, and what it was made from.
 inputs_of() {
   printf '%s\n' "$checkout"
-  cat "$checkout/pyproject.toml" "$checkout/requirements/build.txt" "$checkout/requirements/$1.txt"
+  cat "$checkout/pyproject.toml" "$checkout/requirements/build.txt" "$checkout/requirements/$1.txt" \
+    "$checkout/hatch_build.py" "$checkout/src/stratalog/wire/walk.py" # installing compiles it
 }
 
 is_set_up() {

@@ -8,7 +8,18 @@ from uuid import UUID
 
 from tests.compat.differential import GONE, Broker, Connection
 from tests.compat.differential_stories import TIMESTAMP_MS, Story, topic
+from tests.fuzz.poison import (
+    CODECS,
+    ODD,
+    UNSOUND,
+    bomb,
+    record,
+    sound,
+    with_fields,
+    with_records,
+)
 
+from stratalog.wire.compression import compress
 from stratalog.wire.records import Record, build_batch
 
 RECORD_STORIES: list[Story] = []
@@ -410,3 +421,50 @@ def the_cluster_is_told(broker: Broker) -> None:
         "DescribeQuorum",
         topics=[{"topic_name": broker.name("sized"), "partitions": [{"partition_index": 0}]}],
     )
+
+
+@story
+def poison_is_refused(broker: Broker) -> None:
+    """Only codes and the records named are told: what one of the two takes, the other has no offset for."""
+    ask = broker.connect()
+    topics = {"plain": topic(ask, "plain"), "keyed": topic(ask, "keyed", cleanup__policy="compact")}
+    topics["packed"] = topic(ask, "packed", compression__type="gzip")
+
+    def send(what: str, name: str, codec: int, payload: bytes, count: int = 1) -> None:
+        packed = compress(codec, payload) if codec else payload
+        sent = with_fields(with_records(codec, packed, count), {7: TIMESTAMP_MS, 8: TIMESTAMP_MS})
+        put_as(what, name, codec, sent)
+
+    def put_as(what: str, name: str, codec: int, sent: bytes) -> None:
+        ask.send(
+            "Produce",
+            topics=[
+                {
+                    "name": broker.name(name),
+                    "topic_id": topics[name],
+                    "partitions": [(0, sent)],
+                }
+            ],
+            acks=-1,
+        )
+        (found,) = ask.receive(told=False).responses[0].partition_responses
+        named = [one.batch_index for one in getattr(found, "record_errors", ())]
+        broker.tell(f"Produce {what}/{CODECS[codec]}", [found.error_code, named])
+
+    for codec in (0, 1, 3, 4):
+        for what, payload in {**UNSOUND, **ODD}.items():
+            send(what, "plain", codec, payload)
+        late = record(timestamp_delta=1 << 40)
+        mixed = late + record(offset_delta=1) + record(offset_delta=2, timestamp_delta=1 << 40)
+        send("a time to come", "plain", codec, mixed, 3)
+        keyless = record(key=None) + record(offset_delta=1) + record(offset_delta=2, key=None)
+        send("no keys", "keyed", codec, keyless, 3)
+        send("fewer than it says", "plain", codec, record() + record(offset_delta=1), 3)
+        put_as(
+            "a largest time that lies", "plain", codec, with_fields(sound(CODECS[codec]), {8: 5})
+        )
+        if codec:
+            put_as("no such bytes", "plain", codec, with_records(codec, b"nothing of the kind", 1))
+            put_as("a bomb", "plain", codec, bomb(codec))
+    send("to be packed", "packed", 0, record())
+    send("a length before the record's end", "packed", 0, record(length=3))

@@ -3,6 +3,7 @@
 In: one source of chance. Out: the records field of a produce request. The same chance gives the same bytes.
 """
 
+from collections.abc import Iterator
 from functools import cache
 from random import Random
 
@@ -11,6 +12,7 @@ from crc32c import crc32c
 from stratalog.wire.batch import CRC_START, HEADER
 from stratalog.wire.compression import compress
 from stratalog.wire.records import Record, build_batch
+from stratalog.wire.varint import encode_signed
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 BOMB_BYTES = 64 << 20
@@ -50,12 +52,70 @@ def bomb(codec: int) -> bytes:
     return with_records(codec, compress(codec, bytes(BOMB_BYTES)))
 
 
-def with_records(codec: int, payload: bytes) -> bytes:
-    """The sound batch's header before another payload, its length and CRC made to hold."""
+def with_records(codec: int, payload: bytes, count: int = 5) -> bytes:
+    """The sound batch's header before another payload, its length, count and CRC made to hold."""
     fields = list(HEADER.unpack_from(sound("none")))
     fields[1] = HEADER.size - 12 + len(payload)
     fields[5] = codec
+    fields[6], fields[12] = count - 1, count
     return sealed(bytearray(HEADER.pack(*fields)) + payload)
+
+
+def record(
+    *,
+    length: int | None = None,
+    timestamp_delta: int = 0,
+    offset_delta: int = 0,
+    key: bytes | None = b"k",
+    key_length: int | None = None,
+    value: bytes | None = b"v",
+    value_length: int | None = None,
+    headers: bytes = b"\0",
+) -> bytes:
+    """One record, lengths as they are or as told."""
+    body = b"\0" + encode_signed(timestamp_delta) + encode_signed(offset_delta)
+    for field, told in ((key, key_length), (value, value_length)):
+        size = -1 if field is None else len(field)
+        body += encode_signed(size if told is None else told) + (field or b"")
+    body += headers
+    return encode_signed(len(body) if length is None else length) + body
+
+
+UNSOUND = {
+    "a negative length": record(length=-5),
+    "no length at all": b"\0" * 7,
+    "a length past the end": record(length=50),
+    "a length before the record's end": record(length=3),
+    "a length that does not end": b"\xff" * 11,
+    "bytes behind the last record": record() + b"xx",
+    "a wrong offset delta": record(offset_delta=5),
+    "a negative offset delta": record(offset_delta=-1),
+    "attributes like a long number": record()[:1] + b"\x80" + record()[2:],
+    "a key past the end": record(key_length=100),
+    "a key that is less than null": record(key=b"", key_length=-2),
+    "a value past the end": record(value_length=1000),
+    "a value that is less than null": record(value=b"", value_length=-2),
+    "headers without end": record(headers=encode_signed(1 << 30)),
+    "fewer headers than none": record(headers=encode_signed(-1)),
+    "a header without a key": record(headers=encode_signed(1) + encode_signed(-1) + b"\0"),
+    "a header's key that is no text": record(headers=b"\2\4\xff\xfe\0"),
+    "a header's value less than null": record(headers=b"\2\2h" + encode_signed(-2)),
+    "bytes behind the headers": record(headers=b"\0zz"),
+    "a second record": record() + record(offset_delta=1),
+}
+"""Records of which a batch says that they are one."""
+
+
+ODD = {
+    "nothing": record(key=None, value=None),
+    "one header twice": record(headers=b"\4" + b"\2h\0" * 2),
+    "a header without a name": record(headers=b"\2\0\1"),
+    "a header of another alphabet": record(headers=b"\2\6\xe2\x82\xac\0"),
+    "a time before all times": record(timestamp_delta=-(1 << 42)),
+    "attributes of no meaning": record()[:1] + b"\x7f" + record()[2:],
+    "numbers longer than they need be": b"\x1c\0\x80\0\x80\x80\0\x82\0k\x82\0v\x80\0",
+}
+"""Single records that few producers make, and every reader must take."""
 
 
 def with_fields(batch: bytes, changes: dict[int, int]) -> bytes:
@@ -89,6 +149,20 @@ def lying_records(chance: Random) -> bytes:
         del batch[chance.randrange(HEADER.size, len(batch)) :]
         batch[8:12] = (len(batch) - 12).to_bytes(4, "big")
     return sealed(batch)
+
+
+def poisonings(chance: Random) -> Iterator[bytes]:
+    """Every kind of poison in every codec, and what chance makes; some of it is no more than odd."""
+    for codec in range(len(CODECS)):
+        for payload in (*UNSOUND.values(), *ODD.values()):
+            yield with_records(codec, compress(codec, payload), 1)
+        yield with_records(codec, compress(codec, record() + record(offset_delta=1)), 5)
+        if codec:
+            yield with_records(codec, b"nothing of the kind", 1)
+            yield bomb(codec)
+    for _ in range(100):
+        yield lying_records(chance)
+        yield lying_header(chance)
 
 
 def records(chance: Random) -> memoryview | None:

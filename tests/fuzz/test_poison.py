@@ -1,14 +1,28 @@
-"""Batches that lie, with a CRC that holds: refused with Kafka's code where a header can tell, else stored and harmless.
+"""Batches that lie, with a CRC that holds: refused with Kafka's code; what older brokers stored is harmless.
 
-A broker opens no records, so some poison gets in. It must not keep anyone from what lies behind it.
+Poison that lies in a log all the same must not keep anyone from what is behind it.
 """
 
+import asyncio
+import tracemalloc
 from random import Random
 
 import pytest
-from tests.fuzz.poison import bomb, lying_header, lying_records, sound, with_fields, with_records
+from tests.fuzz.poison import (
+    BOMB_BYTES,
+    CODECS,
+    UNSOUND,
+    bomb,
+    lying_header,
+    lying_records,
+    record,
+    sound,
+    with_fields,
+    with_records,
+)
 from tests.sim.loop import run
 from tests.sim.machine import Machine
+from tests.sim.raw import Raw
 from tests.sim.world import World
 
 from stratalog.client.calls import NewTopic
@@ -16,9 +30,12 @@ from stratalog.errors import ErrorCode, Rejected
 from stratalog.kernels.columns import COLUMNS, HEADERS
 from stratalog.kernels.decode import Decoder
 from stratalog.kernels.rows import Layout
-from stratalog.wire.batch import parse_header
+from stratalog.wire.apis import PRODUCE
+from stratalog.wire.batch import check_produced, crc_holds, parse_header
 from stratalog.wire.compression import compress
+from stratalog.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 from stratalog.wire.records import read_records
+from stratalog.wire.validation import RESTORED_BYTES_MAX
 
 TIMESTAMP = 1_700_000_000_000
 PRODUCER = {9: 7, 10: 0}
@@ -39,7 +56,6 @@ REFUSED = {
     "a transaction": ({5: 0x10}, ErrorCode.invalid_txn_state),
     "the broker's timestamps": ({5: 8}, ErrorCode.invalid_timestamp),
     "a timestamp below none": ({7: -2}, ErrorCode.invalid_timestamp),
-    "the end of time": ({8: (1 << 63) - 1}, ErrorCode.invalid_timestamp),
     "a producer without a sequence": (PRODUCER | {11: -1}, ErrorCode.invalid_record),
     "a producer without an epoch": ({9: 7, 10: -1, 11: 0}, ErrorCode.invalid_record),
 }
@@ -54,6 +70,15 @@ async def machine():
     return started, client
 
 
+async def stored(machine, batch):
+    """A batch that nobody looked into, as brokers once took it."""
+    done = asyncio.get_running_loop().create_future()
+    view = memoryview(bytearray(batch))
+    hosted = machine.broker.hosting.get("events", 0)
+    hosted.append(view, [parse_header(view)], TIMESTAMP, done.set_result)
+    await done
+
+
 def test_what_a_header_can_tell_is_refused_with_kafkas_code():
     async def story():
         broker, client = await machine()
@@ -64,6 +89,119 @@ def test_what_a_header_can_tell_is_refused_with_kafkas_code():
             assert refused.value.code is code, what
         produced = await client.produce("events", 0, sound("none"))
         assert produced.base_offset == 0, "nothing of all that was written"
+        await broker.stop()
+
+    run(story())
+
+
+@pytest.mark.parametrize("codec", range(5), ids=CODECS)
+def test_what_records_are_is_refused(codec):
+    async def story():
+        broker, client = await machine()
+        for what, payload in UNSOUND.items():
+            poison = with_records(codec, compress(codec, payload), 1)
+            with pytest.raises(Rejected) as refused:
+                await client.produce("events", 0, poison)
+            assert refused.value.code is ErrorCode.invalid_record, what
+        produced = await client.produce(
+            "events", 0, with_records(codec, compress(codec, record()), 1)
+        )
+        assert produced.base_offset == 0, "nothing of all that was written"
+        assert broker.broken_tasks == []
+        await broker.stop()
+
+    run(story())
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4], ids=CODECS[1:])
+def test_what_cannot_be_restored_is_refused(codec):
+    whole = compress(codec, record(value=bytes(range(256)) * 200))
+    nonsense = {
+        "no such bytes": b"no codec at all",
+        "nothing": b"\0",
+        "cut short": whole[: len(whole) // 2],
+        "turned": whole[:20] + bytes(255 - byte for byte in whole[20:]),
+    }
+
+    async def story():
+        broker, client = await machine()
+        for what, payload in nonsense.items():
+            with pytest.raises(Rejected) as refused:
+                await client.produce("events", 0, with_records(codec, payload, 1))
+            assert refused.value.code is ErrorCode.invalid_record, what
+        await client.produce("events", 0, with_records(codec, whole, 1))
+        await broker.stop()
+
+    run(story())
+
+
+@pytest.mark.parametrize("codec", [1, 3, 4], ids=["gzip", "lz4", "zstd"])
+def test_a_bomb_is_refused_and_costs_what_is_allowed(codec):
+    one = record(value=bytes(2 * BOMB_BYTES))
+    bombs = [with_records(codec, compress(codec, one), 1), bomb(codec)]
+
+    async def story():
+        broker, client = await machine()
+        tracemalloc.start()
+        for poison in bombs:
+            with pytest.raises(Rejected) as refused:
+                await client.produce("events", 0, poison)
+            assert refused.value.code in (ErrorCode.message_too_large, ErrorCode.invalid_record)
+            del refused  # it knows where it was raised, and all that was there
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 2.5 * RESTORED_BYTES_MAX, "one buffer and its copy"
+        await broker.stop()
+
+    run(story())
+
+
+@pytest.mark.parametrize("topic_type", ["producer", "zstd"])
+@pytest.mark.parametrize("codec", [0, 4], ids=["none", "zstd"])
+def test_records_at_fault_are_named(codec, topic_type):
+    async def story():
+        broker, client = await machine()
+        configs = {"compression.type": topic_type, "cleanup.policy": "compact"}
+        await client.create_topics([NewTopic("keyed", partitions=1, configs=configs)])
+        asker = await Raw.connect(broker.world.network)
+        far = 1 << 50
+
+        async def refused(*records):
+            batch = with_records(codec, compress(codec, b"".join(records)), len(records))
+            partition = ProducePartition(0, memoryview(batch))
+            topics = [ProduceTopic("keyed", None, [partition])]
+            answer = await asker.ask(PRODUCE, 9, ProduceRequest(None, -1, 1000, topics))
+            (found,) = answer.responses[0].partition_responses
+            assert found.error_message
+            named = [one.batch_index for one in found.record_errors]
+            assert all(one.batch_index_error_message for one in found.record_errors)
+            return found.error_code, named
+
+        keyless = [record(key=None), record(offset_delta=1), record(key=None, offset_delta=2)]
+        assert await refused(*keyless) == (ErrorCode.invalid_record, [0, 2])
+        late = [record(), record(offset_delta=1, timestamp_delta=far)]
+        assert await refused(*late) == (ErrorCode.invalid_timestamp, [1])
+        both = [record(key=None), record(offset_delta=1, timestamp_delta=far)]
+        assert await refused(*both) == (ErrorCode.invalid_timestamp, [0, 1])
+        assert await refused(record(length=3)) == (ErrorCode.invalid_record, [])
+        asker.close()
+        await broker.stop()
+
+    run(story())
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("lie", [-1, TIMESTAMP - 1, TIMESTAMP + 99, (1 << 63) - 1])
+def test_the_largest_timestamp_is_put_right(codec, lie):
+    async def story():
+        broker, client = await machine()
+        await client.produce("events", 0, with_fields(sound(codec), {8: lie}))
+        view = memoryview((await client.fetch("events", 0, 0)).records)
+        header = parse_header(view)
+        assert header.max_timestamp == TIMESTAMP + 4
+        assert crc_holds(view, 0, header)
+        found = await client.list_offsets({("events", 0): TIMESTAMP + 3})
+        assert found["events", 0].offset == 3
         await broker.stop()
 
     run(story())
@@ -87,7 +225,7 @@ def test_stored_poison_hides_nothing_behind_it(poison):
         broker, client = await machine()
         earlier = with_fields(sound("none"), {7: TIMESTAMP - 1000, 8: TIMESTAMP - 996})
         for batch in (earlier, poison, sound("lz4")):
-            await client.produce("events", 0, batch)
+            await stored(broker, batch)
         for timestamp, offsets in ((TIMESTAMP - 998, {2}), (TIMESTAMP + 2, {5, 12})):
             found = await client.list_offsets({("events", 0): timestamp})
             assert found["events", 0].offset in offsets, "the record, or where the poison begins"
@@ -116,14 +254,16 @@ def decoded(batches):
 
 
 def test_spark_reads_on_behind_whatever_a_broker_stored():
-    async def stored():
+    async def filled():
         broker, client = await machine()
         chance = Random(5)
         for turn in range(400):
             try:
                 lie = lying_records if turn % 3 else lying_header
-                await client.produce("events", 0, lie(chance))
-                await client.produce("events", 0, sound("none"))
+                lying = lie(chance)
+                check_produced(memoryview(lying), max_batch_bytes=1 << 20)
+                await stored(broker, lying)
+                await stored(broker, sound("none"))
             except Rejected:
                 continue
         log = broker.broker.hosting.get("events", 0).log
@@ -137,7 +277,7 @@ def test_spark_reads_on_behind_whatever_a_broker_stored():
         await broker.stop()
         return batches
 
-    batches = run(stored())
+    batches = run(filled())
     offsets, unreadable, end = decoded(batches)
     assert len(unreadable) > 50, "the poison was strong enough"
     assert end == parse_header(batches[-1]).next_offset

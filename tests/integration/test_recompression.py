@@ -166,7 +166,7 @@ def test_what_grows_too_large_is_refused(broker: TemporaryBroker) -> None:
     topic = made(broker, "poison", compression_type="gzip")
     with Wire(broker.address) as wire:
         bomb = build_batch([Record(0, NOW, None, bytes(100 << 20))], codec="zstd")
-        assert wire.produce(topic, bomb).error_code == ErrorCode.invalid_record
+        assert wire.produce(topic, bomb).error_code == ErrorCode.message_too_large
         growing = build_batch([Record(0, NOW, None, bytes(2 << 20))], codec="zstd")
         plain = made(broker, "poison-plain", compression_type="uncompressed")
         assert wire.produce(plain, growing).error_code == ErrorCode.message_too_large

@@ -25,7 +25,8 @@ esac
 @pytest.fixture
 def checkout(tmp_path):
     place = tmp_path / "checkout"
-    for name in ("scripts/setup.sh", "pyproject.toml", "requirements"):
+    compiled = ("hatch_build.py", "src/stratalog/wire/walk.py")
+    for name in ("scripts/setup.sh", "pyproject.toml", "requirements", *compiled):
         source, target = TOP / name, place / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)

@@ -14,16 +14,20 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 from tests.broker_process import BrokerProcess, broker_process
+from tests.fuzz.poison import poisonings, sound
+from tests.wire_client import Wire
 
 from stratalog.adapters.network import TcpNetwork
 from stratalog.adapters.object_store import open_store
 from stratalog.client.aio import Client
 from stratalog.client.calls import LATEST, NewTopic
 from stratalog.tier.reader import open_bucket
+from stratalog.wire.batch import parse_header
 from stratalog.wire.compression import CODEC_NAMES
 from stratalog.wire.records import BatchBuilder
 
@@ -216,6 +220,18 @@ def test_history_and_tail_are_one_table(broker: BrokerProcess, driver: Driver) -
     found = driver.ask("batch", options=alone)
     whole(found, 0, 0, 6000)
     assert {part["origin"] for part in found} == {"broker"}
+
+
+def test_poison_is_refused_and_spark_reads_on(broker: BrokerProcess, driver: Driver) -> None:
+    end = 0
+    with Wire(broker.address) as wire:
+        wire.topic_id("poisoned")
+        for number, poison in enumerate(poisonings(Random(4))):
+            for one in (poison, batch(0) if number % 50 == 0 else sound("lz4")):
+                if not wire.produce("poisoned", one).error_code:
+                    end += parse_header(one).record_count
+    (found,) = driver.ask("batch", options=both(broker, "poisoned"))
+    assert (found["records"], found["first"], found["last"]) == (end, 0, end - 1)
 
 
 def test_wrong_options_and_topics_are_one_clear_error(

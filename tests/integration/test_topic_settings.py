@@ -59,13 +59,13 @@ class Topic:
         self.admin.create_topics([new])[name].result(30)
         self.place = broker.directory / f"{name}-0"
 
-    def produce(self, *sizes: int, age_ms: int = 0) -> list[int]:
+    def produce(self, *sizes: int, age_ms: int = 0, key: bytes | None = None) -> list[int]:
         """One batch of one record of each size; the error codes."""
         now_ms = self.now_ms() - age_ms
         with Wire(self.broker.address) as wire:
             return [
                 wire.produce(
-                    self.name, build_batch([Record(0, now_ms, None, bytes(size))])
+                    self.name, build_batch([Record(0, now_ms, key, bytes(size))])
                 ).error_code
                 for size in sizes
             ]
@@ -294,7 +294,8 @@ def test_cleanup_policy(make: Make, broker: TemporaryBroker) -> None:
     kept = make(cleanup_policy="compact", retention_bytes=0, retention_ms=1, segment_bytes=MIB)
     gone = make(cleanup_policy="delete", retention_bytes=0, retention_ms=1, segment_bytes=MIB)
     for topic in (kept, gone):
-        topic.produce(*[900_000] * 3, age_ms=DAY_MS)
+        topic.produce(*[900_000] * 3, age_ms=DAY_MS, key=b"k")
+    assert kept.produce(10) == [ErrorCode.invalid_record], "a compacted topic needs keys"
     broker.advance(0)
     assert kept.ends() == (0, 3)
     assert gone.ends() == (3, 3)

@@ -29,11 +29,13 @@ __all__ = [
     "parse_header",
     "scan",
     "set_log_append_time",
+    "set_max_timestamp",
 ]
 
 HEADER_SIZE: Final = 61
 PREFIX_SIZE: Final = 12
 CRC_START: Final = 21
+MAX_TIMESTAMP_AT: Final = 35
 NO_TIMESTAMP: Final = -1
 
 CODEC_MASK: Final = 0x07
@@ -228,11 +230,21 @@ def set_log_append_time(
     """
     attributes = header.attributes | LOG_APPEND_TIME
     _ATTRIBUTES.pack_into(view, position + CRC_START, attributes)
-    _OFFSET.pack_into(view, position + 35, now_ms)
+    return set_max_timestamp(view, position, header._replace(attributes=attributes), now_ms)
+
+
+def set_max_timestamp(
+    view: memoryview | bytearray, position: int, header: BatchHeader, timestamp: int
+) -> BatchHeader:
+    """Have the batch at `position` say that its largest timestamp is `timestamp`, in place: that field and the CRC.
+
+    Returns the header as it now is.
+    """
+    _OFFSET.pack_into(view, position + MAX_TIMESTAMP_AT, timestamp)
     with memoryview(view) as whole, whole[position + CRC_START : position + header.size] as covered:
         crc = crc32c(covered)
     _CRC.pack_into(view, position + 17, crc)
-    return header._replace(attributes=attributes, max_timestamp=now_ms, crc=crc)
+    return header._replace(max_timestamp=timestamp, crc=crc)
 
 
 def last_whole(buf: Buffer) -> int:

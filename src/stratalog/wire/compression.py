@@ -24,6 +24,7 @@ __all__ = [
     "NONE",
     "SNAPPY",
     "ZSTD",
+    "Oversized",
     "compress",
     "decompress",
 ]
@@ -52,6 +53,10 @@ _FIRST_GUESS: Final = 64 << 10
 _BUFFER_IS_FULL: Final = "whole buffer"
 
 
+class Oversized(Corrupt):
+    """More than may be restored."""
+
+
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
     """`data` in the codec's Kafka format. An unknown codec is a bug of the caller.
 
@@ -76,11 +81,11 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
 def decompress(codec: int, data: Buffer, *, max_bytes: int = MAX_BYTES) -> bytes:
     """What `data` was before `compress`.
 
-    Raises Corrupt for bytes that are not the codec's, an unknown codec, or a result longer than `max_bytes`.
+    Raises Corrupt for bytes that are not the codec's or an unknown codec, Oversized for more than `max_bytes`.
     """
     if codec == NONE:
         if len(data) > max_bytes:
-            raise Corrupt(f"records of more than {max_bytes} bytes")
+            raise Oversized(f"records of more than {max_bytes} bytes")
         return bytes(data)
     if codec == GZIP:
         return _bounded(gzip.decompress_into, data, max_bytes)
@@ -101,8 +106,11 @@ def _bounded(into: Callable[[Any, Any], int], data: Buffer, max_bytes: int) -> b
         try:
             written = into(data, target)
         except DecompressionError as error:
+            del target  # whoever keeps the failure must not keep the memory
             # Only the text tells a full buffer from bad input, which must not cost `max_bytes` of memory.
-            if size < max_bytes and _BUFFER_IS_FULL in str(error):
+            if _BUFFER_IS_FULL in str(error):
+                if size == max_bytes:
+                    raise Oversized(f"records of more than {max_bytes} bytes") from error
                 size = min(max_bytes, size * 4)
                 continue
             raise Corrupt(f"cannot decompress into {size} bytes: {error}") from error
@@ -143,7 +151,7 @@ def _decompress_block(block: memoryview, max_bytes: int) -> bytes:
     try:
         size = snappy.decompress_raw_len(block)
         if size > max_bytes:
-            raise Corrupt(f"a snappy block of {size} bytes where {max_bytes} are allowed")
+            raise Oversized(f"a snappy block of {size} bytes where {max_bytes} are allowed")
         return bytes(snappy.decompress_raw(block, output_len=size))
     except DecompressionError as error:
         raise Corrupt(f"not a snappy block: {error}") from error

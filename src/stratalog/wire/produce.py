@@ -78,7 +78,10 @@ class ProduceRequest(NamedTuple):
 
 
 class ProducedPartition(NamedTuple):
-    """Where a partition's batches went; offsets -1 and maybe a message where `error_code` is not 0."""
+    """Where a partition's batches went; offsets -1 and maybe a message where `error_code` is not 0.
+
+    `record_errors`: the index in the batch and a reason for each record at fault, where single ones are.
+    """
 
     index: int  # type: ignore[assignment]  # the protocol's name; tuple's own method is not used
     error_code: int
@@ -86,6 +89,7 @@ class ProducedPartition(NamedTuple):
     log_append_time_ms: int = -1
     log_start_offset: int = -1
     error_message: str | None = None
+    record_errors: Sequence[tuple[int, str]] = ()
 
 
 class ProducedTopic(NamedTuple):
@@ -214,11 +218,11 @@ def encode_response(out: bytearray, response: ProduceResponse, version: int) -> 
             else:
                 out += _PRODUCED_3.pack(*partition[:4])
             if version >= _MESSAGES:
-                # Which records were at fault: the whole batch was. Then what is wrong with it.
+                # Which records were at fault, where single ones were; then what is wrong with the batch.
                 if partition.error_message is None:
                     out += _NO_ERRORS_FLEXIBLE if flexible else _NO_ERRORS
                 else:
-                    write_length(out, 0, flexible, I32)
+                    _write_record_errors(out, partition.record_errors, flexible)
                     write_string(out, partition.error_message, flexible)
             if flexible:
                 out.append(0)
@@ -227,3 +231,12 @@ def encode_response(out: bytearray, response: ProduceResponse, version: int) -> 
     out += I32.pack(response.throttle_time_ms)
     if flexible:
         out.append(0)
+
+
+def _write_record_errors(out: bytearray, errors: Sequence[tuple[int, str]], flexible: bool) -> None:
+    write_length(out, len(errors), flexible, I32)
+    for index, reason in errors:
+        out += I32.pack(index)
+        write_string(out, reason, flexible)
+        if flexible:
+            out.append(0)

@@ -53,7 +53,7 @@ async def _append_with_room(call: Call, request: ProduceRequest) -> Any:
             except Rejected:
                 continue  # answered in its turn
             await hosted.directory.room()
-            if broker.recompression.may_want(hosted):
+            if broker.recompression.may_want(hosted, asked.records):
                 await broker.recompression.room()
     answered = _append_all(call, request)
     return await answered if isinstance(answered, asyncio.Future) else answered
@@ -91,6 +91,7 @@ class _Part:
             error.code.value,
             log_start_offset=self.log_start_offset,
             error_message=error.message or None,
+            record_errors=getattr(error, "record_errors", ()),
         )
 
 
@@ -184,17 +185,16 @@ def _append(
     if acks == -1:
         broker.check_in_sync_replicas(hosted)
     part.log_start_offset = log.log_start_offset
-    recompression = broker.recompression
-    if not recompression.is_wanted(hosted, headers[0]):
-        part.appended = hosted.append(records, headers, now_ms, part)
+    opened = broker.recompression.check(hosted, records, headers[0], now_ms)
+    if opened is not None:
+        part.appended = hosted.append(records, [opened], now_ms, part)
         return
     # Where it will lie is decided in its turn, so is what a producer may write.
-    recompression.submit(
-        hosted, records, headers[0], partial(_append_recompressed, call, hosted, part), part
-    )
+    then = partial(_append_opened, call, hosted, part)
+    broker.recompression.submit(hosted, records, headers[0], now_ms, then, part)
 
 
-def _append_recompressed(
+def _append_opened(
     call: Call, hosted: HostedPartition, part: _Part, view: memoryview, header: BatchHeader
 ) -> None:
     def told(error: Failure) -> None:

@@ -1,0 +1,84 @@
+"""The one compiled module: `stratalog.wire.walk`, by mypyc from the Python it is, where that can be had.
+
+In: the checkout. Out: an extension module beside `walk.py`, in the wheel or, for an editable install, in the checkout;
+nothing where mypyc or a C compiler is missing: the module then runs as it is, some thirty times slower.
+
+    python hatch_build.py      compile in the checkout, for those who do not install it
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+from shutil import copy2, rmtree
+from tempfile import mkdtemp
+from typing import Any
+
+try:
+    from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+except ModuleNotFoundError:  # run by hand
+    BuildHookInterface = object
+
+MODULE = Path("src/stratalog/wire/walk.py")
+TIMEOUT_S = 300
+
+
+def compiled(root: Path) -> Path | None:
+    """The extension made of the module in `root`, in a directory of its own; None where none can be made."""
+    scratch = Path(mkdtemp(prefix="stratalog-build-"))
+    copy2(root / MODULE, scratch)
+    command = [sys.executable, "-m", "mypyc", MODULE.name]
+    try:
+        done = subprocess.run(  # noqa: S603 - ourselves, with what pip brought
+            command, cwd=scratch, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        reason = str(error)
+    else:
+        made = [*scratch.glob(f"{MODULE.stem}.*.so"), *scratch.glob(f"{MODULE.stem}.*.pyd")]
+        if done.returncode == 0 and made:
+            return made[0]
+        reason = (done.stderr or done.stdout).strip().splitlines()[-1:] or "nothing made"
+    sys.stderr.write(f"{MODULE} is not compiled, and slower: {reason}\n")
+    rmtree(scratch)
+    return None
+
+
+def compile_in_place(root: Path) -> None:
+    """Put the extension beside the module, and none that was made of another text."""
+    folder = (root / MODULE).parent
+    for old in (*folder.glob(f"{MODULE.stem}.*.so"), *folder.glob(f"{MODULE.stem}.*.pyd")):
+        old.unlink()
+    made = compiled(root)
+    if made is not None:
+        copy2(made, folder)
+        rmtree(made.parent)
+
+
+class CompiledWalk(BuildHookInterface):
+    """Hatchling calls it for each build of a wheel."""
+
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compile; `version` is "editable" where the checkout itself is installed."""
+        root = Path(self.root)
+        if version == "editable":
+            compile_in_place(root)
+            return
+        made = compiled(root)
+        if made is not None:
+            self._made = made
+            build_data["pure_python"] = False
+            build_data["infer_tag"] = True
+            build_data["force_include"][str(made)] = f"stratalog/wire/{made.name}"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Leave nothing behind."""
+        del version, build_data, artifact_path
+        made = getattr(self, "_made", None)
+        if made is not None:
+            rmtree(made.parent)
+
+
+if __name__ == "__main__":
+    compile_in_place(Path(__file__).parent)

@@ -1,0 +1,139 @@
+"""Whether a produced batch's records are what a consumer can read, and what its topic demands.
+
+In: one whole batch whose header and CRC were checked, and a topic's demands. Out: the largest timestamp of its records,
+or a refusal that names the records at fault. It never changes a batch, and never restores more than
+`RESTORED_BYTES_MAX`, whatever a batch claims.
+
+Kafka: `LogValidator`, which looks at the same things, save that it takes some records that no consumer gets past: wrong
+lengths of compressed records, offset deltas that do not count from 0 (docs/decisions/0009).
+"""
+
+from typing import Final, NamedTuple
+
+from stratalog.errors import Corrupt, ErrorCode, Rejected
+from stratalog.wire.batch import HEADER_SIZE, BatchHeader
+from stratalog.wire.compression import Oversized, decompress
+from stratalog.wire.walk import FINE, NO_KEY, OUT_OF_TIME, walk
+
+__all__ = [
+    "NO_DEMANDS",
+    "RESTORED_BYTES_MAX",
+    "Demands",
+    "RecordsRefused",
+    "check_batch",
+    "check_records",
+    "restore",
+]
+
+RESTORED_BYTES_MAX: Final = 64 << 20
+"""A batch that is more once restored is refused: nobody's memory is a client's to take, and librdkafka gives up at
+100 MB (`receive.message.max.bytes`)."""
+_AT_ONCE: Final = 1 << 16
+"""Records walked before other threads may go on."""
+_ERRORS_MAX: Final = 1000
+_LEAST: Final = -(1 << 63)
+_MOST: Final = (1 << 63) - 1
+
+
+class Demands(NamedTuple):
+    """What a topic demands of each record: a timestamp from `earliest` to `latest` in ms, if it has one; a key."""
+
+    earliest: int = _LEAST
+    latest: int = _MOST
+    keyed: bool = False
+
+
+NO_DEMANDS: Final = Demands()
+
+
+class RecordsRefused(Rejected):
+    """Records at fault, each with its index in the batch and a reason (Kafka: RecordValidationException)."""
+
+    def __init__(
+        self, code: ErrorCode, message: str, record_errors: tuple[tuple[int, str], ...]
+    ) -> None:
+        super().__init__(code, message)
+        self.record_errors = record_errors
+
+    def __reduce__(self) -> tuple[type["RecordsRefused"], tuple[object, ...]]:  # type: ignore[override]
+        """A refusal may come from another process."""
+        return RecordsRefused, (self.code, self.message, self.record_errors)
+
+
+def check_batch(
+    batch: memoryview, header: BatchHeader, demands: Demands, bytes_max: int = RESTORED_BYTES_MAX
+) -> int:
+    """`check_records` of a batch in any codec."""
+    return check_records(restore(batch, header, bytes_max=bytes_max), header, demands)
+
+
+def restore(
+    batch: memoryview, header: BatchHeader, *, bytes_max: int = RESTORED_BYTES_MAX
+) -> bytes:
+    """The batch's records as they were before compression.
+
+    Raises Rejected: INVALID_RECORD where they are not the codec's bytes; MESSAGE_TOO_LARGE where they are more than
+    `bytes_max`, on which Java's producer splits the batch.
+    """
+    try:
+        return decompress(header.codec, batch[HEADER_SIZE : header.size], max_bytes=bytes_max)
+    except Oversized as error:
+        raise Rejected(ErrorCode.message_too_large, str(error)) from error
+    except Corrupt as error:
+        raise Rejected(ErrorCode.invalid_record, str(error)) from error
+
+
+def check_records(records: bytes, header: BatchHeader, demands: Demands) -> int:
+    """The largest timestamp of `records`, restored, which must be exactly the header's count; -1 where none has one.
+
+    Raises Rejected(INVALID_RECORD) where a record is not what its length says or not the next, and RecordsRefused
+    (INVALID_RECORD, INVALID_TIMESTAMP where there is one such) where records are not what is demanded.
+    """
+    count, base = header.record_count, header.base_timestamp
+    earliest, latest = max(demands.earliest, _LEAST), min(demands.latest, _MOST)
+    largest = -1
+    position = index = 0
+    errors: list[tuple[int, int]] = []
+    while index < count:
+        verdict, position, index, found = walk(
+            records,
+            position,
+            index,
+            min(index + _AT_ONCE, count),
+            base,
+            earliest,
+            latest,
+            demands.keyed,
+        )
+        largest = max(largest, found)
+        if verdict == FINE:
+            continue
+        if verdict not in (NO_KEY, OUT_OF_TIME):
+            raise Rejected(ErrorCode.invalid_record, f"record {index} of {count} is unsound")
+        errors.append((index, verdict))
+        if len(errors) == _ERRORS_MAX:
+            break
+        index += 1
+    if errors:
+        raise _refusal(errors, demands)
+    if position != len(records):
+        raise Rejected(
+            ErrorCode.invalid_record,
+            f"{len(records) - position} bytes after the last of {count} records",
+        )
+    return largest
+
+
+def _refusal(errors: list[tuple[int, int]], demands: Demands) -> RecordsRefused:
+    reasons = {
+        NO_KEY: "a compacted topic needs a key in every record",
+        OUT_OF_TIME: f"the timestamp is outside {demands.earliest} to {demands.latest}",
+    }
+    late = any(verdict == OUT_OF_TIME for _, verdict in errors)
+    return RecordsRefused(
+        ErrorCode.invalid_timestamp if late else ErrorCode.invalid_record,
+        "records with timestamps that the topic does not take"
+        if late
+        else f"{len(errors)} records that the topic does not take",
+        tuple((index, reasons[verdict]) for index, verdict in errors),
+    )

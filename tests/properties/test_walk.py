@@ -1,0 +1,122 @@
+"""Goal: the walk over records takes what `read_records` takes, and says the same compiled as interpreted.
+
+Method: batches sound, damaged and made of lies; the interpreted module is loaded from its text whether or not there is
+an extension made of it.
+"""
+
+import importlib.util
+from pathlib import Path
+from random import Random
+from types import ModuleType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.fuzz.poison import lying_records, sound
+
+from stratalog.errors import Corrupt
+from stratalog.wire import walk as imported
+from stratalog.wire.batch import HEADER_SIZE, parse_header
+from stratalog.wire.compression import decompress
+from stratalog.wire.records import Record, build_batch, read_records
+
+SOURCE = Path(imported.__file__).with_name("walk.py")
+ALWAYS = (-(1 << 63), (1 << 63) - 1, False)
+
+
+def interpreted() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("walk_as_text", SOURCE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+PLAIN = interpreted()
+records = st.lists(
+    st.builds(
+        Record,
+        offset=st.just(0),
+        timestamp=st.integers(0, 1 << 50),
+        key=st.none() | st.binary(max_size=200),
+        value=st.none() | st.binary(max_size=200) | st.just(b"v" * 20_000),
+        headers=st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=9))).map(
+            tuple
+        ),
+    ),
+    min_size=1,
+    max_size=9,
+)
+
+
+def walked(data: bytes, count: int, base: int, *demands: int) -> tuple[int, ...]:
+    """What the walk says, the same whether compiled or not."""
+    asked = (data, 0, 0, count, base, *(demands or ALWAYS))
+    plain: tuple[int, ...] = PLAIN.walk(*asked)
+    found = imported.walk(*asked)  # type: ignore[arg-type]
+    assert found == plain, "compiled of another text? python hatch_build.py"
+    return plain
+
+
+@given(records)
+def test_what_was_built_is_fine(made: list[Record]) -> None:
+    batch = bytes(build_batch(made))
+    base = parse_header(batch).base_timestamp
+    verdict, position, index, largest = walked(batch[HEADER_SIZE:], len(made), base)
+    assert (verdict, position, index) == (PLAIN.FINE, len(batch) - HEADER_SIZE, len(made))
+    assert largest == max(one.timestamp for one in made)
+
+
+@given(records, st.data())
+def test_the_first_that_is_not_as_demanded_is_told(made: list[Record], data: st.DataObject) -> None:
+    batch = bytes(build_batch(made))
+    base = parse_header(batch).base_timestamp
+    earliest, latest = sorted(data.draw(st.tuples(*[st.integers(0, 1 << 50)] * 2)))
+    keyed = data.draw(st.booleans())
+    at_fault = [
+        (PLAIN.NO_KEY if keyed and one.key is None else PLAIN.OUT_OF_TIME, index)
+        for index, one in enumerate(made)
+        if (keyed and one.key is None) or not earliest <= one.timestamp <= latest
+    ]
+    verdict, _, index, _ = walked(batch[HEADER_SIZE:], len(made), base, earliest, latest, keyed)
+    assert (verdict, index) == (at_fault[0] if at_fault else (PLAIN.FINE, len(made)))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nothing_passes_that_cannot_be_read(seed: int) -> None:
+    chance = Random(seed)
+    verdicts = []
+    for _ in range(200):
+        batch = lying_records(chance)
+        header = parse_header(batch)
+        try:
+            data = decompress(header.codec, batch[HEADER_SIZE:])
+        except Corrupt:
+            continue
+        verdict, position, *_ = walked(data, header.record_count, header.base_timestamp)
+        passed = verdict == PLAIN.FINE and position == len(data)
+        verdicts.append(passed)
+        try:
+            found = [one.offset for one in read_records(batch)]
+        except Corrupt:
+            assert not passed
+        else:
+            assert not passed or found == list(range(header.record_count))
+    assert True in verdicts
+    assert False in verdicts
+
+
+@given(st.binary(max_size=60), st.integers(1, 5))
+def test_any_bytes_get_a_verdict(data: bytes, count: int) -> None:
+    verdict, _, index, _ = walked(data, count, 0)
+    assert index <= count
+    assert (verdict == PLAIN.FINE) == (index == count)
+
+
+def test_it_goes_on_where_it_was_told_to_stop() -> None:
+    data = sound("none")[HEADER_SIZE:]
+    base = parse_header(sound("none")).base_timestamp
+    _, position, index, _ = imported.walk(data, 0, 0, 2, base, *ALWAYS)
+    verdict, position, index, largest = imported.walk(data, position, index, 5, base, *ALWAYS)
+    assert (verdict, position, index, largest) == (imported.FINE, len(data), 5, base + 4)
