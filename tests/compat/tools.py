@@ -243,12 +243,16 @@ def _quietly(command: list[str], directory: str) -> None:
     )
 
 
+# A machine that never asked knows of no packages.
+_DOWNLOAD = 'apt-get download "$@" || { apt-get update && apt-get download "$@"; }'
+
+
 @cache
 def debian_packages(*names: str) -> Path:
     """Debian's packages unpacked below one directory, not installed; skips where they cannot be had."""
     return _fetched(
         f"debian-{names[0]}",
-        ["apt-get", "download", *names],
+        ["sh", "-c", _DOWNLOAD, "sh", *names],
         lambda archive, root: ["dpkg", "-x", str(archive), str(root)],
     )
 
