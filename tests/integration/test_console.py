@@ -6,6 +6,7 @@ from outside is compared exactly. Times are only held to be there.
 
 import json
 import math
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -18,9 +19,11 @@ from tests.broker_process import BrokerProcess, broker_process
 from tests.integration.console_scrape import Scrape, get
 from tests.integration.server_process import strata
 from tests.integration.waiting import wait_for
+from tests.wire_client import Wire
 
 from stratalog.console.metrics import METRICS, Kind
 from stratalog.testing.broker import TemporaryBroker
+from stratalog.wire.messages import request
 
 TIMEOUT_S = 30
 HOUR_MS = 3_600_000
@@ -168,19 +171,27 @@ def test_the_bucket_is_told_of(broker: BrokerProcess) -> None:
     for _ in range(4):
         produce(broker, "tiered", 600, size=1000)
 
-    def tiered() -> bool:
-        return scrape(broker)("remote_copy_segments_total", topic="tiered") >= 2
-
-    wait_for(tiered, "segments in the bucket")
     where = {"topic": "tiered", "partition": "0"}
-    wait_for(
-        lambda: scrape(broker)("partition_local_start_offset", **where) > 0, "local segments gone"
-    )
-    found = scrape(broker)
+    scraped: list[Scrape] = []
+
+    def at_rest() -> bool:
+        """Every closed segment is in the bucket and nowhere else: how many there are is up to the client's batches."""
+        scraped.append(scrape(broker))
+        found = scraped[-1]
+        return (
+            found("remote_copy_segments_total", topic="tiered") >= 2
+            and found("remote_copy_lag_segments", topic="tiered") == 0
+            and found("partition_log_bytes", **where)
+            == found("remote_copy_lag_bytes", topic="tiered")
+        )
+
+    wait_for(at_rest, "closed segments in the bucket alone")
+    found = scraped[-1]
+    assert found("partition_local_start_offset", **where) > 0
+    assert found("remote_copy_lag_seconds", topic="tiered") > 0
     lag = found("remote_copy_lag_bytes", topic="tiered")
     copied = found("remote_copy_bytes_total", topic="tiered")
     assert copied + lag == found("topic_bytes_in_total", topic="tiered")
-    assert found("remote_copy_lag_segments", topic="tiered") == 0
     assert found("partition_log_start_offset", **where) == 0
     commit(broker, "history", "tiered", 0)
     read(broker, "tiered", 2400)
@@ -242,6 +253,77 @@ def test_every_metric_of_the_table_is_there_and_no_other(broker: BrokerProcess) 
     assert all(
         metric.name.endswith("_total") == (metric.kind is Kind.COUNTER) for metric in METRICS
     )
+
+
+def test_percentiles_can_be_had_of_every_latency(broker: BrokerProcess) -> None:
+    """As Prometheus' histogram_quantile needs: buckets by bound that only grow, the last of which has all."""
+    create(broker, "timed")
+    produce(broker, "timed", 10)
+    read(broker, "timed", 10)
+    found = scrape(broker)
+    directory = str(broker.data)
+    for name, labels in (
+        ("request_duration_seconds", {"api": "Produce"}),
+        ("request_duration_seconds", {"api": "Fetch"}),
+        ("disk_duration_seconds", {"directory": directory, "operation": "write"}),
+        ("event_loop_delay_seconds", {}),
+    ):
+        buckets = {
+            float(at["le"]): value
+            for (sample, pairs), value in found.samples.items()
+            if sample == f"stratalog_{name}_bucket"
+            and (at := dict(pairs)).items() >= labels.items()
+        }
+        counts = [buckets[bound] for bound in sorted(buckets)]
+        assert len(buckets) > 5, name
+        assert counts == sorted(counts), name
+        assert counts[-1] == found(f"{name}_count", **labels) > 0, name
+        assert found(f"{name}_sum", **labels) > 0, name
+
+
+def test_producers_and_fetch_sessions_are_counted(broker: BrokerProcess) -> None:
+    create(broker, "known")
+    before = scrape(broker)
+    producer = Producer({"bootstrap.servers": broker.address, "enable.idempotence": True})
+    producer.produce("known", b"x")
+    assert producer.flush(TIMEOUT_S) == 0
+    types = request(1, 12)
+    one = types.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
+    fetch = types.FetchRequest(
+        max_wait=0,
+        min_bytes=1,
+        max_bytes=1000,
+        session_id=0,
+        session_epoch=0,
+        topics=[types.FetchTopic(topic="known", partitions=[one])],
+        forgotten_topics_data=[],
+    )
+    with Wire(broker.address) as wire:
+        wire.ask(1, 12, fetch)
+    found = scrape(broker)
+    assert found("producer_ids") == before("producer_ids") + 1
+    assert found("fetch_sessions") == before("fetch_sessions") + 1
+    assert found("group_lag_left_out") == 0
+    assert found("group_lookups_left") == 0
+
+
+def test_refused_connections_are_counted(tmp_path: Path) -> None:
+    settings = {"console__listener": "127.0.0.1:0", "max__connections": "1"}
+    with broker_process(tmp_path, **settings) as broker:
+        address = ("127.0.0.1", broker.port)
+        with socket.create_connection(address, TIMEOUT_S) as first:
+            wait_for(lambda: scrape(broker)("connections") == 1, "the first is taken")
+            with socket.create_connection(address, TIMEOUT_S) as second:
+                assert second.recv(1) == b""
+            assert scrape(broker)("connections_refused_total") == 1
+            assert scrape(broker)("connections") == 1
+            first.shutdown(socket.SHUT_RDWR)
+
+
+def test_the_log_says_where_the_console_is(broker: BrokerProcess) -> None:
+    (line,) = [one for one in broker.log_text.splitlines() if re.search(r"\] console\b", one)]
+    assert "host=127.0.0.1" in line
+    assert f"port={console_port(broker)}" in line
 
 
 def test_healthy_and_ready(broker: BrokerProcess) -> None:
