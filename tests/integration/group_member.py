@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,18 @@ class Member:
 
     process: subprocess.Popen[bytes]
     output: Path
+    _lines: list[dict[str, Any]] = field(default_factory=list)
+    _read_bytes: int = 0
 
     def lines(self) -> list[dict[str, Any]]:
-        """What it wrote; a line that is being written is left out."""
-        text = self.output.read_text() if self.output.exists() else ""
-        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        """What it wrote; a line that is being written is left out. Asked for again and again: each is read once."""
+        if self.output.exists():
+            with self.output.open("rb") as output:
+                output.seek(self._read_bytes)
+                whole, end, _rest = output.read().rpartition(b"\n")
+            self._read_bytes += len(whole) + len(end)
+            self._lines += map(json.loads, whole.splitlines())
+        return self._lines
 
     def records(self) -> list[tuple[int, int, str]]:
         return [tuple(line["record"]) for line in self.lines() if "record" in line]

@@ -9,12 +9,14 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from tests.integration.server_process import Server, strata
 
+from stratalog.cli.perf_sweep import broker_cpu
+
 CODECS = {"none", "gzip", "snappy", "lz4", "zstd"}
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("perf")) as started:
+    with Server(tmp_path_factory.mktemp("perf"), ["console.listener=127.0.0.1:0"]) as started:
         yield started
 
 
@@ -102,6 +104,25 @@ def test_a_sweep_measures_every_codec_and_leaves_no_topic(server: Server, tmp_pa
     assert [line.split()[5] for line in table.splitlines()[1:]] == ["-"] * 10
     topics = {row["topic"] for row in json.loads(ok(server, "topic", "list", "--json"))}
     assert not [topic for topic in topics if topic.startswith("strata-perf")]
+
+
+def test_the_brokers_cpu_time_is_its_own_however_it_is_asked_for(
+    server: Server, tmp_path: Path
+) -> None:
+    port = json.loads((server.place / "ready.json").read_text())["console_port"]
+    url = f"http://127.0.0.1:{port}/metrics"
+    by_metrics, by_pid = broker_cpu(url, None), broker_cpu(None, server.pid)
+    assert by_metrics is not None
+    assert by_pid is not None
+    tick_s = 0.02  # the system tells it in hundredths of a second
+    for _ in range(3):
+        least = by_pid()
+        told = by_metrics()
+        assert least - tick_s <= told <= by_pid() + tick_s
+    (tmp_path / "lines").write_text("one line\n" * 3000)
+    words = ("perf", "produce", "--sweep", str(tmp_path / "lines"), "--seconds", "0.1")
+    rows = json.loads(ok(server, *words, "--json", "--metrics", url))
+    assert all(row["broker_cpu"] is not None for row in rows)
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+import pytest
 from confluent_kafka import (
     Consumer,
     ConsumerGroupTopicPartitions,
@@ -37,10 +39,10 @@ from stratalog.client.aio import Client
 from stratalog.wire.batch import scan
 from stratalog.wire.records import read_records
 
-KILLS = int(os.environ.get("FAULTS_KILLS", "2"))
+KILLS = int(os.environ.get("FAULTS_KILLS", "1"))
 STOPPED_S = float(os.environ.get("FAULTS_STOPPED_S", str(2 * SESSION_MS / 1000)))
 WAIT_S = 60 + 4 * STOPPED_S
-TOPIC, GROUP = "orders", "readers"
+TOPIC = "orders"
 PARTITIONS = 3
 SIZE = 50_000
 QUICK_GROUPS = {"group__min__session__timeout__ms": "500"}
@@ -68,7 +70,7 @@ class Load:
         self.refused: list[str] = []
         self.times: list[int] = []
         """The timestamps that records have, as the broker told them."""
-        self._topic = topic
+        self.topic = topic
         self._size = size
         self._sent = [0] * PARTITIONS
         self._producer = Producer(
@@ -97,7 +99,7 @@ class Load:
         self._sent[partition] += 1
         value = f"{partition}:{number} ".ljust(self._size, ".")
         self._producer.produce(
-            self._topic, value.encode(), partition=partition, on_delivery=self._told
+            self.topic, value.encode(), partition=partition, on_delivery=self._told
         )
 
     def _run(self) -> None:
@@ -153,17 +155,17 @@ def read_log(broker: BrokerProcess, partition: int, topic: str = TOPIC) -> list[
     return asyncio.run(_read(broker.address, topic, partition))
 
 
-def committed(broker: BrokerProcess) -> dict[int, int]:
-    """What the broker says that the group has committed; asked until its coordinator is there."""
+def committed(broker: BrokerProcess, topic: str = TOPIC) -> dict[int, int]:
+    """What the broker says that a topic's group has committed; asked until its coordinator is there."""
     admin = AdminClient({"bootstrap.servers": broker.address})
-    asked = ConsumerGroupTopicPartitions(GROUP)
-    result = admin.list_consumer_group_offsets([asked])[GROUP].result(WAIT_S)
+    asked = ConsumerGroupTopicPartitions(group_of(topic))
+    result = admin.list_consumer_group_offsets([asked])[asked.group_id].result(WAIT_S)
     return {one.partition: one.offset for one in result.topic_partitions if one.offset >= 0}
 
 
 def check_log(broker: BrokerProcess, load: Load) -> list[list[str]]:
     """What was acknowledged is there, in order, once."""
-    logs = [read_log(broker, partition) for partition in range(PARTITIONS)]
+    logs = [read_log(broker, partition, load.topic) for partition in range(PARTITIONS)]
     for partition, log in enumerate(logs):
         for offset, value in load.acknowledged[partition].items():
             assert log[offset] == value, f"{partition}: {offset}"
@@ -203,11 +205,18 @@ def acknowledged_commits(members: list[Member]) -> dict[int, int]:
     return found
 
 
+def group_of(topic: str) -> str:
+    return f"readers-of-{topic}"
+
+
 @contextmanager
-def group(broker: BrokerProcess, place: Path, count: int) -> Iterator[list[Member]]:
+def group(
+    broker: BrokerProcess, place: Path, count: int, topic: str = TOPIC
+) -> Iterator[list[Member]]:
+    name = group_of(topic)
     with ExitStack() as stack:
         yield [
-            stack.enter_context(member(broker.address, GROUP, TOPIC, place / f"member-{at}"))
+            stack.enter_context(member(broker.address, name, topic, place / f"member-{at}"))
             for at in range(count)
         ]
 
@@ -217,14 +226,14 @@ def nothing_is_lost(broker: BrokerProcess, load: Load, members: list[Member]) ->
     load.end()
     assert not load.refused
     logs = check_log(broker, load)
-    until(lambda: caught_up(broker, logs), "the group reads all")
+    until(lambda: caught_up(broker, load.topic, logs), "the group reads all")
     check_members(members, logs)
     for one in members:
         one.stop()
 
 
-def caught_up(broker: BrokerProcess, logs: list[list[str]]) -> bool:
-    return committed(broker) == {at: len(log) for at, log in enumerate(logs)}
+def caught_up(broker: BrokerProcess, topic: str, logs: list[list[str]]) -> bool:
+    return committed(broker, topic) == {at: len(log) for at, log in enumerate(logs)}
 
 
 def test_kill_9_under_load_while_a_group_consumes(tmp_path: Path) -> None:
@@ -248,48 +257,6 @@ def test_kill_9_under_load_while_a_group_consumes(tmp_path: Path) -> None:
             nothing_is_lost(broker, load, members)
 
 
-def test_a_broker_that_is_stopped_for_a_while_goes_on(tmp_path: Path) -> None:
-    with broker_process(tmp_path, **QUICK_GROUPS) as broker:
-        create(broker, TOPIC, PARTITIONS)
-        assert broker.process is not None
-        with group(broker, tmp_path, 2) as members, Load(broker.address) as load:
-            until(lambda: bool(acknowledged_commits(members)), "the group commits")
-            broker.process.send_signal(signal.SIGSTOP)
-            before, made = acknowledged_commits(members), load.count
-            time.sleep(STOPPED_S)  # the fault itself: longer than any session lasts
-            broker.process.send_signal(signal.SIGCONT)
-            until(lambda: load.count > made, "it goes on producing")
-            never_back(before, committed(broker))
-            until(lambda: acknowledged_commits(members) != before, "the group goes on")
-            nothing_is_lost(broker, load, members)
-
-
-def test_a_member_that_is_stopped_loses_its_partitions_and_gets_some_back(tmp_path: Path) -> None:
-    with broker_process(tmp_path, **QUICK_GROUPS) as broker:
-        create(broker, TOPIC, PARTITIONS)
-        with group(broker, tmp_path, 2) as members, Load(broker.address) as load:
-            sleeper, other = members
-
-            def assigned(one: Member) -> list[int]:
-                return (one.assignments() or [[]])[-1]
-
-            until(lambda: bool(assigned(sleeper)) and bool(assigned(other)), "both have some")
-            until(lambda: bool(sleeper.committed()), "it commits")
-            sleeper.process.send_signal(signal.SIGSTOP)
-            until(lambda: assigned(other) == list(range(PARTITIONS)), "the other has all")
-            before = acknowledged_commits(members)
-            sleeper.process.send_signal(signal.SIGCONT)
-            until(lambda: len(assigned(other)) < PARTITIONS, "it gives some back")
-            until(lambda: 0 < len(assigned(sleeper)) < PARTITIONS, "the sleeper has some again")
-            never_back(before, committed(broker))
-            load.end()
-            logs = check_log(broker, load)
-            until(lambda: caught_up(broker, logs), "the group reads all")
-            check_members(members, logs)
-            for one in members:
-                one.stop()
-
-
 SET_CLOCK = """\
 import pathlib, time
 
@@ -302,34 +269,88 @@ To set the machine's own clock takes rights, and would set it for everybody.
 """
 
 
-def test_a_clock_set_by_hours_moves_no_session_and_loses_nothing(tmp_path: Path) -> None:
-    hooks = tmp_path / "hooks"
-    hooks.mkdir()
-    (hooks / "sitecustomize.py").write_text(SET_CLOCK)
-    step = hooks / "step"
+@dataclass
+class Shared:
+    """A broker for the faults that leave it running; its clock can be set."""
 
-    def set_by(seconds: int) -> None:
-        whole = step.with_suffix(".new")
+    broker: BrokerProcess
+    step: Path
+
+    def set_clock(self, seconds: int) -> None:
+        """Let its clock be ahead by so many seconds."""
+        whole = self.step.with_suffix(".new")
         whole.write_text(str(seconds))
-        whole.replace(step)
+        whole.replace(self.step)
 
-    set_by(0)
-    path = f"{hooks}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    with broker_process(tmp_path, {"PYTHONPATH": path}, **QUICK_GROUPS) as broker:
-        create(broker, TOPIC, PARTITIONS, message__timestamp__type="LogAppendTime")
-        with group(broker, tmp_path, 2) as members, Load(broker.address) as load:
-            until(lambda: all(one.committed() for one in members), "both have some, and commit")
-            assignments = [one.assignments() for one in members]
-            for seconds in (5 * 3600, -5 * 3600):
-                set_by(seconds)
-                made, before = load.count, acknowledged_commits(members)
-                until(lambda made=made: load.count > made + 100, "produced")  # type: ignore[misc]
-                time.sleep(1.2 * SESSION_MS / 1000)  # the fault itself: a session's end would show
-                never_back(before, committed(broker))
-                after = acknowledged_commits(members)
-                until(lambda after=after: acknowledged_commits(members) != after, "they go on")  # type: ignore[misc]
-            assert [one.assignments() for one in members] == assignments, "nobody was thrown out"
-            nothing_is_lost(broker, load, members)
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+    hooks = tmp_path_factory.mktemp("hooks")
+    (hooks / "sitecustomize.py").write_text(SET_CLOCK)
+    (hooks / "step").write_text("0")
+    path = {"PYTHONPATH": f"{hooks}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    with broker_process(tmp_path_factory.mktemp("shared"), path, **QUICK_GROUPS) as broker:
+        yield Shared(broker, hooks / "step")
+
+
+def test_a_broker_that_is_stopped_for_a_while_goes_on(shared: Shared, tmp_path: Path) -> None:
+    broker, topic = shared.broker, "stopped"
+    create(broker, topic, PARTITIONS)
+    assert broker.process is not None
+    with group(broker, tmp_path, 2, topic) as members, Load(broker.address, topic) as load:
+        until(lambda: bool(acknowledged_commits(members)), "the group commits")
+        broker.process.send_signal(signal.SIGSTOP)
+        before, made = acknowledged_commits(members), load.count
+        time.sleep(STOPPED_S)  # the fault itself: longer than any session lasts
+        broker.process.send_signal(signal.SIGCONT)
+        until(lambda: load.count > made, "it goes on producing")
+        never_back(before, committed(broker, topic))
+        until(lambda: acknowledged_commits(members) != before, "the group goes on")
+        nothing_is_lost(broker, load, members)
+
+
+def test_a_member_that_is_stopped_loses_its_partitions_and_gets_some_back(
+    shared: Shared, tmp_path: Path
+) -> None:
+    broker, topic = shared.broker, "slept"
+    create(broker, topic, PARTITIONS)
+    with group(broker, tmp_path, 2, topic) as members, Load(broker.address, topic) as load:
+        sleeper, other = members
+
+        def assigned(one: Member) -> list[int]:
+            return (one.assignments() or [[]])[-1]
+
+        until(lambda: bool(assigned(sleeper)) and bool(assigned(other)), "both have some")
+        until(lambda: bool(sleeper.committed()), "it commits")
+        sleeper.process.send_signal(signal.SIGSTOP)
+        until(lambda: assigned(other) == list(range(PARTITIONS)), "the other has all")
+        before = acknowledged_commits(members)
+        sleeper.process.send_signal(signal.SIGCONT)
+        until(lambda: len(assigned(other)) < PARTITIONS, "it gives some back")
+        until(lambda: 0 < len(assigned(sleeper)) < PARTITIONS, "the sleeper has some again")
+        never_back(before, committed(broker, topic))
+        nothing_is_lost(broker, load, members)
+
+
+def test_a_clock_set_by_hours_moves_no_session_and_loses_nothing(
+    shared: Shared, tmp_path: Path
+) -> None:
+    broker, topic = shared.broker, "timed"
+    create(broker, topic, PARTITIONS, message__timestamp__type="LogAppendTime")
+    with group(broker, tmp_path, 2, topic) as members, Load(broker.address, topic) as load:
+        until(lambda: all(one.committed() for one in members), "both have some, and commit")
+        assignments = [list(one.assignments()) for one in members]
+        for seconds in (5 * 3600, -5 * 3600):
+            shared.set_clock(seconds)
+            made, before = load.count, acknowledged_commits(members)
+            until(lambda made=made: load.count > made + 100, "produced")  # type: ignore[misc]
+            time.sleep(1.2 * SESSION_MS / 1000)  # the fault itself: a session's end would show
+            never_back(before, committed(broker, topic))
+            after = acknowledged_commits(members)
+            until(lambda after=after: acknowledged_commits(members) != after, "they go on")  # type: ignore[misc]
+        assert [one.assignments() for one in members] == assignments, "nobody was thrown out"
+        nothing_is_lost(broker, load, members)
+    shared.set_clock(0)
     hours = {round((told / 1000 - time.time()) / 3600) for told in load.times}
     assert hours == {-5, 0, 5}, "the broker's clock was set: else this shows nothing"
 
