@@ -59,28 +59,49 @@ class Order:
     """Lines are objects as `strata consume --json` prints them."""
 
 
+KeySeparator = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="What is before it in a line is the key.")
+]
+TimestampSeparator = Annotated[
+    str | None,
+    typer.Option(metavar="TEXT", help="What is before it is the timestamp, in epoch milliseconds."),
+]
+OwnHeaders = Annotated[
+    list[str] | None,
+    typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header of every record."),
+]
+Made = Annotated[
+    str | None,
+    typer.Option(
+        "--generate",
+        metavar="access-log",
+        help="Lines of a web server's log that nobody wrote, keyed by visitor, instead of a file.",
+    ),
+]
+Count = Annotated[int | None, typer.Option(metavar="N", min=1, help="How many to generate.")]
+Rate = Annotated[
+    float | None,
+    typer.Option(
+        metavar="R",
+        min=0.001,
+        help="So many a second as they happen, until interrupted or --count; without it all at once.",
+    ),
+]
+Seed = Annotated[int, typer.Option(metavar="S", help="Another number, another log (--generate).")]
+
+
 def produce(
     topic: TopicName,
     file: Annotated[
         Path | None,
         typer.Argument(metavar="[FILE]", help="A file of lines; by default standard input."),
     ] = None,
-    key_separator: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="What is before it in a line is the key.")
-    ] = None,
-    timestamp_separator: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEXT", help="What is before it is the timestamp, in epoch milliseconds."
-        ),
-    ] = None,
+    key_separator: KeySeparator = None,
+    timestamp_separator: TimestampSeparator = None,
     timestamp: Annotated[
         int | None, typer.Option(metavar="MS", help="The timestamp of every record.")
     ] = None,
-    header: Annotated[
-        list[str] | None,
-        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header of every record."),
-    ] = None,
+    header: OwnHeaders = None,
     from_json: Annotated[
         bool,
         typer.Option("--from-json", help="Lines are objects as `strata consume --json` prints."),
@@ -90,6 +111,10 @@ def produce(
     ] = None,
     compression: Annotated[str, typer.Option(metavar="|".join(COMPRESSIONS))] = "none",
     acks: Annotated[str, typer.Option(metavar="all|1|0", help="Who must have it.")] = "all",
+    made: Made = None,
+    count: Count = None,
+    rate: Rate = None,
+    seed: Seed = 1,
     json: Annotated[bool, typer.Option("--json", help="Print the count as JSON.")] = False,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -98,6 +123,8 @@ def produce(
     Lines with a key go to the partition that Java's clients choose; others fill one batch after another.
 
     Example: strata produce orders lines.txt --key-separator ,
+
+    Example: strata produce visits --generate access-log --rate 100
     """
     from stratalog.errors import UserError
 
@@ -118,17 +145,29 @@ def produce(
         headers_of(header or ()),
         from_json,
     )
+    if made is not None or count is not None or rate is not None:
+        from stratalog.cli.generate import asked_for, generate
+
+        records = run(generate(bootstrap_server, order, asked_for(made, file, count, rate, seed)))
+    else:
+        records = send_file(bootstrap_server, order, file)
+    if json:
+        show_json({"topic": topic, "records": records})
+    else:
+        note(f"{records} record(s) to {topic}")
+
+
+def send_file(bootstrap: str, order: Order, file: Path | None) -> int:
+    """Send the lines of a file, or of standard input; returns how many."""
+    from stratalog.errors import UserError
+
     try:
         with sys.stdin.buffer if file is None else file.open("rb") as lines:
-            count = run(send(bootstrap_server, order, lines))
+            return run(send(bootstrap, order, lines))
     except OSError as error:
         if file is None or error.filename != str(file):
             raise
         raise UserError(f"{file}: {error.strerror}") from None
-    if json:
-        show_json({"topic": topic, "records": count})
-    else:
-        note(f"{count} record(s) to {topic}")
 
 
 def headers_of(items: Sequence[str]) -> Headers:
