@@ -44,7 +44,7 @@ class Disk(Protocol):
     def read(self, path: str, position: int, size: int) -> bytes:
         """Up to `size` bytes from `position`; fewer only at the end of the file. May wait for the drive."""
 
-    def try_read(self, path: str, position: int, size: int) -> bytes | None:
+    def try_read(self, path: str, position: int, size: int) -> bytes | bytearray | None:
         """As `read` but never waits: None where the bytes are not in the page cache (or the system cannot tell)."""
 
     def write_file(self, path: str, data: Buffer) -> None:

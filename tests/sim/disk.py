@@ -141,8 +141,8 @@ class SimDisk:
     def read(self, path: str, position: int, size: int) -> bytes:
         return bytes(self._file(path).content[position : position + size])
 
-    def try_read(self, path: str, position: int, size: int) -> bytes | None:
-        data = self.read(path, position, size)
+    def try_read(self, path: str, position: int, size: int) -> bytearray | None:
+        data = bytearray(self.read(path, position, size))
         return data if len(data) == size else None
 
     def write_file(self, path: str, data: Buffer) -> None:

@@ -118,7 +118,7 @@ class LocalDisk:
             size -= len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def try_read(self, path: str, position: int, size: int) -> bytes | None:
+    def try_read(self, path: str, position: int, size: int) -> bytearray | None:
         if _NO_WAIT is None:
             return None
         with self._guard:
@@ -131,7 +131,7 @@ class LocalDisk:
             count = os.preadv(file.fd, [target], position, _NO_WAIT)
         except OSError:
             return None  # cold, or a file system that cannot tell: the reader thread finds out
-        return bytes(target) if count == size else None
+        return target if count == size else None  # not copied: it is large
 
     def write_file(self, path: str, data: Buffer) -> None:
         full = self._full(path)

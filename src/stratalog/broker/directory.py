@@ -219,7 +219,9 @@ class LogDirectory:
         self._queue(job)
         return answer
 
-    def read(self, path: str, position: int, size: int) -> "bytes | asyncio.Future[bytes]":
+    def read(
+        self, path: str, position: int, size: int
+    ) -> "bytes | bytearray | asyncio.Future[bytes]":
         """Bytes at once where the page cache has them, else from a reader thread."""
         self.check()
         found = self.disk.try_read(path, position, size)

@@ -222,14 +222,14 @@ class HostedPartition:
     async def _finish_read(
         self,
         found: Slices | ReadPlan,
-        data: "bytes | asyncio.Future[bytes]",
+        data: "bytes | bytearray | asyncio.Future[bytes]",
         plan: Callable[[], Slices | ReadPlan],
     ) -> Slices:
         """Go on with a read that waits. Retention may take the file away meanwhile: then a new plan is made."""
         for _ in range(_ATTEMPTS_MAX):
             try:
                 while isinstance(found, ReadPlan):
-                    arrived = data if isinstance(data, bytes) else await data
+                    arrived = await data if isinstance(data, asyncio.Future) else data
                     # The directory may be another topic's of that name by now.
                     self.check_hosted()
                     found = self.log.finish_read(found, arrived)
@@ -270,7 +270,7 @@ class HostedPartition:
                 return found
             assert isinstance(effect, Read)
             data = self.directory.read(effect.path, effect.position, effect.size)
-            arrived = data if isinstance(data, bytes) else await data
+            arrived = await data if isinstance(data, asyncio.Future) else data
 
     def _unreadable(self, error: Corrupt) -> Rejected:
         self._log.error("log unreadable", partition=str(self.identity), reason=str(error))

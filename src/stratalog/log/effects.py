@@ -131,7 +131,7 @@ Effect = (
     | MakeDirectory
     | RemoveTree
 )
-Result = bytes | list[FileInfo] | None
+Result = bytes | bytearray | list[FileInfo] | None
 Program = Generator[Effect, Result, T]
 
 

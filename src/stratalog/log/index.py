@@ -159,7 +159,7 @@ def search_file(path: str, size: int, entry: Struct, key: int) -> Program[tuple[
     if high == low:
         return None
     data = yield Read(path, low * entry.size, (high - low) * entry.size)
-    assert isinstance(data, bytes)
+    assert isinstance(data, bytes | bytearray)
     found = bisect_right(
         range(len(data) // entry.size), key, key=lambda at: _entry(path, entry, data, at)[0]
     )
@@ -167,7 +167,7 @@ def search_file(path: str, size: int, entry: Struct, key: int) -> Program[tuple[
 
 
 def _entry(path: str, entry: Struct, data: object, at: int) -> tuple[int, int]:
-    if not isinstance(data, bytes) or len(data) < (at + 1) * entry.size:
+    if not isinstance(data, bytes | bytearray) or len(data) < (at + 1) * entry.size:
         raise Corrupt(f"{path} is shorter than it was")
     first, second = entry.unpack_from(data, at * entry.size)
     return first, second

@@ -359,7 +359,7 @@ class PartitionLog:
         )
         return advance(program, None)
 
-    def finish_read(self, plan: ReadPlan, data: bytes) -> Slices | ReadPlan:
+    def finish_read(self, plan: ReadPlan, data: bytes | bytearray) -> Slices | ReadPlan:
         """Go on with what a plan's read returned; another plan where more is needed. Raises Corrupt."""
         return advance(plan.program, data)
 

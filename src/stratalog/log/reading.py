@@ -93,7 +93,9 @@ class Places:
         self._positions.clear()
 
 
-def advance(program: Generator[Read, Result, Slices], data: bytes | None) -> Slices | ReadPlan:
+def advance(
+    program: Generator[Read, Result, Slices], data: bytes | bytearray | None
+) -> Slices | ReadPlan:
     """Run `read_batches` up to its next read (`data` is the last one's result, None at first) or to its end."""
     try:
         read = program.send(data)
@@ -141,7 +143,7 @@ def read_batches(
         while not walk.done and position < segment.readable:
             size = min(max(walk.wanted, HEADER_SIZE), segment.readable - position)
             data = yield Read(segment.path, position, size)
-            assert isinstance(data, bytes)
+            assert isinstance(data, bytes | bytearray)
             if len(data) < size:
                 raise Corrupt(f"{segment.path} ends before byte {position + size}")
             position += walk.feed(segment.path, data, at_end=position + size == segment.readable)
@@ -167,7 +169,7 @@ def batch_at(
         while position + HEADER_SIZE <= segment.readable:
             size = min(_HEADERS_BYTES, segment.readable - position)
             data = yield Read(segment.path, position, size)
-            assert isinstance(data, bytes)
+            assert isinstance(data, bytes | bytearray)
             at = 0
             while at + HEADER_SIZE <= len(data):
                 header = _header(segment.path, data, at)
@@ -218,7 +220,7 @@ class _Walk:
         self.first_offset = self.next_offset = offset
         self.view: memoryview | None = None
 
-    def feed(self, path: str, data: bytes, *, at_end: bool) -> int:
+    def feed(self, path: str, data: bytes | bytearray, *, at_end: bool) -> int:
         """Look at bytes that begin with a batch; returns how many are behind the next place to read from.
 
         After it either `done` (with `view`, or without where nothing fits), or `wanted` bytes are needed from there.
@@ -256,7 +258,7 @@ class _Walk:
         return at
 
 
-def _header(path: str, data: bytes, at: int) -> BatchHeader:
+def _header(path: str, data: bytes | bytearray, at: int) -> BatchHeader:
     try:
         return parse_header(data, at)
     except Corrupt as error:
@@ -301,7 +303,7 @@ def _search_records(
     while position < segment.readable:
         size = min(wanted, segment.readable - position)
         data = yield Read(segment.path, position, size)
-        assert isinstance(data, bytes)
+        assert isinstance(data, bytes | bytearray)
         at = 0
         wanted = _SCAN_BYTES
         while at + HEADER_SIZE <= len(data):

@@ -45,7 +45,7 @@ class StallingDisk(SimDisk):
         self.wait()
         return super().read(path, position, size)
 
-    def try_read(self, path: str, position: int, size: int) -> bytes | None:
+    def try_read(self, path: str, position: int, size: int) -> bytearray | None:
         return None
 
     def wait(self) -> None:
