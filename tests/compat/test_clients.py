@@ -4,10 +4,13 @@ Method: clients of five lines of descent against a real broker process, through 
 with what was sent, and their accounts of one topic with each other.
 """
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
+from aiokafka import AIOKafkaConsumer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from kafka import KafkaConsumer
 from tests.broker_process import BrokerProcess, broker_process
 from tests.compat.clients import CLIENTS, TIMEOUT_S, KafkaJs, Kcat, Sent
 
@@ -29,9 +32,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         yield running
 
 
-def create(broker: BrokerProcess, topic: str) -> str:
+def create(broker: BrokerProcess, topic: str, partitions: int = 1) -> str:
     admin = AdminClient({"bootstrap.servers": broker.address})
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(TIMEOUT_S)
+    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(TIMEOUT_S)
     return topic
 
 
@@ -74,6 +77,35 @@ def test_a_group_goes_on_in_another_client(broker: BrokerProcess, written: str, 
         for client in (first, second, first)
     ]
     assert begins == [0, 10, 20]
+
+
+def test_members_of_two_clients_share_a_group(broker: BrokerProcess) -> None:
+    """The one assignor that both offer is chosen, each has a partition, and the last one has both again."""
+    topic = create(broker, "shared", partitions=2)
+    settings = {
+        "bootstrap_servers": broker.address,
+        "group_id": topic,
+        "session_timeout_ms": 6000,
+        "heartbeat_interval_ms": 200,
+    }
+
+    async def until_shared(one: AIOKafkaConsumer, other: KafkaConsumer, counts: list[int]) -> None:
+        while [len(one.assignment()), len(other.assignment())] != counts:
+            await asyncio.to_thread(other.poll, 100)
+            await one.getmany(timeout_ms=100)
+
+    async def story() -> None:
+        other = KafkaConsumer(topic, **settings)
+        async with AIOKafkaConsumer(topic, **settings) as one:
+            await until_shared(one, other, [1, 1])
+            assert not {(place.topic, place.partition) for place in one.assignment()} & {
+                (place.topic, place.partition) for place in other.assignment()
+            }
+            await asyncio.to_thread(other.close)
+            while len(one.assignment()) != 2:
+                await one.getmany(timeout_ms=100)
+
+    asyncio.run(asyncio.wait_for(story(), TIMEOUT_S))
 
 
 def test_kafkajs_administers(broker: BrokerProcess, written: str) -> None:
