@@ -39,6 +39,9 @@ PRODUCTION = (
         "roll more often than every 7 days, so that old records do not stay because new ones lie beside them",
     ),
     Advice(
+        "tier.enable", "true", "FlashBlade", "topics go to the bucket from the start", tier=True
+    ),
+    Advice(
         "log.segment.bytes",
         "104857600",
         "FlashBlade",
@@ -92,9 +95,16 @@ LEFT_TO_YOU = (
     ),
     ("cleanup.policy", "Tips", "avoid compaction", "the default is `delete`"),
     ("controlled.shutdown.enable", "Tips", "true", "a stop is always a controlled one here"),
+    ("num.partitions", "Tips", "few partitions per topic", "the default is 1"),
+    (
+        "tier.url",
+        "FlashBlade",
+        "a bucket for each cluster",
+        "a bucket belongs to the cluster that came first, another's is refused",
+    ),
     (
         "compression.type",
-        "FlashBlade",
+        "both",
         "compress at the producer if possible, else at the broker",
         "the default, `producer`, keeps what producers do",
     ),

@@ -3,7 +3,12 @@
 import pytest
 
 from stratalog.config import BrokerConfig
-from stratalog.config.aliases import BROKER_ALIASES, TOPIC_ALIASES, our_topic_setting
+from stratalog.config.aliases import (
+    BROKER_ALIASES,
+    BUCKET_ALIASES,
+    TOPIC_ALIASES,
+    our_topic_setting,
+)
 from stratalog.config.broker_settings import BROKER_SETTINGS
 from stratalog.config.kinds import Kind
 from stratalog.config.profiles import LEFT_TO_YOU, PROFILES
@@ -140,3 +145,21 @@ def test_what_profiles_set_are_values_of_settings() -> None:
         assert setting.parse(advice.value) != setting.default
         assert setting.kind is not Kind.PASSWORD
     assert not {name for name, *_ in LEFT_TO_YOU} & {a.name for a in PROFILES["production"]}
+
+
+def test_whatever_the_two_articles_name_is_set_left_with_a_reason_or_an_alias() -> None:
+    tips = """
+        log.dirs message.max.bytes socket.send.buffer.bytes socket.receive.buffer.bytes log.roll.hours
+        auto.create.topics.enable default.replication.factor cleanup.policy log.retention.hours
+        controlled.shutdown.enable num.partitions compression.type
+    """
+    flashblade = """
+        confluent.tier.feature confluent.tier.enable confluent.tier.backend confluent.tier.s3.bucket
+        confluent.tier.s3.region confluent.tier.s3.aws.endpoint.override log.segment.bytes
+        confluent.tier.archiver.num.threads confluent.tier.fetcher.num.threads
+        confluent.tier.local.hotset.ms confluent.tier.local.hotset.bytes
+    """
+    told = {name for names, *_ in LEFT_TO_YOU for name in names.split(", ")}
+    told |= {advice.name for advice in PROFILES["production"]}
+    told |= {*BROKER_ALIASES, *BUCKET_ALIASES}
+    assert {*tips.split(), *flashblade.split()} <= told
