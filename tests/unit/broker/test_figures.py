@@ -3,7 +3,13 @@
 from stratalog.broker.apis import APIS
 from stratalog.broker.figures import BOUNDS_NS, Histogram, RequestFigures
 from stratalog.errors import ErrorCode
-from stratalog.wire.fetch import FetchedPartition, FetchedTopic, FetchResponse
+from stratalog.wire.fetch import (
+    EncodedResponse,
+    FetchedPartition,
+    FetchedTopic,
+    FetchResponse,
+    encode_topics,
+)
 from stratalog.wire.messages import response
 from stratalog.wire.produce import ProducedPartition, ProducedTopic, ProduceResponse
 
@@ -30,14 +36,18 @@ def test_errors_are_found_wherever_an_answer_has_them() -> None:
     produced = [ProducedPartition(0, full.value), ProducedPartition(1, 0)]
     figures.answered(PRODUCE, ProduceResponse([ProducedTopic("t", None, produced)]), 1)
     fetched = [FetchedPartition(0, fenced, -1), FetchedPartition(1, fenced, -1)]
-    figures.answered(FETCH, FetchResponse(0, 0, 0, [FetchedTopic("t", None, fetched)]), 1)
+    topics = [FetchedTopic("t", None, fetched)]
+    figures.answered(FETCH, FetchResponse(0, 0, 0, topics), 1)
+    lost = ErrorCode.fetch_session_id_not_found
+    figures.answered(FETCH, EncodedResponse(0, lost, 0, encode_topics(topics, 12)), 1)
     heartbeat = response(HEARTBEAT, 4).HeartbeatResponse
     unknown = ErrorCode.unknown_member_id
     figures.answered(HEARTBEAT, heartbeat(throttle_time=0, error_code=unknown), 1)
     figures.answered(HEARTBEAT, heartbeat(throttle_time=0, error_code=ErrorCode.none), 1)
     assert figures.errors == {
         (PRODUCE, full): 1,
-        (FETCH, fenced): 2,
+        (FETCH, fenced): 4,
+        (FETCH, lost): 1,
         (HEARTBEAT, unknown): 1,
     }
     assert sum(figures.durations[HEARTBEAT].counts) == 2

@@ -11,7 +11,13 @@ from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.wire import fetch
 from stratalog.wire.apis import APIS, is_flexible
 from stratalog.wire.construct import body_class
-from stratalog.wire.fetch import FetchedPartition, FetchedTopic, FetchResponse
+from stratalog.wire.fetch import (
+    EncodedResponse,
+    FetchedPartition,
+    FetchedTopic,
+    FetchResponse,
+    encode_topics,
+)
 from stratalog.wire.messages import (
     RequestHeader,
     UnsupportedVersion,
@@ -188,6 +194,18 @@ def test_fetched_records_are_views_on_both_sides():
     records = decoded.topics[0].partitions[0].records
     assert records == LARGE
     assert records.obj is frame.obj
+
+
+@pytest.mark.parametrize("records", [b"few", LARGE])
+def test_what_several_readers_are_told_is_written_once_and_stays_as_it_is(records):
+    topic = FetchedTopic("t", None, [FetchedPartition(0, 0, 9, records=[records])])
+    topics = encode_topics([topic], 12)
+    for reader in range(3):
+        frame = frame_of(
+            encode_response(1, 12, reader, EncodedResponse(0, 0, 100 + reader, topics))
+        )
+        alone = encode_response(1, 12, reader, FetchResponse(0, 0, 100 + reader, [topic]))
+        assert frame == frame_of(alone)
 
 
 def test_small_records_travel_in_one_piece():
