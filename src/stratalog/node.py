@@ -303,7 +303,9 @@ class Node:
             dispatcher = Dispatcher(self.broker, self.broker.apis, listener.name)
             try:
                 bound = await self.outside.network.listen(
-                    listener.host, listener.port, self._connections.accepting(dispatcher.serve)
+                    listener.host,
+                    listener.port,
+                    self._connections.accepting(dispatcher.serve, listener.name),
                 )
             except OSError as error:
                 raise UserError(

@@ -67,8 +67,8 @@ def story(
     run(whole())
 
 
-async def alter(client: Client, name: str, value: str | None) -> None:
-    done = await client.on_controller(alter_configs(Resource.BROKER, "", {name: value}))
+async def alter(client: Client, name: str, value: str | None, broker: str = "") -> None:
+    done = await client.on_controller(alter_configs(Resource.BROKER, broker, {name: value}))
     assert done.error == ErrorCode.none, done
 
 
@@ -224,16 +224,44 @@ def test_limits_of_connections_change_at_work() -> None:
         here = len(machine.node._connections)
         for name, refusing, welcoming in (
             ("max.connections", str(here), str(here + 1)),
+            ("listener.name.plaintext.max.connections", str(here), str(here + 1)),
+            ("listener.name.plaintext.max.connection.creation.rate", "0", "100"),
             ("max.connections.per.ip", str(here), str(here + 1)),
             ("max.connections.per.ip.overrides", f"127.0.0.1:{here}", f"127.0.0.1:{here + 1}"),
         ):
-            await alter(client, name, refusing)
+            broker = "1" if name.startswith("listener.") else ""
+            await alter(client, name, refusing, broker)
             assert not await is_welcome(), name
-            await alter(client, name, welcoming)
+            await alter(client, name, welcoming, broker)
             assert await is_welcome(), name
-            await alter(client, name, None)
+            await alter(client, name, None, broker)
 
     story(tell)
+
+
+def test_a_listener_has_limits_of_its_own() -> None:
+    async def tell(machine: Machine, client: Client) -> None:
+        network = machine.world.network
+        others = [await Raw.connect(network, port=9093) for _ in range(3)]
+        many = [await Raw.connect(network) for _ in range(3)]
+        await asyncio.sleep(0.1)
+        assert [raw.closed.done() for raw in others] == [False, False, True]
+        assert not any(raw.closed.done() for raw in many)
+        others[0].close()
+        await asyncio.sleep(0.1)
+        again = await Raw.connect(network, port=9093)
+        await asyncio.sleep(0.1)
+        assert not again.closed.done(), "a place is free again"
+        described = await client.describe_configs([(Resource.BROKER, "1")])
+        values = {entry.name: entry.value for entry in described[0].entries}
+        assert values["listener.name.other.max.connections"] == "2"
+
+    settings = {
+        "listeners": "PLAINTEXT://127.0.0.1:9092,OTHER://127.0.0.1:9093",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,OTHER:PLAINTEXT",
+        "listener.name.other.max.connections": "2",
+    }
+    story(tell, settings)
 
 
 def test_new_connections_wait_for_their_turn() -> None:

@@ -2,14 +2,15 @@
 
 In: the settings, connections as they come and go. Out: a protocol for each accepted connection. It knows no request.
 
-Limits are Kafka's: `max.connections`, and by address `max.connections.per.ip` with its overrides. One more is closed at
-once. A limit that is lowered while the broker runs closes nobody. Those that come faster than
-`max.connection.creation.rate` are accepted and wait for their turn (KIP-612).
+Limits are Kafka's: `max.connections` of all and of a listener, and by address `max.connections.per.ip` with its
+overrides. One more is closed at once. A limit that is lowered while the broker runs closes nobody. Those that come
+faster than `max.connection.creation.rate`, of all or of a listener, are accepted and wait for their turn (KIP-612).
 """
 
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 import structlog
@@ -42,7 +43,9 @@ class Connections:
         self._count = count
         self._all: set[Connection] = set()
         self._by_host: Counter[str] = Counter()
-        self._turn_s = 0.0  # when the next connection would be served, were they evenly spread
+        self._by_listener: Counter[str] = Counter()
+        # When the next connection would be served, were they evenly spread; "": on all listeners together.
+        self._turn_s: dict[str, float] = {}
         self._scratch = bytearray(SCRATCH_BYTES)  # where every connection's bytes arrive
         self._log = structlog.get_logger()
         self.configure(config)
@@ -55,14 +58,17 @@ class Connections:
 
     def configure(self, config: BrokerConfig) -> None:
         """Take the limits of settings as they are now."""
-        self._max = config.int("max.connections")
+        listeners = ["", *(listener.name for listener in config.listeners)]
+        self._max = {one: config.int(_limit(one, "max.connections")) for one in listeners}
+        self._rate = {
+            one: config.int(_limit(one, "max.connection.creation.rate")) for one in listeners
+        }
         self._max_by_host = config.int("max.connections.per.ip")
-        self._rate = config.int("max.connection.creation.rate")
         self._max_of_host = dict(
             map(parse_address_limit, items_of(config.str("max.connections.per.ip.overrides")))
         )
 
-    def accepting(self, serve: Serve) -> Callable[[], Connection]:
+    def accepting(self, serve: Serve, listener: str) -> Callable[[], Connection]:
         """Makes the protocol of each connection that comes to a listener."""
         frame_bytes_max = self._config.int("socket.request.max.bytes")
 
@@ -72,43 +78,48 @@ class Connections:
                 frame_bytes_max=frame_bytes_max,
                 scratch=self._scratch,
                 memory=self.memory,
-                opened=self._opened,
-                closed=self._closed,
+                opened=partial(self._opened, listener),
+                closed=partial(self._closed, listener),
             )
 
         return accept
 
-    def _opened(self, connection: Connection) -> bool:
-        refused_by = self._refused_by(connection.host)
+    def _opened(self, listener: str, connection: Connection) -> bool:
+        refused_by = self._refused_by(listener, connection.host)
         self._count(refused_by is None)
         if refused_by is not None:
             self._log.warning(f"connection refused: {refused_by}", peer=connection.peer)
             return False
         self._all.add(connection)
         self._by_host[connection.host] += 1
-        if (wait_s := self._until_turn()) > 0:
+        self._by_listener[listener] += 1
+        wait_s = max(self._until_turn(listener), self._until_turn(""))
+        if wait_s > 0:
             connection.wait(wait_s)
         return True
 
-    def _until_turn(self) -> float:
+    def _until_turn(self, listener: str) -> float:
         """Seconds until a new connection may be served: at the rate, a second's worth of them at once."""
         now = asyncio.get_running_loop().time()
-        self._turn_s = max(self._turn_s, now) + 1 / self._rate
-        return self._turn_s - now - _BURST_S
+        turn_s = max(self._turn_s.get(listener, now), now) + 1 / self._rate[listener]
+        self._turn_s[listener] = turn_s
+        return turn_s - now - _BURST_S
 
-    def _refused_by(self, host: str) -> str | None:
-        if len(self._all) >= self._max:
-            return "max.connections"
-        if not self._rate:
-            return "max.connection.creation.rate"
+    def _refused_by(self, listener: str, host: str) -> str | None:
+        for one, count in (("", len(self._all)), (listener, self._by_listener[listener])):
+            if count >= self._max[one]:
+                return _limit(one, "max.connections")
+            if not self._rate[one]:
+                return _limit(one, "max.connection.creation.rate")
         if self._by_host[host] >= self._max_of_host.get(host, self._max_by_host):
             return "max.connections.per.ip"
         return None
 
-    def _closed(self, connection: Connection) -> None:
+    def _closed(self, listener: str, connection: Connection) -> None:
         if connection not in self._all:
             return  # it was refused
         self._all.remove(connection)
+        self._by_listener[listener] -= 1
         self._by_host[connection.host] -= 1
         if not self._by_host[connection.host]:
             del self._by_host[connection.host]
@@ -136,3 +147,8 @@ class Connections:
                 or now - max(connection.active_s, connection.receiving_since_s) > _QUIET_S_MAX
             )
         )
+
+
+def _limit(listener: str, setting: str) -> str:
+    """A setting of all connections, or of those of one listener (KIP-402)."""
+    return f"listener.name.{listener.lower()}.{setting}" if listener else setting

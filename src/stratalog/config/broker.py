@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from types import MappingProxyType
 
 from stratalog.config.aliases import our_names
-from stratalog.config.broker_settings import BROKER_SETTINGS
+from stratalog.config.broker_settings import BROKER_SETTINGS, setting_of
 from stratalog.config.kafka_only import KAFKA_ONLY_PREFIXES
 from stratalog.config.kinds import BadValue, Value
 from stratalog.config.listeners import Listener, items_of, parse_address, parse_listener
@@ -118,16 +118,17 @@ class BrokerConfig:
         values: dict[builtins.str, Value] = {}
         sources: dict[str, builtins.str] = {}
         for name, (text, source) in chosen.items():
-            if name not in BROKER_SETTINGS:
+            setting = setting_of(name)
+            if setting is None:
                 warnings.append(_warning(name, source))
                 continue
             try:
-                values[name] = BROKER_SETTINGS[name].parse(text)
+                values[name] = setting.parse(text)
             except BadValue as bad:
                 raise UserError(f"{bad} (from the {source})") from None
             sources[name] = source
-            if why := BROKER_SETTINGS[name].inert:
-                warnings.append(f"{_kafkas(name, source)}: {why}")
+            if setting.inert:
+                warnings.append(f"{_kafkas(name, source)}: {setting.inert}")
         config = cls(MappingProxyType(values), MappingProxyType(sources))
         config.check()
         return config, warnings
@@ -136,7 +137,9 @@ class BrokerConfig:
         """The value of a setting; None only where its default is None and it was not set."""
         if name in self.values:
             return self.values[name]
-        return BROKER_SETTINGS[name].default
+        setting = setting_of(name)
+        assert setting is not None, name
+        return setting.default
 
     def is_set(self, name: builtins.str) -> builtins.bool:
         """Whether someone gave the setting a value."""

@@ -160,7 +160,8 @@ CONNECTIONS = (
         "max.connections",
         Kind.INT,
         INT_MAX,
-        "Most connections at a time; one more is closed at once.",
+        "Most connections at a time; one more is closed at once. `listener.name.NAME.max.connections`: those of one "
+        "listener.",
         Between(0),
         Dynamic.CLUSTER_WIDE,
     ),
@@ -185,7 +186,7 @@ CONNECTIONS = (
         Kind.INT,
         INT_MAX,
         "New connections a second, a second's worth of them at once; more are accepted and wait for "
-        "their turn. 0: none.",
+        "their turn. 0: none. `listener.name.NAME.max.connection.creation.rate`: those of one listener.",
         Between(0),
         Dynamic.CLUSTER_WIDE,
     ),
@@ -337,3 +338,17 @@ def _table(*groups: tuple[Setting, ...]) -> Mapping[str, Setting]:
 BROKER_SETTINGS = _table(
     NODE, TOPICS, CONNECTIONS, LOG_SETTINGS, GROUPS, CONSOLE, METADATA, TIER, INERT_SETTINGS
 )
+_OF_LISTENER = "listener.name."
+_LISTENER_LIMITS = ("max.connections", "max.connection.creation.rate")
+
+
+def setting_of(name: str) -> Setting | None:
+    """The setting of that name, None for none.
+
+    `listener.name.NAME.` before a limit of connections is that limit for one listener (KIP-402, KIP-612), beside the
+    one for all of them.
+    """
+    listener, _, limit = name.removeprefix(_OF_LISTENER).partition(".")
+    if name.startswith(_OF_LISTENER) and listener and limit in _LISTENER_LIMITS:
+        return replace(BROKER_SETTINGS[limit], name=name, dynamic=Dynamic.PER_BROKER)
+    return BROKER_SETTINGS.get(name)

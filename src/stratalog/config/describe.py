@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from stratalog.config.broker import BrokerConfig
-from stratalog.config.broker_settings import BROKER_SETTINGS
+from stratalog.config.broker_settings import BROKER_SETTINGS, setting_of
 from stratalog.config.dynamic import DynamicConfigs
 from stratalog.config.kinds import Dynamic, Kind, Setting, Value
 from stratalog.config.log import broker_default, synonym_value
@@ -92,10 +92,12 @@ def _topic_entry(
 
 
 def describe_broker(broker: BrokerConfig, dynamic: DynamicConfigs) -> list[ConfigEntry]:
-    """Every broker setting, in order of name. `dynamic` are those set on the running broker (KIP-226)."""
+    """Every broker setting, in order of name, listeners' own where set. `dynamic`: set at work (KIP-226)."""
     entries = []
-    for name in sorted(BROKER_SETTINGS):
-        setting = BROKER_SETTINGS[name]
+    for name in sorted({*BROKER_SETTINGS, *broker.values, *dynamic.own}):
+        setting = setting_of(name)
+        if setting is None:
+            continue
         synonyms = _dynamic_synonyms(setting, dynamic)
         if broker.is_set(name):
             synonyms.append(_synonym(setting, broker.get(name), ConfigSource.STATIC_BROKER_CONFIG))

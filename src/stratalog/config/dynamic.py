@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from stratalog.config.broker import BrokerConfig
-from stratalog.config.broker_settings import BROKER_SETTINGS
+from stratalog.config.broker_settings import setting_of
 from stratalog.config.kinds import Setting, Value
 
 BROKER = 4
@@ -36,7 +36,7 @@ class DynamicConfigs:
             return static
         values, sources = dict(static.values), dict(static.sources)
         for name, text in {**self.every, **self.own}.items():
-            setting = BROKER_SETTINGS.get(name)
+            setting = setting_of(name)
             if setting is not None:
                 values[name] = setting.parse(text)
                 sources[name] = "running cluster"

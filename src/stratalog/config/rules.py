@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 
 from stratalog.config.broker import BrokerConfig
-from stratalog.config.broker_settings import BROKER_SETTINGS
+from stratalog.config.broker_settings import BROKER_SETTINGS, setting_of
 from stratalog.config.kinds import BadValue, Dynamic, Kind
 from stratalog.config.log import broker_default, check_topic_configs
 from stratalog.config.topic_settings import TOPIC_SETTINGS
@@ -70,7 +70,7 @@ class ClusterRules:
 def check_broker_configs(changed: set[str], after: Values, *, cluster_wide: bool) -> None:
     """Raise Rejected(INVALID_REQUEST) for a setting that a running broker does not take, or a wrong value (KIP-226)."""
     for name in sorted(changed):
-        setting = BROKER_SETTINGS.get(name)
+        setting = setting_of(name)
         if setting is None:
             raise Rejected(ErrorCode.invalid_request, f"unknown broker setting {name}")
         if setting.dynamic is Dynamic.READ_ONLY:
