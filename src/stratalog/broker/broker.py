@@ -97,6 +97,7 @@ class Broker:
             outside.entropy,
             partition_count=self._offsets_partitions,
             create_topic=self._create_offsets_topic,
+            topic_id=self._topic_id,
         )
         self.purgatory = Purgatory()
         self.fetch_sessions: FetchSessions[Any] = FetchSessions(
@@ -294,6 +295,9 @@ class Broker:
             producer_id = self._producer_ids[0]
             self._producer_ids = self._producer_ids[1:]
             return producer_id
+
+    def _topic_id(self, name: str) -> UUID | None:
+        return self.metadata.image.topic_ids_by_name.get(name)
 
     def _offsets_partitions(self) -> int:
         topic = self.metadata.topic(OFFSETS_TOPIC)

@@ -16,6 +16,7 @@ from stratalog.broker.partition import HostedPartition
 from stratalog.broker.runtime import Runtime, load
 from stratalog.coordinators.groups import GroupShard
 from stratalog.coordinators.messages import (
+    NO_TOPIC_ID,
     DeleteGroup,
     DeleteGroupAnswer,
     GroupDescription,
@@ -65,13 +66,15 @@ class Groups:
         *,
         partition_count: Callable[[], int],
         create_topic: Callable[[], Awaitable[None]],
+        topic_id: Callable[[str], UUID | None],
     ) -> None:
-        """`partition_count` is 0 until the offsets topic exists."""
+        """`partition_count` is 0 until the offsets topic exists; `topic_id` is None for a name without a topic."""
         self._settings = settings
         self._clock = clock
         self._entropy = entropy
         self._partition_count = partition_count
         self._create_topic = create_topic
+        self._topic_id = topic_id
         self._creating = asyncio.Lock()
         self._shards: dict[int, _Shard] = {}
         self._loading: set[HostedPartition] = set()
@@ -87,6 +90,7 @@ class Groups:
             self._loading.discard(partition)
         if not self._closed and not partition.deleted:
             self._shards[partition.identity.index] = shard
+            shard.forget_missing(self._topic_id)
 
     def resign(self, partition: HostedPartition) -> None:
         """Coordinate no groups of this partition any more: it was deleted."""
@@ -284,6 +288,14 @@ class _Shard:
 
     def forget_topics(self, deleted: Mapping[str, UUID]) -> None:
         self._run(lambda shard, now_ms: shard.forget_topics(deleted, now_ms), None)
+
+    def forget_missing(self, topic_id: Callable[[str], UUID | None]) -> None:
+        """End the offsets of topics that were deleted while nobody coordinated these groups: a crash came between."""
+        kept = {(name, one.topic_id) for _, offsets in self.committed() for name, _, one in offsets}
+        for name, known in kept:
+            now = topic_id(name)
+            if now is None or known not in (now, NO_TOPIC_ID):
+                self.forget_topics({name: known})
 
     def look(self, ask: Callable[[GroupShard], A]) -> "asyncio.Future[A]":
         """What it answers after all that was decided before."""
