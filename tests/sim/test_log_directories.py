@@ -20,6 +20,7 @@ from tests.sim.world import START_MS, World
 
 from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
+from stratalog.coordinators.placement import partition_for
 from stratalog.errors import ErrorCode, Rejected, UserError
 from stratalog.wire.messages import request
 from stratalog.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
@@ -173,6 +174,42 @@ def test_a_drive_that_fails_takes_its_own_partitions_offline_until_it_is_mended(
             assert list(found.values()) == ([b"before"] if index == sick else [b"before", b"after"])
             await client.produce("kept", index, batch([b"again"], START_MS))
         assert not machine.broken_tasks
+        await machine.stop()
+
+    run(story())
+
+
+def test_a_group_whose_offsets_are_offline_has_no_coordinator_others_have() -> None:
+    make = request(10, 6)
+    groups = [f"group-{number}" for number in range(40)]
+
+    async def coordinators(raw: Raw) -> dict[str, ErrorCode]:
+        body = make.FindCoordinatorRequest(key_type=0, coordinator_keys=groups)
+        answer = await raw.ask(10, 6, body)
+        for one in answer.coordinators:
+            assert (one.node_id >= 0) == (one.error_code is ErrorCode.none)
+        return {one.key: one.error_code for one in answer.coordinators}
+
+    async def story() -> None:
+        world = World(7)
+        machine = Machine(world, {**SETTINGS, "offsets.topic.num.partitions": "6"})
+        await machine.start()
+        raw = await Raw.connect(world.network)
+        assert set((await coordinators(raw)).values()) == {ErrorCode.none}
+        lost = {
+            index
+            for index, path in enumerate(places(machine, "__consumer_offsets", 6))
+            if path == "/more"
+        }
+        assert 0 < len(lost) < 6
+        world.disk("/more").before = failing(1)
+        client = await machine.connect()
+        await create(client, "any", 6)  # the directory is found out
+        for group, code in (await coordinators(raw)).items():
+            away = partition_for(group, 6) in lost
+            wanted = ErrorCode.coordinator_not_available if away else ErrorCode.none
+            assert code is wanted, group
+        raw.close()
         await machine.stop()
 
     run(story())

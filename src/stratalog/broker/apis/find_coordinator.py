@@ -4,55 +4,64 @@ v1 key type. v3 flexible. v4 several keys at once (KIP-699). v5 and v6 nothing o
 and share (2) coordinators are not here yet and answer so.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from stratalog.broker.api import Api, Call
+from stratalog.broker.groups import OFFSETS_TOPIC
+from stratalog.coordinators.placement import partition_for
 from stratalog.errors import ErrorCode, Rejected
 
 _GROUP = 0
 _KEY_TYPES = (_GROUP, 1, 2)
 
 
+class _Found(NamedTuple):
+    """Who coordinates a key, or why nobody does."""
+
+    node_id: int = -1
+    host: str = ""
+    port: int = -1
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+
+
 async def handle(call: Call) -> Any:
     """The broker that coordinates each key; creates the offsets topic on first use."""
     body, reply = call.body, call.reply
-    keys = list(body.coordinator_keys) if call.version >= 4 else [body.key]
-    node, host, port = -1, "", -1
-    error, message = ErrorCode.none, None
-    key_type = getattr(body, "key_type", _GROUP)
-    try:
-        node, host, port = await _coordinator(call, key_type)
-    except Rejected as refusal:
-        error, message = ErrorCode.coordinator_not_available, refusal.message
-        if key_type not in _KEY_TYPES:
-            error = ErrorCode.invalid_request
-    if call.version >= 4:
-        return reply.FindCoordinatorResponse(
-            coordinators=[
-                reply.Coordinator(
-                    key=key,
-                    node_id=node,
-                    host=host,
-                    port=port,
-                    error_code=error,
-                    error_message=message,
-                )
-                for key in keys
-            ]
-        )
+    if call.version < 4:
+        return reply.FindCoordinatorResponse(**(await _found(call, body.key))._asdict())
     return reply.FindCoordinatorResponse(
-        error_code=error, error_message=message, node_id=node, host=host, port=port
+        coordinators=[
+            reply.Coordinator(key=key, **(await _found(call, key))._asdict())
+            for key in body.coordinator_keys
+        ]
     )
 
 
-async def _coordinator(call: Call, key_type: int) -> tuple[int, str, int]:
-    """Node id, host and port of the one broker there is."""
+async def _found(call: Call, key: str) -> _Found:
+    key_type = getattr(call.body, "key_type", _GROUP)
+    try:
+        return await _coordinator(call, key, key_type)
+    except Rejected as refusal:
+        error = ErrorCode.coordinator_not_available
+        if key_type not in _KEY_TYPES:
+            error = ErrorCode.invalid_request
+        return _Found(error_code=error, error_message=refusal.message)
+
+
+async def _coordinator(call: Call, key: str, key_type: int) -> _Found:
+    """The one broker there is, where it has the partition that keeps the group."""
     if key_type != _GROUP:
         raise Rejected(ErrorCode.coordinator_not_available, "only groups have a coordinator here")
     await call.broker.groups.ensure_topic()
+    offsets = call.broker.metadata.topic(OFFSETS_TOPIC)
+    assert offsets is not None, "ensured"
+    # Offline with its directory, it keeps no group (Kafka: no leader, no coordinator).
+    index = partition_for(key, len(offsets.partitions))
+    call.broker.hosting.get(OFFSETS_TOPIC, index).check_hosted()
     for node, host, port, _rack in call.broker.live_brokers(call.listener):
         if node == call.broker.node_id:
-            return node, host, port
+            return _Found(node, host, port)
     raise Rejected(ErrorCode.coordinator_not_available, "the broker is starting")
 
 
