@@ -12,6 +12,8 @@ from confluent_kafka.admin import AdminClient
 from stratalog.errors import UserError
 from stratalog.testing import TemporaryBroker
 
+DAY_MS = 24 * 3600 * 1000
+
 
 def test_the_documented_examples_run(repository: Path, tmp_path: Path) -> None:
     # A file each, two at a time, in a place that knows nothing of this checkout's settings.
@@ -147,6 +149,40 @@ def test_kill_leaves_no_clean_shutdown_and_restart_recovers(one: TemporaryBroker
     assert (one.directory / ".kafka_cleanshutdown").exists()
     one.start()
     assert ends(one, "killed") == (0, 100)
+
+
+def test_what_waits_for_time_to_pass_need_not() -> None:
+    settings = {"log.segment.delete.delay.ms": "60000"}
+    with TemporaryBroker(settings) as broker:
+        assert produce(broker, "waits", b"x") == [None]
+
+        def deleted() -> list[Path]:
+            return list((broker.directory / "waits-0").glob("*.deleted"))
+
+        broker.advance(8 * DAY_MS)
+        assert ends(broker, "waits") == (1, 1)
+        assert deleted(), "a reader may have them in hand for a minute"
+        broker.advance(61_000)
+        assert not deleted()
+
+
+def test_members_stay_in_while_the_clock_is_advanced(one: TemporaryBroker) -> None:
+    assert produce(one, "watched", b"x") == [None]
+    settings = {"group.id": "stays", "auto.offset.reset": "earliest", "session.timeout.ms": 10_000}
+    lost: list[object] = []
+    consumer = Consumer({"bootstrap.servers": one.address, **settings})
+    try:
+        consumer.subscribe(["watched"], on_lost=lambda *_: lost.append(1))
+        message = consumer.poll(20)
+        assert message is not None
+        one.advance(DAY_MS)
+        consumer.commit(message, asynchronous=False)  # only a member may
+        assert produce(one, "watched", b"y") == [None]
+        after = consumer.poll(20)
+        assert after is not None
+        assert (after.value(), lost) == (b"y", [])
+    finally:
+        consumer.close()
 
 
 def test_nothing_is_left_behind(one: TemporaryBroker) -> None:
