@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stratalog.cli.produce import Order
+    from stratalog.cli.order import Order
 
 PAST_PER_SECOND = 100
 """How close events lie that are not sent as they happen: the last of them is now."""
@@ -57,7 +57,7 @@ async def generate(bootstrap: str, order: "Order", asked: Generated) -> int:
     from random import Random  # noqa: TID251 - one seed is one log
 
     from stratalog.adapters.system import SystemClock
-    from stratalog.cli.produce import BATCH_BYTES
+    from stratalog.cli.order import BATCH_BYTES
     from stratalog.cli.reading import chosen_partitions
     from stratalog.cli.terminal import connected
     from stratalog.client.batching import Batches

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from stratalog.cli.completing import TopicName
+from stratalog.cli.order import BATCH_BYTES, Headers, Order
 from stratalog.cli.terminal import (
     DEFAULT_BOOTSTRAP,
     BootstrapServer,
@@ -28,36 +29,11 @@ if TYPE_CHECKING:
     from stratalog.client.aio import Client, Pipeline
     from stratalog.client.batching import Batches
 
-BATCH_BYTES = 256 * 1024
 READ_BYTES = 256 * 1024
 LITTLE_BYTES = 16 * 1024
 WINDOW = 5
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
-Headers = tuple[tuple[str, bytes | None], ...]
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What is to be sent where, and how a line becomes a record.
-
-    `timestamp` is for every line; without it a line may bring its own (`timestamp_separator`), else it is now.
-    """
-
-    topic: str
-    partition: int | None
-    compression: str
-    acks: int
-    key_separator: bytes | None
-    timestamp_separator: bytes | None
-    timestamp: int | None
-    source: str = "standard input"
-    """What the lines are from, for people."""
-    headers: Headers = ()
-    """For every record, before its own."""
-    json: bool = False
-    """Lines are objects as `strata consume --json` prints them."""
-
 
 KeySeparator = Annotated[
     str | None, typer.Option(metavar="TEXT", help="What is before it in a line is the key.")

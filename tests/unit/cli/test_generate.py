@@ -8,7 +8,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from stratalog import read
 from stratalog.cli.generate import Generated, asked_for, generate
-from stratalog.cli.produce import Order
+from stratalog.cli.order import Order
 from stratalog.errors import UserError
 from stratalog.testing import TemporaryBroker
 

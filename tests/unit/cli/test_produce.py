@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.cli.produce import Limits, Order, chunks, record_of
+from stratalog.cli.order import Order
+from stratalog.cli.produce import Limits, chunks, record_of
 from stratalog.errors import UserError
 
 NOW_MS = 1_700_000_000_000
