@@ -23,6 +23,7 @@ from stratalog.errors import Corrupt, Fenced, Unavailable
 from stratalog.tier.commit import load_latest, run
 from stratalog.tier.fetcher import Fetcher
 from stratalog.tier.identity import claim_bucket, register_topic
+from stratalog.tier.merging import MergeLimits
 from stratalog.tier.partition_tier import PartitionTier, Retention
 from stratalog.tier.verify import sweep, verify
 from stratalog.wire.batch import scan
@@ -138,6 +139,14 @@ class TierEqualsLog(RuleBasedStateMachine):
                 now_ms=self.now_ms,
             )
         self.raise_log_start()  # an expiry of unknown outcome may have been found done
+
+    @rule(size=st.sampled_from([1000, 1 << 20]), span=st.sampled_from([50, 1 << 40]))
+    def merge(self, size, span):
+        """Small neighbours in the bucket become one; readers of older versions go on."""
+        if run := self.node.tier.mergeable(MergeLimits(size, span, neighbours=3)):
+            with suppress(Unavailable, Corrupt):
+                self.node.tier.merge(run, self.now_ms)
+            self.raise_log_start()
 
     @rule()
     def expire_locally(self):

@@ -1,4 +1,5 @@
-"""Retention that a person changes on a live topic whose history is in the bucket: nothing early, everything in time.
+"""Retention that a person changes on a live topic whose history is in the bucket: nothing early, everything in time;
+and a quiet topic's history does not fall to pieces.
 
 Method: a batch every few seconds of virtual time, each closing a segment; the log's start is looked at all the while.
 """
@@ -9,6 +10,7 @@ from tests.sim.records import batch, in_bucket, read_all
 from tests.sim.test_tier_service import Tale, in_bucket_segments, tell
 
 from stratalog.broker.partition import HostedPartition
+from stratalog.tier.verify import sweep, verify
 
 EVERY_S = 4
 INTERVAL_MS = 1000
@@ -127,6 +129,35 @@ def test_retention_by_size_lowered_and_raised_and_lowered_while_the_bucket_is_aw
         tale.store.down = False
         await asyncio.sleep(35)
         assert watched.start == 20
+        await watched.check()
+        await tale.machine.stop()
+
+    tell(story)
+
+
+def test_a_quiet_topic_whose_every_batch_went_up_by_itself_has_few_objects_in_the_end() -> None:
+    async def story(tale: Tale) -> None:
+        await tale.start()
+        await tale.create(tier_max_lag_ms="1000", segment_ms="3600000")
+        watched = Watched(tale)
+        await watched.write(30)
+        tale.store.trouble = 0.2
+        await watched.write(30)
+        tale.store.trouble = 0.0
+        await asyncio.sleep(40)
+        assert watched.start == 0
+        manifest, _ = in_bucket(tale.store, "t")
+        assert manifest is not None
+        live = list(manifest.live())
+        assert manifest.tiered_end >= 59
+        assert len(live) < 20, [segment.entry.base_offset for segment in live]
+        assert max(segment.entry.records for segment in live) >= 16, "merged ones are merged again"
+        later = tale.world.clock.now_ms() + 1
+        sweep(tale.store, now_ms=later, grace_ms=0)  # uploads whose answer was lost
+        await watched.check()
+        assert not verify(tale.store, now_ms=later, grace_ms=0)
+        await tale.machine.kill()
+        await tale.start()
         await watched.check()
         await tale.machine.stop()
 

@@ -28,6 +28,7 @@ from stratalog.tier.archiver import ClosedSegment
 from stratalog.tier.backoff import Backoff
 from stratalog.tier.identity import register_topic
 from stratalog.tier.manifest import Manifest
+from stratalog.tier.merging import MergeLimits
 from stratalog.tier.partition_tier import PartitionTier, Retention
 
 _CHUNK_BYTES: Final = 1 << 20
@@ -82,6 +83,7 @@ class TieredPartition:
         self._hosted = hosted
         self._active = (-1, False)
         self._withdrawn = False
+        self._looked_to_merge = (-1, MergeLimits(0, 0))
         self._backoff = bucket.backoff()
         self._running = False
         self._again = False
@@ -166,6 +168,8 @@ class TieredPartition:
             await self._archive(together)
             synced = await self._keep_local()
         await self._expire()
+        if hosted.log.config.copies_to_tier:
+            await self._merge()
 
     async def _keep_local(self) -> int:
         """Local retention. Up to the offset returned this disk forgets nothing: the bucket must hold no more."""
@@ -283,6 +287,29 @@ class TieredPartition:
         hosted.figures.copied_segments += len(done)
         hosted.figures.copied_bytes += sum(one.size for one in done)
         self._log.info("segments tiered", first=before, end=self.tier.tiered_end)
+
+    async def _merge(self) -> None:
+        """Have small neighbours in the bucket made one segment, a run of them in each cycle."""
+        config, bucket = self._hosted.log.config, self._bucket
+        limits = MergeLimits(config.segment_bytes, config.segment_ms)
+        looked = (self.tier.tiered_end, limits)
+        if looked == self._looked_to_merge:
+            return
+        run = await bucket.expirer.submit(lambda: self.tier.mergeable(limits))
+        if not run:
+            self._looked_to_merge = looked
+            return
+        await bucket.pace.turn(sum(entry.data_size for entry in run))
+        now_ms = bucket.outside.clock.now_ms()
+        first, end = run[0].base_offset, run[-1].last_offset + 1
+        try:
+            await bucket.copier(self._hosted).submit(lambda: self.tier.merge(run, now_ms))
+        except Corrupt as error:
+            self._log.error("tiered segments not merged", first=first, end=end, reason=str(error))
+            return
+        await self._keep_manifest()
+        self._log.info("tiered segments merged", first=first, end=end, segments=len(run))
+        self._again = True
 
     async def _keep_manifest(self) -> None:
         path = f"{self._hosted.log.directory}/{TIER_MANIFEST}"

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from msgspec import DecodeError, Struct, ValidationError
 from msgspec.json import Decoder, Encoder
+from msgspec.structs import replace
 
 from stratalog.errors import Corrupt
 from stratalog.tier.envelope import seal, unseal
@@ -29,6 +30,7 @@ __all__ = [
     "SegmentState",
     "decode",
     "encode",
+    "given_up",
 ]
 
 FORMAT: Final = 1
@@ -171,7 +173,10 @@ class Manifest(Struct, frozen=True, kw_only=True):
         """The live segment that covers `offset`; None below `start_offset` and from `tiered_end` on."""
         if not self.start_offset <= offset < self.tiered_end:
             return None
-        at = bisect_left(self.segments, offset, key=lambda entry: entry.last_offset)
+        first = next(  # what is given up comes first
+            at for at, e in enumerate(self.segments) if e.state is SegmentState.COPY_FINISHED
+        )
+        at = bisect_left(self.segments, offset, first, key=lambda entry: entry.last_offset)
         if at == len(self.segments):
             return None
         entry = self.segments[at]
@@ -183,9 +188,17 @@ class Manifest(Struct, frozen=True, kw_only=True):
         """
         start = max(self.start_offset, start_offset)
         for entry in self.segments:
-            if entry.last_offset >= start and entry.max_timestamp >= timestamp:
+            live = entry.state is SegmentState.COPY_FINISHED
+            if live and entry.last_offset >= start and entry.max_timestamp >= timestamp:
                 return RemoteSegment(self.path_of(entry), entry)
         return None
+
+
+def given_up(entry: Entry, now_ms: int) -> Entry:
+    """The entry, no longer live from `now_ms` on where it was."""
+    if entry.state is not SegmentState.COPY_FINISHED:
+        return entry
+    return replace(entry, state=SegmentState.DELETE_STARTED, state_ms=now_ms)
 
 
 _encoder: Final = Encoder()

@@ -24,7 +24,16 @@ from stratalog.tier.commit import (
     prune,
     run,
 )
-from stratalog.tier.manifest import Entry, Manifest, RemoteSegment, SegmentState, decode, encode
+from stratalog.tier.manifest import (
+    Entry,
+    Manifest,
+    RemoteSegment,
+    SegmentState,
+    decode,
+    encode,
+    given_up,
+)
+from stratalog.tier.merging import MergeLimits, mergeable, merged_segment, with_merged
 from stratalog.tier.paths import SegmentName
 from stratalog.tier.segment_object import INDEX_INTERVAL_BYTES
 from stratalog.wire.ids import topic_id_text
@@ -73,6 +82,7 @@ class PartitionTier:
     """The newest version known: confirmed once activated."""
     writer: Writer | None = field(default=None, init=False)
     _uploaded: dict[int, Entry] = field(default_factory=dict, init=False)
+    _damaged: set[str] = field(default_factory=set, init=False)
     _boundary: int = field(default=0, init=False)
 
     @property
@@ -210,6 +220,37 @@ class PartitionTier:
         due = self._due(now_ms - retention.grace_ms)
         return self._remove(due, now_ms)
 
+    def mergeable(self, limits: MergeLimits) -> tuple[Entry, ...]:
+        """Small neighbours that shall be one segment; empty where there are none, or damage kept them apart before."""
+        finished = SegmentState.COPY_FINISHED
+        live = [entry for entry in _there(self.manifest).segments if entry.state is finished]
+        run = mergeable(live, limits)
+        return () if self.is_leaving or self._damaged.intersection(e.id for e in run) else run
+
+    def merge(self, entries: Sequence[Entry], now_ms: int) -> Manifest:
+        """Copy what `mergeable` gave into one object, which counts instead of theirs; they are given up.
+
+        May be called where `archive` may, and raises as it does; Corrupt for objects that will not be tried again.
+        """
+        assert self.writer is not None, "activate first"
+        manifest = _there(self.manifest)
+        run = [RemoteSegment(manifest.path_of(entry), entry) for entry in entries]
+        first, last = entries[0].base_offset, entries[-1].last_offset
+        name = SegmentName(first, last, self.writer.leader_epoch, self.entropy.uuid())
+        try:
+            merged = archive(
+                self.store,
+                self.key,
+                merged_segment(self.store, run),
+                name,
+                now_ms=now_ms,
+                index_interval_bytes=self.index_interval_bytes,
+            )
+        except Corrupt:
+            self._damaged.update(entry.id for entry in entries)
+            raise
+        return self._commit(lambda tip: with_merged(_there(tip), entries, merged, now_ms), now_ms)
+
     def exists(self) -> bool:
         """Whether anything of the partition was ever in the bucket, as far as a list shows."""
         return (
@@ -225,7 +266,7 @@ class PartitionTier:
 
         def emptied(tip: Manifest | None) -> Manifest | None:
             tip = _there(tip)
-            segments = tuple(_given_up(entry, now_ms) for entry in tip.segments)
+            segments = tuple(given_up(entry, now_ms) for entry in tip.segments)
             log_start = max(tip.log_start_offset, log_start_offset)
             if segments == tip.segments and log_start == tip.log_start_offset:
                 return None
@@ -236,8 +277,8 @@ class PartitionTier:
     def _due(self, since_ms: int) -> list[Entry]:
         """Entries that a confirmed version gave up at `since_ms` or before."""
         manifest = _there(self.manifest)
-        given_up = SegmentState.DELETE_STARTED
-        return [e for e in manifest.segments if e.state is given_up and e.state_ms <= since_ms]
+        gone = SegmentState.DELETE_STARTED
+        return [e for e in manifest.segments if e.state is gone and e.state_ms <= since_ms]
 
     def _remove(self, due: list[Entry], now_ms: int) -> Manifest:
         manifest = _there(self.manifest)
@@ -282,12 +323,6 @@ class PartitionTier:
             with suppress(Unavailable):  # what was committed stays so; the next commit tries again
                 self._boundary = run(self.store, prune(prefix, manifest))
         return manifest
-
-
-def _given_up(entry: Entry, now_ms: int) -> Entry:
-    if entry.state is not SegmentState.COPY_FINISHED:
-        return entry
-    return replace(entry, state=SegmentState.DELETE_STARTED, state_ms=now_ms)
 
 
 def _good_until(uploaded: Entry) -> int:
@@ -340,7 +375,7 @@ def _without_expired(tip: Manifest, retention: Retention, now_ms: int) -> Manife
         if oldest and (entry.last_offset < log_start or too_old or too_much):
             total -= entry.data_size
             log_start = max(log_start, entry.last_offset + 1)
-            segments.append(_given_up(entry, now_ms))
+            segments.append(given_up(entry, now_ms))
         else:
             oldest = False
             segments.append(entry)
