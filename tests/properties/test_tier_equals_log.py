@@ -140,6 +140,15 @@ class TierEqualsLog(RuleBasedStateMachine):
             )
         self.raise_log_start()  # an expiry of unknown outcome may have been found done
 
+    @rule(merged=st.booleans())
+    def a_quiet_hour(self, merged):
+        """Small segments, one after another."""
+        for count in (1, 2, 1, 2):
+            self.append_and_roll([count], tiered=True)
+            self.now_ms += 1
+        if merged:
+            self.merge(1 << 20, 1 << 40)
+
     @rule(size=st.sampled_from([1000, 1 << 20]), span=st.sampled_from([50, 1 << 40]))
     def merge(self, size, span):
         """Small neighbours in the bucket become one; readers of older versions go on."""
@@ -282,5 +291,5 @@ class TierEqualsLog(RuleBasedStateMachine):
 
 TestTierEqualsLog = TierEqualsLog.TestCase
 TestTierEqualsLog.settings = settings(
-    max_examples=int(os.environ.get("TIER_EXAMPLES", "150")), stateful_step_count=40, deadline=None
+    max_examples=int(os.environ.get("TIER_EXAMPLES", "100")), stateful_step_count=40, deadline=None
 )
