@@ -295,7 +295,7 @@ class TieredPartition:
         looked = (self.tier.tiered_end, limits)
         if looked == self._looked_to_merge:
             return
-        run = await bucket.expirer.submit(lambda: self.tier.mergeable(limits))
+        run = await bucket.expirer().submit(lambda: self.tier.mergeable(limits))
         if not run:
             self._looked_to_merge = looked
             return
