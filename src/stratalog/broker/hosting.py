@@ -373,8 +373,10 @@ class Hosting:
         for name in claim.left:
             self._left.add(directory)
             self._log.error("its log directory is away", partition=name, untouched=directory.path)
+        topics = {topic.id: topic for _name, topic in claim.loaded}
+        configs = {key: self._topic_config(one, self._image) for key, one in topics.items()}
         for name, topic in claim.loaded:
-            await self._load(directory, name, topic, survey)
+            await self._load(directory, name, topic, configs[topic.id], survey)
         self.resumed += [(key, directory.path) for key in claim.resumed]
         self._loaded[directory] = survey.checkpointed
         if not survey.checkpointed <= {
@@ -391,7 +393,12 @@ class Hosting:
         )
 
     async def _load(
-        self, directory: LogDirectory, found: str, topic: Topic, survey: Survey
+        self,
+        directory: LogDirectory,
+        found: str,
+        topic: Topic,
+        config: LogConfig,
+        survey: Survey,
     ) -> None:
         """Load a partition; `found` is what its directory was called when the survey was made."""
         is_promoted = found.endswith(FUTURE)
@@ -401,7 +408,7 @@ class Hosting:
         tiered_end, tiered_start = survey.tiered[found] or (0, 0)
         program = load(
             name,
-            self._topic_config(topic, self._image),
+            config,
             clean=survey.clean and not is_promoted,
             recovery_point=survey.recovery_points.get(key, 0),
             now_ms=self._clock.steady_ms(),
