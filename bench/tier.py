@@ -39,7 +39,6 @@ from stratalog.wire.ids import topic_id_text
 
 PARTITIONS = 64
 SEGMENT = 1 << 20
-FULL = PARTITIONS * (SEGMENT - 20_000)
 PROBE_RATE = 200
 WAIT_S = 300
 TIERED = {
@@ -106,6 +105,14 @@ def tiered_bytes(bucket: str, topic: str) -> int:
     return 0 if named is None else sum(m.live_bytes for m in opened.manifests(named).values())
 
 
+def all_rolled(bucket: str) -> bool:
+    """Whether every partition's first segment is in the bucket."""
+    opened = open_bucket(open_store(bucket))
+    named = opened.topic("tiered")
+    manifests = {} if named is None else opened.manifests(named)
+    return sum(manifest.tiered_end > 0 for manifest in manifests.values()) == PARTITIONS
+
+
 def wait_until(tiered: Callable[[], bool]) -> float:
     began = time.monotonic()
     while not tiered():
@@ -124,7 +131,7 @@ def roll(figures: Figures, scratch: Path, bucket: str, _mb: int) -> None:
             with probe(server) as times:
                 fill(server, who, PARTITIONS, int(PARTITIONS * SEGMENT * 1.2))
                 if settings:
-                    lag = wait_until(lambda: tiered_bytes(bucket, "tiered") >= FULL)
+                    lag = wait_until(lambda: all_rolled(bucket))
                     figures.note("roll: lag until all is in the bucket, s", lag)
                 else:
                     time.sleep(1)
