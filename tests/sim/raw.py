@@ -71,6 +71,8 @@ def fetch_body(
     partition_max_bytes: int = 1 << 20,
     min_bytes: int = 1,
     max_wait_ms: int = 500,
+    isolation_level: int = 0,
+    leader_epoch: int = -1,
 ) -> Any:
     """A Fetch of (topic name, or id from version 13 on; partition; offset)."""
     make = request(1, version)
@@ -79,7 +81,7 @@ def fetch_body(
         max_wait=max_wait_ms,
         min_bytes=min_bytes,
         max_bytes=max_bytes,
-        isolation_level=0,
+        isolation_level=isolation_level,
         session_id=0,
         session_epoch=-1,
         rack_id="",
@@ -91,7 +93,7 @@ def fetch_body(
                 partitions=[
                     make.FetchPartition(
                         partition=partition,
-                        current_leader_epoch=-1,
+                        current_leader_epoch=leader_epoch,
                         fetch_offset=offset,
                         last_fetched_epoch=-1,
                         log_start_offset=-1,

@@ -1,0 +1,178 @@
+"""Goal: what a Fetch may ask is answered by Kafka's rules, and where an epoch ended is told.
+
+Method: the real node, requests as they stand in the schemas, answers read field by field, in the first version that has
+a rule and in the newest. Who waits, and for how long, is in `test_waiting_fetches.py`.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+from uuid import UUID
+
+import pytest
+from tests.sim.loop import run
+from tests.sim.machine import Machine
+from tests.sim.raw import Raw, fetch_body
+from tests.sim.world import START_MS, World
+
+from stratalog.client.calls import NewTopic
+from stratalog.errors import ErrorCode
+from stratalog.wire.messages import request
+from stratalog.wire.records import Record, build_batch
+
+FETCH, OFFSET_FOR_LEADER_EPOCH = 1, 23
+NEWEST = 18
+BY_ID_FROM = 13
+LARGE, SMALL = b"L" * 9000, b"s" * 300
+STRANGER = UUID(int=77)
+
+
+def story(tell: Callable[[Machine, Any, Raw], Coroutine[Any, Any, None]]) -> None:
+    """A node with the topic `t`: in each of two partitions a large record's batch, then a small one's."""
+
+    async def whole() -> None:
+        machine = Machine(World(3))
+        client = await machine.restart()
+        await client.create_topics([NewTopic("t", partitions=2)])
+        await machine.stop()
+        client = await machine.restart()  # each start is an epoch: so there is one before
+        for partition in (0, 1):
+            for value in (LARGE, SMALL):
+                await client.produce(
+                    "t", partition, build_batch([Record(0, START_MS, None, value)])
+                )
+        raw = await Raw.connect(machine.world.network)
+        async with asyncio.timeout(60):
+            await tell(machine, client, raw)
+        assert machine.broken_tasks == []
+        await machine.stop()
+
+    run(whole())
+
+
+async def topic_of(client: Any, version: int) -> Any:
+    return (await client.metadata(["t"])).topics["t"].topic_id if version >= BY_ID_FROM else "t"
+
+
+async def fetched(
+    raw: Raw, version: int, wanted: list[tuple[Any, int, int]], **limits: int
+) -> list[Any]:
+    answer = await raw.ask(FETCH, version, fetch_body(version, wanted, **limits))
+    assert answer.error_code == ErrorCode.none
+    return [partition for topic in answer.topics for partition in topic.partitions]
+
+
+def sizes(found: list[Any]) -> list[int]:
+    return [len(one.records or b"") for one in found]
+
+
+@pytest.mark.parametrize("version", [4, 12, NEWEST])
+def test_the_first_batch_comes_whole_however_small_the_limits(version: int) -> None:
+    async def tell(_machine: Machine, client: Any, raw: Raw) -> None:
+        topic = await topic_of(client, version)
+        both = [(topic, 0, 0), (topic, 1, 0)]
+        everything = sizes(await fetched(raw, version, both))
+        first = sizes(await fetched(raw, version, [(topic, 0, 0)], partition_max_bytes=1))[0]
+        assert len(LARGE) < first < everything[0] == everything[1]
+        # The exception is for the first partition that has something, and for it alone.
+        assert sizes(await fetched(raw, version, both, max_bytes=1)) == [first, 0]
+        assert sizes(await fetched(raw, version, both, partition_max_bytes=1)) == [first, 0]
+        nothing_first = [(topic, 0, 2), (topic, 1, 0)]
+        assert sizes(await fetched(raw, version, nothing_first, max_bytes=1)) == [0, first]
+        # Whole batches only where a limit falls within one.
+        middle = first + len(SMALL) // 2
+        assert sizes(await fetched(raw, version, both, partition_max_bytes=middle)) == [first] * 2
+        assert sizes(await fetched(raw, version, both, max_bytes=middle)) == [first, 0]
+        assert sizes(await fetched(raw, version, both, max_bytes=0)) == [first, 0]
+
+    story(tell)
+
+
+@pytest.mark.parametrize("version", [9, 12, NEWEST])
+def test_what_cannot_be_read_says_so_at_once_beside_what_can(version: int) -> None:
+    async def tell(machine: Machine, client: Any, raw: Raw) -> None:
+        loop = asyncio.get_running_loop()
+        topic = await topic_of(client, version)
+        epoch = (await client.metadata(["t"])).topics["t"].partitions[0].leader_epoch
+        stranger: Any = STRANGER if version >= BY_ID_FROM else "nobody"
+        unknown = (
+            ErrorCode.unknown_topic_id
+            if version >= BY_ID_FROM
+            else ErrorCode.unknown_topic_or_partition
+        )
+        for wanted, more, code in (
+            ((stranger, 0, 0), {}, unknown),
+            ((topic, 9, 0), {}, ErrorCode.unknown_topic_or_partition),
+            ((topic, 0, 3), {}, ErrorCode.offset_out_of_range),
+            ((topic, 0, -1), {}, ErrorCode.offset_out_of_range),
+            ((topic, 0, 0), {"leader_epoch": epoch - 1}, ErrorCode.fenced_leader_epoch),
+            ((topic, 0, 0), {"leader_epoch": epoch + 1}, ErrorCode.unknown_leader_epoch),
+        ):
+            begun = loop.time()
+            (found,) = await fetched(raw, version, [wanted], min_bytes=1 << 20, **more)
+            assert found.error_code == code, wanted
+            assert not found.records
+            assert loop.time() - begun < 0.1, "nobody waits for more where something is wrong"
+        good, bad = await fetched(raw, version, [(topic, 0, 0), (topic, 7, 0)])
+        assert (good.error_code, bad.error_code) == (
+            ErrorCode.none,
+            ErrorCode.unknown_topic_or_partition,
+        )
+        assert good.records
+        (same,) = await fetched(raw, version, [(topic, 0, 0)], leader_epoch=epoch)
+        assert same.error_code == ErrorCode.none
+
+    story(tell)
+
+
+@pytest.mark.parametrize("version", [11, NEWEST])
+def test_the_fields_around_the_records(version: int) -> None:
+    async def tell(_machine: Machine, client: Any, raw: Raw) -> None:
+        topic = await topic_of(client, version)
+        for isolation_level in (0, 1):
+            (found,) = await fetched(raw, version, [(topic, 0, 1)], isolation_level=isolation_level)
+            assert (found.high_watermark, found.last_stable_offset) == (2, 2)
+            assert (found.log_start_offset, found.preferred_read_replica) == (0, -1)
+            assert not found.aborted
+            assert sizes([found])[0] > len(SMALL)
+
+    story(tell)
+
+
+def epoch_body(version: int, current: int, epoch: int, *, topic: str = "t") -> Any:
+    make = request(OFFSET_FOR_LEADER_EPOCH, version)
+    partition = make.OffsetForLeaderPartition(
+        partition=0, current_leader_epoch=current, leader_epoch=epoch
+    )
+    wanted = make.OffsetForLeaderTopic(topic=topic, partitions=[partition])
+    return make.OffsetForLeaderEpochRequest(replica_id=-1, topics=[wanted])
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_where_an_epoch_ended_is_told(version: int) -> None:
+    """KIP-320: a consumer learns where the log of the epoch it read last was cut or goes on."""
+
+    async def tell(machine: Machine, client: Any, raw: Raw) -> None:
+        first = (await client.metadata(["t"])).topics["t"].partitions[0].leader_epoch
+        await machine.stop()
+        client = await machine.restart()
+        raw = await Raw.connect(machine.world.network)
+        now = (await client.metadata(["t"])).topics["t"].partitions[0].leader_epoch
+        assert now > first > 0, "each start is an epoch of its own"
+        await client.produce("t", 0, build_batch([Record(0, START_MS, None, SMALL)]))
+
+        async def ended(current: int, epoch: int, topic: str = "t") -> tuple[int, int, int]:
+            body = epoch_body(version, current, epoch, topic=topic)
+            answer = await raw.ask(OFFSET_FOR_LEADER_EPOCH, version, body)
+            (found,) = answer.topics[0].partitions
+            return int(found.error_code), found.leader_epoch, found.end_offset
+
+        assert await ended(-1, first) == (0, first, 2)
+        assert await ended(now, now) == (0, now, 3)
+        assert await ended(-1, now + 1) == (0, -1, -1), "no such epoch yet"
+        assert await ended(now - 1, first) == (ErrorCode.fenced_leader_epoch, -1, -1)
+        assert await ended(now + 1, first) == (ErrorCode.unknown_leader_epoch, -1, -1)
+        unknown = await ended(-1, first, topic="nobody")
+        assert unknown[0] == ErrorCode.unknown_topic_or_partition
+
+    story(tell)
