@@ -2,7 +2,9 @@
 
 from urllib.parse import quote
 
+import boto3
 import pytest
+from moto.server import ThreadedMotoServer
 from tests.store_contract import comes_back_whole_and_in_ranges, paths
 from tests.unit.tier.segments import CountingEntropy, closed, log_bytes
 
@@ -15,9 +17,6 @@ from stratalog.tier.partition_tier import PartitionTier
 from stratalog.tier.verify import verify
 from stratalog.wire.batch import scan
 
-boto3 = pytest.importorskip("boto3", reason="boto3 is not installed")
-moto_server = pytest.importorskip("moto.server", reason="moto is not installed")
-
 BUCKET = "stratalog-test"
 
 
@@ -26,7 +25,7 @@ def endpoint():
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("AWS_ACCESS_KEY_ID", "test")
         environment.setenv("AWS_SECRET_ACCESS_KEY", "only a test")
-        server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         server.start()
         host, port = server.get_host_and_port()
         url = f"http://{host}:{port}"

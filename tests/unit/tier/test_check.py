@@ -6,8 +6,11 @@ import threading
 from contextlib import contextmanager
 from urllib.parse import quote
 
+import boto3
 import pytest
+from moto.server import DomainDispatcherApplication, create_backend_app
 from tests.integration.server_process import strata
+from werkzeug.serving import make_server
 
 from stratalog.adapters.object_store import MemoryStore, open_store
 from stratalog.adapters.system import outside
@@ -148,11 +151,6 @@ def test_a_store_that_cannot_be_reached_is_no_finding():
 @contextmanager
 def s3_over_the_wire(monkeypatch, *, forgets_conditions):
     """A mock of S3 on a port; it may forget the condition of a put, as servers do that do not know it."""
-    boto3 = pytest.importorskip("boto3", reason="boto3 is not installed")
-    pytest.importorskip("moto.server", reason="moto is not installed")
-    from moto.server import DomainDispatcherApplication, create_backend_app
-    from werkzeug.serving import make_server
-
     served = DomainDispatcherApplication(create_backend_app)
 
     def application(environ, start_response):
