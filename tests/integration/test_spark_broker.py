@@ -213,7 +213,7 @@ def test_history_and_tail_are_one_table(broker: BrokerProcess, driver: Driver) -
     assert {part["partition"] for part in few["rows"]} == {1}
     everything = driver.ask("pruned", options=both(broker, "seam"), where=where)
     whole(everything["rows"], 1, 5500, 6000)
-    assert few["tasks"] == 1 < everything["tasks"]
+    assert few["tasks"] < everything["tasks"]
     # The broker alone serves all of it too, from its own remote read.
     alone = both(broker, "seam")
     del alone["tier.url"]
