@@ -3,7 +3,7 @@
 In: bytes and bounds as numbers. Out: how far the walk came, and why it stopped. It makes no object for a record, so it
 can tell that one is unsound, and hardly more.
 
-The only module that may be compiled: `scripts/compile_walk.py` has mypyc make an extension of this very file, which is
+The only module that may be compiled: `hatch_build.py` has mypyc make an extension of this very file, which is
 imported instead of it where it lies beside it. Interpreted it takes 0.6 µs a record, compiled 0.01: it is what a broker
 does with every record produced (docs/decisions/0009). Hence numbers that fit 64 bits, and nothing that mypyc would have
 to ask Python for. A record: see `records`. Kafka: `DefaultRecord.readFrom`, `LogValidator.validateRecord`.
