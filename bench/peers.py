@@ -14,6 +14,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 
 import psutil
@@ -82,12 +83,14 @@ def product_command() -> str:
     PYTHONDONTWRITEBYTECODE says here.
     """
     checkout = Path(__file__).resolve().parent.parent
-    with fetching("product") as environment:
+    pinned = checkout / "requirements"
+    wanted = (pinned / "build.txt").read_bytes() + (pinned / "core.txt").read_bytes()
+    # Of its own for each list of packages: an older one would lack what compiles `wire/walk.py`.
+    with fetching(f"product-{sha256(wanted).hexdigest()[:12]}") as environment:
         command = environment / "bin" / "strata"
         pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-deps"]
         if not command.exists():
             venv = [sys.executable, "-m", "venv", str(environment)]
-            pinned = checkout / "requirements"
             for step in (
                 venv,
                 [*pip, "--require-hashes", "-r", str(pinned / "build.txt")],
@@ -99,6 +102,8 @@ def product_command() -> str:
             check=True,
             timeout=600,
         )
+        compiled = list(environment.glob("lib/*/site-packages/stratalog/wire/walk.*.so"))
+        assert compiled, "walk.py is not compiled: a broker's figures would be another product's"
         return str(command)
 
 
