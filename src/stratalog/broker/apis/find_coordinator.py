@@ -55,7 +55,8 @@ async def _coordinator(call: Call, key: str, key_type: int) -> _Found:
         raise Rejected(ErrorCode.coordinator_not_available, "only groups have a coordinator here")
     await call.broker.groups.ensure_topic()
     offsets = call.broker.metadata.topic(OFFSETS_TOPIC)
-    assert offsets is not None, "ensured"
+    if offsets is None:  # somebody deleted it as soon as it was there
+        raise Rejected(ErrorCode.coordinator_not_available, f"{OFFSETS_TOPIC} was deleted")
     # Offline with its directory, it keeps no group (Kafka: no leader, no coordinator).
     index = partition_for(key, len(offsets.partitions))
     call.broker.hosting.get(OFFSETS_TOPIC, index).check_hosted()
