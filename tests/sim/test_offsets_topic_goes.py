@@ -1,4 +1,4 @@
-"""Goal: who asks for a coordinator while the topic of the offsets is deleted is told that there is none, and asks again.
+"""Goal: who asks for a coordinator while the topic of the offsets is deleted is told that there is none, and asks on.
 
 Method: the deletion is sent at each moment of the request that creates the topic, from another connection.
 """
