@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from struct import Struct
 
-from tests.compat.tools import fetching
+from pipelines.access_log.fetched import fetching
 
 from bench.peers import Server, rdkafka_performance
 from stratalog.wire.messages import decode_response, encode_request, request

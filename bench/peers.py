@@ -18,7 +18,8 @@ from hashlib import sha256
 from pathlib import Path
 
 import psutil
-from tests.compat.tools import fetching, java, kafka_lib
+from pipelines.access_log.fetched import fetching
+from tests.compat.tools import java, kafka_lib
 
 RDKAFKA = "node-rdkafka@3.6.1"
 START_TIMEOUT_S = 120

@@ -16,10 +16,10 @@ import time
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
+from pipelines.access_log.fetched import fetching
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import count, length
 from pyspark.sql.functions import sum as total
-from tests.compat.tools import fetching
 
 from bench.broker import load, spread
 from bench.peers import Server, kafka, strata

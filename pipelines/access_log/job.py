@@ -14,34 +14,32 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NoReturn
 
-from answers import Answers, read_answers
+from answers import Answers
+from ask import ask_bucket, ask_pipeline, java_options
 from broker import RunningBroker, running_broker
 from load import Survey, check_readable, create_topic, load, survey
 from page import write_page
+from place import TOPIC, Place, a_place
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from shown import show_answers
+from sinks import SINKS
+from sinks.sink import Sink, SinkPlace
+from spark_process import MASTER
 
 from stratalog.adapters.network import TcpNetwork
 from stratalog.adapters.object_store import open_store
 from stratalog.adapters.system import SystemClock
 from stratalog.cli.main import explanation
-from stratalog.cli.pipeline import PipelineRun, shown_progress, spark_environment, start_spark
+from stratalog.cli.pipeline import spark_environment
 from stratalog.client.aio import Client
 from stratalog.errors import Corrupt, Rejected, Unavailable, UserError
 from stratalog.tier.reader import open_bucket
 
 HERE = Path(__file__).parent
-CHECKOUT = HERE.parent.parent
 SAMPLE = HERE / "apache_access.log"
-TOPIC = "access_log"
-MASTER = "local[2]"
-HEAP = "768m"
-SMALL_LOG_BYTES = 1 << 26
 TIERED_S = 120.0
 """How long the bucket may make no progress before the job gives up."""
 
@@ -59,64 +57,6 @@ class Steps:
         start_ms = clock.now_ms()
         yield
         self.seconds[name] = round((clock.now_ms() - start_ms) / 1000, 2)
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where everything of one run lies."""
-
-    root: Path
-    page: Path
-
-    @property
-    def data(self) -> Path:
-        return self.root / "data"
-
-    @property
-    def bucket(self) -> Path:
-        return self.root / "bucket"
-
-    @property
-    def pipeline(self) -> Path:
-        return self.root / "pipeline"
-
-    def local_bytes(self) -> int:
-        """Bytes of the topic's partitions on the broker's disk: segments, indexes, all else in their directories."""
-        return sum(bytes_below(path) for path in self.data.glob(f"{TOPIC}-*"))
-
-    def bucket_bytes(self) -> int:
-        """Bytes of everything in the bucket: segment objects, manifests, identity."""
-        return bytes_below(self.bucket)
-
-
-def bytes_below(directory: Path) -> int:
-    """Sum of the sizes of the files in a directory tree; a file that goes meanwhile counts as gone."""
-    total = 0
-    for path in directory.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except FileNotFoundError:
-            continue
-    return total
-
-
-@contextmanager
-def a_place(keep: Path | None) -> Iterator[Place]:
-    """The directory the user wants kept, which must have room for ours, or a temporary one."""
-    if keep is None:
-        page = CHECKOUT / ".state" / "report.html"
-        page.parent.mkdir(exist_ok=True)
-        with TemporaryDirectory(prefix="stratalog-run-", ignore_cleanup_errors=True) as root:
-            yield Place(Path(root), page)
-        return
-    place = Place(keep, keep / "report.html")
-    for taken in (place.data, place.bucket, place.pipeline):
-        if taken.exists():
-            raise UserError(
-                f"--keep {keep}: {taken.name} is there already; name an empty directory"
-            )
-    keep.mkdir(parents=True, exist_ok=True)
-    yield place
 
 
 async def fill(
@@ -155,59 +95,6 @@ async def tiered(place: Place, console: Console) -> None:
             await asyncio.sleep(0.1)
 
 
-def java_options(seen: Survey) -> str:
-    """Over in seconds, a JVM spends most of its time compiling: for a small log the quick compiler is enough."""
-    return "-XX:TieredStopAtLevel=1" if seen.bytes < SMALL_LOG_BYTES else ""
-
-
-def ask_pipeline(place: Place, broker: RunningBroker, options: str, console: Console) -> Answers:
-    """One update of the pipeline over bucket and broker, and what its views say."""
-    run = PipelineRun(
-        HERE,
-        place.pipeline,
-        conf={
-            "stratalog.kafka.bootstrap.servers": broker.address,
-            "stratalog.tier.url": broker.tier_url,
-            "stratalog.subscribe": TOPIC,
-        },
-        master=MASTER,
-        memory=HEAP,
-        java_options=options,
-    )
-    with shown_progress(console) as on_event:
-        run.update(on_event)
-    return read_answers(place.pipeline)
-
-
-def ask_bucket(place: Place, tier_url: str, console: Console) -> dict[int | None, int]:
-    """HTTP status -> requests (None -> bad lines) of all that is tiered, from the bucket alone."""
-    environment = spark_environment(place.pipeline, master=MASTER, modules=HERE)
-    del environment["SPARK_REMOTE"]  # a plain session is enough
-    environment["PYSPARK_SUBMIT_ARGS"] = (
-        f"--master {MASTER} --conf spark.sql.catalogImplementation=in-memory pyspark-shell"
-    )
-    log = place.root / "bucket-only.log"
-    command = [str(HERE / "bucket_only.py"), tier_url, TOPIC]
-    with (
-        console.status("Asking the bucket alone, in a new Spark process"),
-        log.open("w", encoding="utf-8") as stderr,
-        start_spark(command, environment, place.pipeline, stderr=stderr.fileno()) as process,
-    ):
-        assert process.stdout is not None
-        said = process.stdout.read().strip().splitlines()
-    if process.returncode != 0 or not said:
-        raise UserError(f"the bucket alone did not answer: {spark_error(log)}")
-    answer: dict[str, int] = json.loads(said[-1])
-    return {None if name == "bad" else int(name): count for name, count in answer.items()}
-
-
-def spark_error(log: Path) -> str:
-    """The line of a Spark program's log that says most."""
-    said = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    telling = [line for line in said if "Error" in line or "Exception" in line]
-    return (telling or said or ["no reason given"])[-1].strip()
-
-
 def count_tiered(tier_url: str) -> int:
     """Segments that the bucket's manifests name."""
     bucket = open_bucket(open_store(tier_url))
@@ -217,33 +104,38 @@ def count_tiered(tier_url: str) -> int:
     return sum(sum(1 for _ in manifest.live()) for manifest in bucket.manifests(topic).values())
 
 
-def show_answers(answers: Answers, console: Console) -> None:
-    """The tables of results, and where the records came from."""
-    status = Table(title="Requests by status", title_justify="left")
-    status.add_column("status")
-    status.add_column("requests", justify="right")
-    for code, count in answers.status.items():
-        status.add_row(str(code), f"{count:,}")
-    status.add_row("bad lines", f"{answers.bad_lines:,}")
-    top = Table(title=f"Top paths of {answers.path_count:,}", title_justify="left")
-    top.add_column("path", overflow="fold")
-    top.add_column("requests", justify="right")
-    top.add_column("errors", justify="right")
-    for path in answers.paths[:8]:
-        top.add_row(escape(path.name or "(none)"), f"{path.requests:,}", f"{path.errors:,}")
-    console.print(status, top, sep="\n")
-    console.print(
-        f"{answers.records_out:,} records out: {answers.origins.get('bucket', 0):,} from the bucket, "
-        f"{answers.origins.get('broker', 0):,} from the broker"
-    )
+@contextmanager
+def opened_sink(options: Namespace, place: Place, steps: Steps) -> Iterator[Sink | None]:
+    """The sink that was asked for, while it is there to be written to."""
+    if options.sink is None:
+        yield None
+        return
+    with ExitStack() as running:
+        with steps.step("sink_start"):
+            sink = running.enter_context(
+                SINKS[options.sink](SinkPlace(place.sink, options.sink_url))
+            )
+        yield sink
 
 
-def run_job(paths: Sequence[Path], place: Place, console: Console) -> dict[str, Any]:
+def ask_sink(sink: Sink, answers: Answers) -> tuple[str, dict[int, int]]:
+    """Where the sink is, and its counts. Raises Corrupt unless they are the pipeline's."""
+    counts = sink.status_counts()
+    if counts != answers.status:
+        raise Corrupt(f"{sink.url} says {counts}, the pipeline {answers.status}")
+    return sink.url, counts
+
+
+def run_job(
+    paths: Sequence[Path], place: Place, options: Namespace, console: Console
+) -> dict[str, Any]:
     """All steps; returns what --json prints. Raises Corrupt where the counts do not agree."""
     spark_environment(place.pipeline, master=MASTER)  # no Java: say so before anything is started
     steps = Steps()
+    asked: tuple[str, dict[int, int]] | None = None
     with steps.step("total"):
         with ExitStack() as running:
+            sink = running.enter_context(opened_sink(options, place, steps))
             with steps.step("broker"):
                 broker = running.enter_context(
                     running_broker(place.data, place.bucket, place.root / "broker.log")
@@ -253,9 +145,13 @@ def run_job(paths: Sequence[Path], place: Place, console: Console) -> dict[str, 
             with steps.step("tier"):
                 asyncio.run(tiered(place, console))
             with steps.step("pipeline"):
-                answers = ask_pipeline(place, broker, java_options(seen), console)
+                answers = ask_pipeline(place, broker, sink, java_options(seen), console)
             show_answers(answers, console)
             answers.check(records_in)
+            if sink is not None:
+                with steps.step("sink_counts"), console.status("Asking the sink"):
+                    asked = ask_sink(sink, answers)
+                console.print(f"Sink: {sink.url}, {sum(asked[1].values()):,} rows, the same counts")
             with steps.step("page"):
                 write_page(place.page, answers, [path.name for path in paths])
             console.print(f"Page: {place.page}", soft_wrap=True)
@@ -263,15 +159,15 @@ def run_job(paths: Sequence[Path], place: Place, console: Console) -> dict[str, 
                 broker.stop()
         segments = count_tiered(broker.tier_url)
         alone: dict[int | None, int] = {}
-        with steps.step("bucket_only"):
+        with steps.step("bucket_only"), console.status("Asking the bucket alone"):
             if segments:
-                alone = ask_bucket(place, broker.tier_url, console)
+                alone = ask_bucket(place, broker.tier_url)
     if alone != answers.tiered:
         raise Corrupt(f"the bucket alone says {alone}, with the broker it was {answers.tiered}")
     console.print(
         f"The bucket alone, broker gone: {sum(alone.values()):,} records, the same answer"
     )
-    return {
+    result = {
         "records_in": records_in,
         "records_out": answers.records_out,
         "from_bucket": answers.origins.get("bucket", 0),
@@ -279,15 +175,23 @@ def run_job(paths: Sequence[Path], place: Place, console: Console) -> dict[str, 
         "tiered_segments": segments,
         "local_bytes": place.local_bytes(),
         "bucket_bytes": place.bucket_bytes(),
-        "status": {str(code): count for code, count in answers.status.items()},
+        "status": by_name(answers.status),
         "bad_lines": answers.bad_lines,
         "bucket_only_records": sum(alone.values()),
         "seconds": steps.seconds,
     }
+    if asked is not None:
+        result["sink"] = {"name": options.sink, "url": asked[0], "status": by_name(asked[1])}
+    return result
+
+
+def by_name(counts: dict[int, int]) -> dict[str, int]:
+    """Counts by HTTP status as JSON has them."""
+    return {str(status): count for status, count in sorted(counts.items())}
 
 
 def parse_arguments(arguments: Sequence[str]) -> Namespace:
-    """The command line of ./run."""
+    """The command line of ./run. Raises UserError where options do not go together."""
     parser = ArgumentParser(
         prog="./run",
         description="An access log through a broker, its bucket and a Spark pipeline.",
@@ -299,7 +203,14 @@ def parse_arguments(arguments: Sequence[str]) -> Namespace:
     parser.add_argument(
         "--keep", type=Path, metavar="DIR", help="leave bucket, data, tables and page in DIR"
     )
-    return parser.parse_args(arguments)
+    parser.add_argument("--sink", choices=sorted(SINKS), help="write the good lines there too")
+    parser.add_argument(
+        "--sink-url", metavar="URL", help="the sink is there already, empty; what is written stays"
+    )
+    options = parser.parse_args(arguments)
+    if options.sink_url is not None and options.sink is None:
+        raise UserError(f"--sink-url {options.sink_url}: of which --sink ({', '.join(SINKS)})?")
+    return options
 
 
 def end(number: int, _frame: object) -> NoReturn:
@@ -309,16 +220,15 @@ def end(number: int, _frame: object) -> NoReturn:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the job; returns the exit status."""
-    options = parse_arguments(arguments)
-    console = Console(stderr=options.json)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, end)
     try:
+        options = parse_arguments(arguments)
         paths = options.logs or [SAMPLE]
         for path in paths:
             check_readable(path)
         with a_place(options.keep) as place:
-            result = run_job(paths, place, console)
+            result = run_job(paths, place, options, Console(stderr=options.json))
     except KeyboardInterrupt:
         sys.stderr.write("./run: interrupted\n")
         return 130

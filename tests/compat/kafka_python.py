@@ -14,6 +14,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from pathlib import Path
 
+from pipelines.access_log.fetched import fetching
 from tests.compat.suites import (
     CannotBeHadError,
     Outcome,
@@ -23,7 +24,6 @@ from tests.compat.suites import (
     must_run,
     one_line,
 )
-from tests.compat.tools import fetching
 
 VERSION = "3.0.12"
 FETCH_TIMEOUT_S = 300

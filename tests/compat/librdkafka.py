@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from pipelines.access_log.fetched import fetching
 from tests.compat.suites import (
     CannotBeHadError,
     Outcome,
@@ -29,7 +30,7 @@ from tests.compat.suites import (
     run_bounded,
     tell,
 )
-from tests.compat.tools import fetching, java_command, java_environment
+from tests.compat.tools import java_command, java_environment
 
 VERSION = "2.15.1"
 PACKAGE = "@confluentinc/kafka-javascript@1.10.1"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from pipelines.access_log.fetched import fetching
 from tests.compat.suites import (
     CannotBeHadError,
     Outcome,
@@ -26,7 +27,6 @@ from tests.compat.suites import (
     run_bounded,
     tell,
 )
-from tests.compat.tools import fetching
 
 VERSION = "3.6.1"
 PACKAGE = f"node-rdkafka@{VERSION}"

@@ -5,19 +5,17 @@ programs. What cannot be had skips the test with the reason, which the summary r
 never writes into the checkout.
 """
 
-import fcntl
 import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import NoReturn
-from xml.sax.saxutils import escape
 
 import pytest
+from pipelines.access_log.fetched import FETCH_TIMEOUT_S, fetch_jars, fetching
 
 KAFKA_VERSION = "4.3.1"
 LOG4J_VERSION = "2.25.1"
@@ -28,7 +26,6 @@ KAFKA_ARTIFACTS = (
     f"org.apache.logging.log4j:log4j-core:{LOG4J_VERSION}",
     f"org.apache.logging.log4j:log4j-1.2-api:{LOG4J_VERSION}",
 )
-FETCH_TIMEOUT_S = 300
 BUILD_TIMEOUT_S = 900
 
 
@@ -38,60 +35,6 @@ def cannot_be_had(what: str, why: str) -> NoReturn:
     if os.environ.get("CI", "").lower() in {"true", "1"}:
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
-
-
-def cache_directory() -> Path:
-    """Where fetched things stay: $STRATALOG_CACHE, else below the user's cache directory."""
-    chosen = os.environ.get("STRATALOG_CACHE")
-    return Path(chosen) if chosen else Path.home() / ".cache" / "stratalog"
-
-
-@contextmanager
-def fetching(name: str) -> Iterator[Path]:
-    """The place of a fetched thing in the cache, held against other processes; make it where it is missing."""
-    directory = cache_directory()
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield directory / name
-
-
-def fetch_jars(artifacts: tuple[str, ...], target: Path) -> str:
-    """Copies Maven artifacts and what they need at run time to `target`, all or nothing. Returns why not, or ""."""
-    maven = shutil.which("mvn")
-    if maven is None:
-        return "Maven (mvn) is not installed"
-    dependencies = ""
-    for artifact in artifacts:
-        group, name, version = map(escape, artifact.split(":"))
-        dependencies += (
-            f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId>"
-            f"<version>{version}</version></dependency>\n"
-        )
-    with tempfile.TemporaryDirectory(prefix="stratalog-maven-", dir=target.parent) as scratch:
-        (Path(scratch) / "pom.xml").write_text(
-            '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
-            "<groupId>stratalog</groupId><artifactId>fetched</artifactId><version>1</version>"
-            f"<dependencies>\n{dependencies}</dependencies></project>\n"
-        )
-        copy = ["dependency:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory=lib"]
-        try:
-            done = subprocess.run(
-                [maven, "-q", "-B", *copy],
-                cwd=scratch,
-                capture_output=True,
-                text=True,
-                timeout=FETCH_TIMEOUT_S,
-                stdin=subprocess.DEVNULL,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return f"Maven did not finish within {FETCH_TIMEOUT_S} s"
-        if done.returncode != 0:
-            errors = [line for line in done.stdout.splitlines() if line.startswith("[ERROR]")]
-            return f"Maven failed: {errors[0] if errors else done.stderr[-200:]}"
-        (Path(scratch) / "lib").rename(target)
-    return ""
 
 
 @cache

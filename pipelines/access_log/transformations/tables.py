@@ -6,6 +6,7 @@ take in only what is new at each update, and materialized views, which are worke
 Never here: sessions, paths, or anything that runs: Spark's pipeline runner decides when.
 """
 
+import json
 from typing import Any
 
 from parse import COLUMNS, with_columns
@@ -50,6 +51,18 @@ def parsed() -> Any:
 @dp.table(comment="Lines whose host, time, request or status cannot be read, as they came")
 def bad_lines() -> Any:
     return with_columns(session().readStream.table("raw")).where("bad").select("value", *PARTS)
+
+
+if session().conf.get("stratalog.sink.format", ""):
+    dp.create_sink(
+        "sink",
+        session().conf.get("stratalog.sink.format"),
+        json.loads(session().conf.get("stratalog.sink.options", "{}")),
+    )
+
+    @dp.append_flow(target="sink")
+    def into_sink() -> Any:
+        return session().readStream.table("parsed")
 
 
 def requests_and_errors() -> list[Any]:

@@ -53,8 +53,9 @@ pipeline_app = typer.Typer(help="Declarative pipelines on Spark.", no_args_is_he
 
 @dataclass(frozen=True, slots=True)
 class PipelineRun:
-    """What to run. `conf` overrides the configuration in the specification; `memory` is the JVM's heap,
-    `java_options` go to it as they are.
+    """What to run. `conf` overrides the configuration in the specification; of it, Spark's own (`spark.…`) is known
+    before the JVM starts, so that jars and extensions can be named. `memory` is the JVM's heap, `java_options` go to it
+    as they are.
     """
 
     directory: Path
@@ -103,10 +104,17 @@ class PipelineRun:
             if entry.name not in SPEC_NAMES:
                 (project / entry.name).symlink_to(entry)
         written["storage"] = (self.state / "storage").resolve().as_uri()
-        written["configuration"] = {**written.get("configuration", {}), **self.conf}
+        of_spark = {name: self.conf[name] for name in self.conf if name.startswith("spark.")}
+        configuration = {**written.get("configuration", {}), **self.conf}
+        written["configuration"] = {
+            name: value for name, value in configuration.items() if name not in of_spark
+        }
         spec = project / SPEC_NAMES[0]
         spec.write_text(json.dumps(written, indent=2), encoding="utf-8")  # JSON is YAML
-        _write_spark_conf(self.state, conf, self.memory, self.java_options)
+        settings = _spark_conf(self.state, self.memory, self.java_options) | of_spark
+        lines = (f"{name} {value}\n" for name, value in settings.items())
+        (conf / "spark-defaults.conf").write_text("".join(lines), encoding="utf-8")
+        (conf / "log4j2.properties").write_text(LOG4J, encoding="utf-8")
         return spec
 
 
@@ -127,11 +135,11 @@ def _read_spec(directory: Path) -> dict[str, Any]:
     raise UserError(f"{directory}: no {SPEC_NAMES[0]} there")
 
 
-def _write_spark_conf(state: Path, conf: Path, memory: str, java_options: str) -> None:
+def _spark_conf(state: Path, memory: str, java_options: str) -> dict[str, str]:
     """What must be known before the JVM or its catalog starts, and so cannot be in a specification."""
     here = state.resolve()
     scratch = str(here / SCRATCH)
-    settings = {
+    return {
         "spark.driver.memory": memory,
         # A task buffers what it writes up to this: what there is to read must not decide what it takes.
         "spark.hadoop.parquet.block.size": str(16 << 20),
@@ -155,9 +163,6 @@ def _write_spark_conf(state: Path, conf: Path, memory: str, java_options: str) -
         # What fails here fails again: say so at once.
         "spark.sql.pipelines.maxFlowRetryAttempts": "0",
     }
-    lines = (f"{name} {value}\n" for name, value in settings.items())
-    (conf / "spark-defaults.conf").write_text("".join(lines), encoding="utf-8")
-    (conf / "log4j2.properties").write_text(LOG4J, encoding="utf-8")
 
 
 LOG4J = """\

@@ -1,0 +1,53 @@
+"""What the pipeline says, and what the bucket says alone.
+
+In: a run's place, its broker, bucket and sink. Out: answers out of Spark. Raises UserError with Spark's own reason.
+Never here: sessions; each question is a process of its own.
+"""
+
+import json
+from pathlib import Path
+
+from answers import Answers, read_answers
+from broker import RunningBroker
+from load import Survey
+from place import TOPIC, Place
+from rich.console import Console
+from sinks.sink import Sink
+from spark_process import HEAP, MASTER, ask_spark
+
+from stratalog.cli.pipeline import PipelineRun, shown_progress
+
+HERE = Path(__file__).parent
+SMALL_LOG_BYTES = 1 << 26
+
+
+def java_options(seen: Survey) -> str:
+    """Over in seconds, a JVM spends most of its time compiling: for a small log the quick compiler is enough."""
+    return "-XX:TieredStopAtLevel=1" if seen.bytes < SMALL_LOG_BYTES else ""
+
+
+def ask_pipeline(
+    place: Place, broker: RunningBroker, sink: Sink | None, options: str, console: Console
+) -> Answers:
+    """One update of the pipeline over bucket and broker, into `sink` too, and what its views say."""
+    conf = {
+        "stratalog.kafka.bootstrap.servers": broker.address,
+        "stratalog.tier.url": broker.tier_url,
+        "stratalog.subscribe": TOPIC,
+    }
+    if sink is not None:
+        conf |= sink.spark_conf
+        conf["stratalog.sink.format"] = sink.format
+        conf["stratalog.sink.options"] = json.dumps(dict(sink.options))
+    run = PipelineRun(
+        HERE, place.pipeline, conf=conf, master=MASTER, memory=HEAP, java_options=options
+    )
+    with shown_progress(console) as on_event:
+        run.update(on_event)
+    return read_answers(place.pipeline)
+
+
+def ask_bucket(place: Place, tier_url: str) -> dict[int | None, int]:
+    """HTTP status -> requests (None -> bad lines) of all that is tiered, from the bucket alone."""
+    answer = ask_spark("bucket_only.py", [tier_url, TOPIC], place.pipeline)
+    return {None if name == "bad" else int(name): count for name, count in answer.items()}

@@ -1,0 +1,30 @@
+"""The answers on a terminal.
+
+In: answers. Out: tables of results, and where the records came from. Never here: reading tables, deciding what counts.
+"""
+
+from answers import Answers
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+
+def show_answers(answers: Answers, console: Console) -> None:
+    """The tables of results, and where the records came from."""
+    status = Table(title="Requests by status", title_justify="left")
+    status.add_column("status")
+    status.add_column("requests", justify="right")
+    for code, count in answers.status.items():
+        status.add_row(str(code), f"{count:,}")
+    status.add_row("bad lines", f"{answers.bad_lines:,}")
+    top = Table(title=f"Top paths of {answers.path_count:,}", title_justify="left")
+    top.add_column("path", overflow="fold")
+    top.add_column("requests", justify="right")
+    top.add_column("errors", justify="right")
+    for path in answers.paths[:8]:
+        top.add_row(escape(path.name or "(none)"), f"{path.requests:,}", f"{path.errors:,}")
+    console.print(status, top, sep="\n")
+    console.print(
+        f"{answers.records_out:,} records out: {answers.origins.get('bucket', 0):,} from the bucket, "
+        f"{answers.origins.get('broker', 0):,} from the broker"
+    )

@@ -1,0 +1,54 @@
+"""The lake: a Delta table of the good lines.
+
+In: a directory. Out: a Delta table in it; Delta's jars come from Maven, once. Delta keeps, in the table's own log, the
+number of each streaming query's last batch, so a batch that is run again repeats nothing. Never here: a table that has
+rows already.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from fetched import jars
+from spark_process import ask_spark
+
+from sinks.sink import Sink, SinkPlace
+from stratalog.errors import UserError
+
+VERSION = "4.4.0"
+ARTIFACTS = (f"io.delta:delta-spark_4.2_2.13:{VERSION}", f"io.delta:delta-storage:{VERSION}")
+
+
+def spark_conf() -> dict[str, str]:
+    """What makes a Spark session know Delta. Raises UserError where the jars cannot be had."""
+    found = sorted(jars(f"delta-{VERSION}", ARTIFACTS, with_dependencies=False).glob("*.jar"))
+    return {
+        "spark.jars": ",".join(map(str, found)),
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    }
+
+
+@contextmanager
+def delta(place: SinkPlace) -> Iterator[Sink]:
+    """A table that begins empty."""
+    table = place.root / "table" if place.url is None else _directory(place.url)
+    if table.exists() and (not table.is_dir() or any(table.iterdir())):
+        raise UserError(
+            f"--sink-url {place.url}: there is something already; name an empty directory"
+        )
+    conf = spark_conf()
+
+    def status_counts() -> dict[int, int]:
+        said = ask_spark("delta_counts.py", [str(table)], place.root, spark_conf=conf)
+        return {int(status): count for status, count in said.items()}
+
+    yield Sink("delta", {"path": str(table)}, table.as_uri(), status_counts, conf)
+
+
+def _directory(url: str) -> Path:
+    parts = urlsplit(url)
+    if parts.scheme not in {"", "file"} or parts.netloc:
+        raise UserError(f"--sink-url {url}: delta takes a directory or file:///directory")
+    return Path(unquote(parts.path)).resolve()
