@@ -24,6 +24,7 @@ WRITTEN_BY_HAND = (
     "CHANGELOG.md",
     "docs/formats.md",
     "docs/monitoring.md",
+    "docs/recovery.md",
     "docs/spark.md",
     "docs/stores.md",
     "docs/testing.md",

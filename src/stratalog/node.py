@@ -32,6 +32,7 @@ from stratalog.broker.moves import Moves
 from stratalog.broker.partition import HostedPartition
 from stratalog.broker.settling import Key
 from stratalog.broker.storage import open_directories
+from stratalog.broker.survey import read_incarnation
 from stratalog.broker.timed_disk import TimedDisk
 from stratalog.config import BrokerConfig, DynamicConfigs, Listener
 from stratalog.errors import Rejected, Unavailable, UserError
@@ -115,8 +116,9 @@ class Node:
             from stratalog.broker.tiering import Tiering  # noqa: PLC0415
 
             tiering = Tiering(self.config, self.outside, metadata, hosting, spawn=self.spawn)
+            tiering.on_fenced = self.on_fatal
             self._stopping.append(tiering.close)
-            await tiering.open()
+            await tiering.open(await self._metadata_directory().run(read_incarnation()))
         moves = Moves(hosting, metadata, self.outside.entropy, spawn=self.spawn)
         self._stopping.append(moves.close)
         self.broker = Broker(self.config, self.outside, metadata, hosting, tiering, moves)
@@ -132,7 +134,7 @@ class Node:
         await self._assign(hosting.unassigned())
         self._resume_moves(hosting, moves)
         if tiering is not None:
-            tiering.start()
+            tiering.start(self.broker.groups)
         for directory in self.directories:
             self._keep(directory)
         self._repeat(self._close_idle_connections, _IDLE_CONNECTIONS_S)

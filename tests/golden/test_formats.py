@@ -13,6 +13,14 @@ from tests.unit.tier.segments import CountingEntropy, closed
 from stratalog.adapters.object_store import MemoryStore
 from stratalog.errors import Corrupt
 from stratalog.tier.archiver import PartitionKey, archive
+from stratalog.tier.cluster_state import (
+    ClusterState,
+    StateOffset,
+    StatePartition,
+    StateTopic,
+    newest_state,
+    put_state,
+)
 from stratalog.tier.commit import FAN_OUT, is_pruned, prune, run
 from stratalog.tier.envelope import seal, unseal
 from stratalog.tier.fetcher import load_index
@@ -24,6 +32,7 @@ from stratalog.tier.identity import (
     read_claim,
     register_topic,
 )
+from stratalog.tier.incarnation import claim_incarnation, newest_incarnation
 from stratalog.tier.manifest import Manifest, RemoteSegment, SegmentState, decode, encode
 from stratalog.tier.paths import SegmentName, manifest_path
 from stratalog.tier.reader import read_entries
@@ -142,6 +151,57 @@ def test_the_registry_is_written_and_read_as_ever():
     (topic,) = list_topics(kept)
     assert (topic.name, topic.partitions, topic.configs) == ("a.topic-of_ours", 4, configs)
     assert topic.topic_uuid == TOPIC_ID
+
+
+def state():
+    return ClusterState(
+        cluster_id=CLUSTER,
+        incarnation=1,
+        node_id=2,
+        written_ms=1_700_000_000_007,
+        next_producer_id=3000,
+        brokers={"": {"log.cleaner.threads": "2"}, "2": {}},
+        topics=(
+            StateTopic(
+                name="a.topic-of_ours",
+                topic_id=topic_id_text(TOPIC_ID),
+                configs={"retention.ms": "-1"},
+                partitions=(StatePartition(4, 40, 60), StatePartition(3, -1, -1)),
+            ),
+        ),
+        groups={
+            "readers": (
+                StateOffset(
+                    "a.topic-of_ours",
+                    topic_id_text(TOPIC_ID),
+                    0,
+                    57,
+                    4,
+                    "où",
+                    1_700_000_000_006,
+                    -1,
+                ),
+            )
+        },
+    )
+
+
+def test_incarnations_and_the_clusters_state_are_written_and_read_as_ever():
+    store = MemoryStore("memory://golden")
+    write_id = topic_id_text(CountingEntropy(300).uuid())
+    claim_incarnation(store, CLUSTER, node_id=2, write_id=write_id, now_ms=1_700_000_000_006)
+    put_state(store, state(), 6)
+    written = "".join(f"{info.path}\n{store.get(info.path).decode()}" for info in store.list(""))
+    assert written == golden("cluster.v1.txt").decode()
+
+    lines = golden("cluster.v1.txt").splitlines(keepends=True)
+    kept = MemoryStore("memory://kept")
+    for at in range(0, len(lines), 3):
+        kept.put(lines[at].decode().strip(), [lines[at + 1] + lines[at + 2]])
+    assert newest_incarnation(kept, CLUSTER) == 1
+    assert newest_state(kept, CLUSTER, 1) == (replace(state(), version=7), [])
+    assert newest_state(kept, CLUSTER, 2) == (replace(state(), version=7), []), "of an earlier life"
+    assert newest_state(kept, CLUSTER, 0) == (None, [])
 
 
 def test_boundary_objects_are_named_as_ever():

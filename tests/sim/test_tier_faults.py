@@ -43,7 +43,7 @@ def test_a_bucket_that_fails_is_asked_less_and_less_and_not_by_all_at_once() -> 
                 await tale.write(name, 1)
             await asyncio.sleep(3)
         times = [[at - began for at in each] for each in asked.values()]
-        assert len(times) == 3, "a partition each"
+        assert len(times) == 4, "a partition each, and what the bucket is told of the cluster"
         for each in times:
             waits = [later - earlier for earlier, later in itertools.pairwise(each)]
             assert len(each) < 14, "0.5 s, twice as long each time, up to 30 s: for two minutes"

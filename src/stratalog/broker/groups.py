@@ -104,7 +104,6 @@ class Groups:
         self._closed = True
         for shard in self._shards.values():
             shard.close()
-        self._shards.clear()
 
     async def ensure_topic(self) -> None:
         """Create the offsets topic, once."""
@@ -162,8 +161,16 @@ class Groups:
         """Whether some groups are not known yet."""
         return bool(self._loading)
 
+    @property
+    def is_loaded(self) -> bool:
+        """Whether every partition of the offsets is: `committed` then leaves no group out."""
+        return not self._loading and len(self._shards) == self._partition_count()
+
     def committed(self) -> Iterator[tuple[str, list[tuple[str, int, KeptOffset]]]]:
-        """Each group that this broker coordinates and its committed offsets, as `GroupShard.committed`."""
+        """Each group that this broker coordinates and its committed offsets, as `GroupShard.committed`.
+
+        After `close` too, with what was decided before.
+        """
         for shard in list(self._shards.values()):
             yield from shard.committed()
 
@@ -182,7 +189,7 @@ class Groups:
                 ErrorCode.coordinator_not_available, "the offsets topic is not there yet"
             )
         shard = self._shards.get(partition_for(group_id, count))
-        if shard is None:
+        if shard is None or self._closed:
             raise Rejected(ErrorCode.coordinator_load_in_progress, f"group {group_id}")
         return shard
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
-from stratalog.errors import Corrupt
+from stratalog.errors import Corrupt, UserError
 from stratalog.log.checkpoints import (
     CLEAN_SHUTDOWN,
     LOG_START_OFFSETS,
@@ -31,6 +31,8 @@ from stratalog.log.effects import (
 METADATA_DIRECTORY: Final = "__cluster_metadata-0"
 TIER_MANIFEST: Final = "tier-manifest"
 """A partition's last known manifest, beside its log."""
+TIER_INCARNATION: Final = "tier-incarnation"
+"""In the metadata log's directory, where the cluster was restored from a bucket: which life of it this is."""
 DELETE: Final = "-delete"
 STRAY: Final = "-stray"
 FUTURE: Final = "-future"
@@ -100,6 +102,18 @@ def checkpoint_files(partitions: dict[NameAndIndex, Checkpoint]) -> list[WriteFi
         WriteFile(REPLICATION_OFFSETS, encode_offsets(replication)),
         WriteFile(LOG_START_OFFSETS, encode_offsets(start)),
     ]
+
+
+def read_incarnation() -> Program[int]:
+    """What `TIER_INCARNATION` says, a number in decimal; 0 where it is not there. Raises UserError."""
+    try:
+        data = yield Read(TIER_INCARNATION, 0, _METADATA_BYTES_MAX)
+    except FileNotFoundError:
+        return 0
+    assert isinstance(data, bytes)
+    if not data.strip().isdigit():
+        raise UserError(f"{TIER_INCARNATION}: {data[:80]!r} is no number; restore the node again")
+    return int(data)
 
 
 def survey_directory() -> Program[Survey]:

@@ -8,7 +8,8 @@ expire, remove. Where the tier was taken away (KIP-950): give up all that is the
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -52,6 +53,8 @@ class Bucket:
     copier: Callable[[HostedPartition], Worker]
     expirer: Callable[[], Worker]
     pace: CopyPace
+    check_incarnation: Callable[[], Awaitable[None]]
+    """Raises Fenced, and has the node stop, where the cluster was taken over."""
 
     def backoff(self) -> Backoff:
         """How long to wait when the bucket fails, for one who asks it."""
@@ -137,9 +140,7 @@ class TieredPartition:
             return False
         except Fenced as error:
             self._fenced = True
-            self._log.error(
-                "fenced: a newer leader writes this partition's tier", reason=str(error)
-            )
+            await self._tell_fenced(error)
         except FileNotFoundError as error:
             if not self._hosted.deleted:
                 self._log.error("closed segment is gone", reason=str(error))
@@ -150,6 +151,15 @@ class TieredPartition:
                 self._log.error("tiering stopped until the next attempt", reason=str(error))
             return False
         return True
+
+    async def _tell_fenced(self, error: Fenced) -> None:
+        """A line for this partition, unless it is the whole cluster that was taken over: that has its own."""
+        with suppress(Unavailable, Corrupt):
+            try:
+                await self._bucket.check_incarnation()
+            except Fenced:
+                return
+        self._log.error("fenced: a newer leader writes this partition's tier", reason=str(error))
 
     async def _cycle(self) -> None:
         hosted = self._hosted
@@ -209,6 +219,8 @@ class TieredPartition:
             self.tier.activate(epoch, _small_file(disk, path), now_ms=now_ms)
 
         await bucket.copier(hosted).submit(activate)
+        # After the first version, not before: who takes over lists what is there once it has begun.
+        await bucket.check_incarnation()
         if enabled:
             self._withdrawn = False
             self._continue()

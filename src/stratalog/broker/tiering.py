@@ -11,19 +11,20 @@ keeps nobody from producing: closed segments wait on disk.
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from functools import partial
 from typing import Any, Final
 
 import structlog
 
 from stratalog.broker.cluster_metadata import ClusterMetadata
 from stratalog.broker.copy_pace import CopyPace
+from stratalog.broker.groups import Groups
 from stratalog.broker.hosting import Hosting
 from stratalog.broker.partition import HostedPartition
 from stratalog.broker.remote_reads import RemoteReads
+from stratalog.broker.state_upload import StateUpload
 from stratalog.broker.tiered_partition import Bucket, TieredPartition
 from stratalog.config import BrokerConfig
-from stratalog.errors import Corrupt, ErrorCode, Rejected, Unavailable, UserError
+from stratalog.errors import Corrupt, ErrorCode, Fenced, Rejected, Unavailable, UserError
 from stratalog.log.partition_log import Slices
 from stratalog.ports import ObjectStore, Outside, Worker
 from stratalog.tier.identity import (
@@ -32,9 +33,13 @@ from stratalog.tier.identity import (
     list_deleted,
     remove_deleted_topics,
 )
+from stratalog.tier.incarnation import check_incarnation
 from stratalog.tier.partition_tier import PartitionTier
 from stratalog.wire.batch import scan
 
+_SUPERSEDED: Final = (
+    "its clients belong to the new one; what only this node's disk has can be read without tier.url"
+)
 _ACTIVATION_S: Final = 5.0
 """How long a reader waits for a manifest right after a start, before it is told to come again."""
 _CLOSE_S: Final = 5.0
@@ -54,6 +59,8 @@ class Tiering:
         *,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
+        self.on_fenced: Callable[[str], None] = lambda _why: None
+        """Told, once, that the cluster was taken over: the node must stop."""
         self._config = config
         self._outside = outside
         self._metadata = metadata
@@ -62,7 +69,10 @@ class Tiering:
         self._url = config.tier_url
         self._partitions: dict[HostedPartition, TieredPartition] = {}
         self._copiers: dict[str, Worker] = {}
+        self._incarnation = 0
+        self._state: StateUpload | None = None
         self._claimed = False
+        self._fenced = False  # the cluster was taken over
         self._refused = False  # the bucket turned out to be another cluster's
         self._started = asyncio.Event()
         self._closed = False
@@ -79,8 +89,12 @@ class Tiering:
         self._bucket: Bucket
         self._reads: RemoteReads
 
-    async def open(self) -> None:
-        """Open the bucket and claim it. Raises UserError where it is another cluster's or its URL is not understood."""
+    async def open(self, incarnation: int) -> None:
+        """Open the bucket and claim it for `incarnation`, the life of the cluster that this node belongs to.
+
+        Raises UserError where it is another cluster's or a later life's, or its URL is not understood.
+        """
+        self._incarnation = incarnation
         self._store = await self._expirer.submit(lambda: self._outside.object_store(self._url))
         self._reads = RemoteReads(self._config, self._outside, self._store)
         self._bucket = Bucket(
@@ -92,16 +106,22 @@ class Tiering:
             self._copier,
             lambda: self._expirer,
             CopyPace(self._config, self._outside.clock),
+            self._check_incarnation,
         )
         try:
             await self._claim()
+        except Fenced as error:
+            raise UserError(f"tier.url: {error}; {_SUPERSEDED}") from error
         except Unavailable as error:
             self._log.warning("bucket not reached yet", url=self._url, reason=str(error))
         except Corrupt as error:
             raise UserError(f"tier.url: bucket {self._url} cannot be used: {error}") from error
 
-    def start(self) -> None:
-        """Tier what is led from here on."""
+    def start(self, groups: Groups) -> None:
+        """Tier what is led from here on, and tell the bucket of the cluster and of what `groups` have committed."""
+        self._state = StateUpload(
+            self._bucket, self._metadata, self._hosting, groups, self._incarnation
+        )
         self._hosting.on_rolled.append(self._wake)
         self._hosting.on_led.append(self._led)
         self._hosting.on_tier_changed.append(self._led)
@@ -115,6 +135,7 @@ class Tiering:
     async def close(self) -> None:
         """Let the calls in hand end, for a while; then they end with the process, what they leave is swept later."""
         self._closed = True
+        await self._upload_last()
         closing = [
             asyncio.get_running_loop().create_task(worker.close())
             for worker in (*self._copiers.values(), *self._reads.workers, self._expirer)
@@ -242,9 +263,50 @@ class Tiering:
         """Before anything is put. Raises UserError where the bucket is another cluster's, Unavailable, Corrupt."""
         if not self._claimed:
             now_ms = self._outside.clock.now_ms()
-            claim = partial(claim_bucket, self._store, self._metadata.cluster_id, now_ms)
+            store, cluster_id = self._store, self._metadata.cluster_id
+
+            def claim() -> None:
+                claim_bucket(store, cluster_id, now_ms)
+                check_incarnation(store, cluster_id, self._incarnation)
+
             await self._expirer.submit(claim)
             self._claimed = True
+
+    async def _check_incarnation(self) -> None:
+        """Raises Fenced, and has the node stop, where the cluster was taken over; Unavailable, Corrupt."""
+        store, cluster_id = self._store, self._metadata.cluster_id
+        try:
+            await self._expirer.submit(
+                lambda: check_incarnation(store, cluster_id, self._incarnation)
+            )
+        except Fenced as error:
+            self._taken_over(error)
+            raise
+
+    def _taken_over(self, error: Fenced) -> None:
+        """Once: whatever this node acknowledged from here on would be seen by nobody."""
+        if not self._fenced:
+            self._fenced = True
+            self._log.error("fenced: the cluster was taken over", reason=str(error))
+            self.on_fenced(f"{error}; {_SUPERSEDED}")
+
+    async def _upload(self) -> None:
+        """Have the bucket know the cluster, for ever."""
+        assert self._state is not None, "started"
+        try:
+            await self._state.repeat()
+        except Fenced as error:
+            self._taken_over(error)
+
+    async def _upload_last(self) -> None:
+        """Of a clean stop: offsets committed until the last moment."""
+        if self._state is None or not self._claimed or self._fenced:
+            return
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                await self._state.upload()
+        except (Unavailable, Corrupt, Fenced, TimeoutError) as error:
+            self._log.warning("cluster state not in the bucket", reason=str(error) or "timed out")
 
     def _led(self, hosted: HostedPartition) -> None:
         config = hosted.log.config
@@ -312,7 +374,8 @@ class Tiering:
     async def _repeat(self) -> None:
         interval_s = self._config.int("remote.log.manager.task.interval.ms") / 1000
         backoff = self._bucket.backoff()
-        while not self._refused:
+        uploading = False
+        while not (self._refused or self._fenced):
             wait_s = interval_s
             try:
                 await self._claim()
@@ -322,7 +385,12 @@ class Tiering:
             except UserError as error:
                 self._refused = True
                 self._log.error("tiering is off", reason=str(error))
+            except Fenced as error:
+                self._taken_over(error)
             else:
+                if not uploading:
+                    self._spawn(self._upload())
+                    uploading = True
                 for hosted in self._hosting.all():
                     if hosted.replica.leads:
                         self._led(hosted)

@@ -70,6 +70,15 @@ TIER = (
         ours=True,
     ),
     Setting(
+        "tier.state.interval.ms",
+        Kind.LONG,
+        30 * SECOND_MS,
+        "How often the bucket is told of topics, settings and committed offsets where any of them, or the end of a "
+        "partition, has changed: how old they may be after a takeover ([recovery.md](recovery.md)).",
+        Between(100, MINUTE_MS),
+        ours=True,
+    ),
+    Setting(
         "tier.cache.bytes",
         Kind.LONG,
         32 * MIB,

@@ -19,12 +19,16 @@ __all__ = [
     "deleted_path",
     "deleted_prefix",
     "identity_path",
+    "incarnation_path",
+    "incarnations_prefix",
     "manifest_path",
     "manifest_prefix",
     "manifest_version",
     "partition_prefix",
     "segment_name",
     "segment_path",
+    "state_path",
+    "states_prefix",
     "topic_path",
     "topics_prefix",
 ]
@@ -124,3 +128,24 @@ def deleted_prefix(cluster_id: str) -> str:
 def deleted_path(cluster_id: str, topic_id: UUID) -> str:
     """The mark that a topic is deleted: once there it stays."""
     return deleted_prefix(cluster_id) + topic_id_text(topic_id)
+
+
+def incarnations_prefix(cluster_id: str) -> str:
+    """The folder of the cluster's incarnations."""
+    return f"{cluster_id}/cluster/incarnations/"
+
+
+def incarnation_path(cluster_id: str, incarnation: int) -> str:
+    """The object that says that this incarnation has begun."""
+    return f"{incarnations_prefix(cluster_id)}{incarnation:020d}"
+
+
+def states_prefix(cluster_id: str, incarnation: int | None = None) -> str:
+    """The folder of the versions of the cluster's state, all or those of one incarnation."""
+    folder = f"{cluster_id}/cluster/state/"
+    return folder if incarnation is None else f"{folder}{incarnation:020d}/"
+
+
+def state_path(cluster_id: str, incarnation: int, version: int) -> str:
+    """One version of the cluster's state."""
+    return f"{states_prefix(cluster_id, incarnation)}{version:020d}"

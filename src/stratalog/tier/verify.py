@@ -15,12 +15,14 @@ from typing import Final, NamedTuple
 
 from stratalog.errors import Corrupt
 from stratalog.ports import ObjectInfo, ObjectStore
+from stratalog.tier.cluster_state import ClusterState
 from stratalog.tier.commit import decode_version, is_pruned, load_latest, run
 from stratalog.tier.envelope import unseal
 from stratalog.tier.export import entry_runs
 from stratalog.tier.fetcher import load_index
 from stratalog.tier.identity import DeletedTopic, Identity, TierTopic, read_claim
 from stratalog.tier.identity import decode as decode_document
+from stratalog.tier.incarnation import Incarnation
 from stratalog.tier.manifest import Manifest, RemoteSegment, SegmentState
 from stratalog.tier.partition_tier import ORPHAN_GRACE_MS
 from stratalog.tier.paths import (
@@ -28,8 +30,10 @@ from stratalog.tier.paths import (
     boundary_prefix,
     deleted_prefix,
     identity_path,
+    incarnations_prefix,
     manifest_prefix,
     partition_prefix,
+    states_prefix,
     topics_prefix,
 )
 from stratalog.tier.reader import read_entries
@@ -183,9 +187,11 @@ def _registry(
     """Check the registry; the ids of its topics, and of those marked deleted (damaged objects count by their names)."""
     live: set[str] = set()
     deleted: set[str] = set()
-    kinds: dict[str, type[TierTopic | DeletedTopic | Identity]] = {
+    kinds: dict[str, type[TierTopic | DeletedTopic | Incarnation | ClusterState]] = {
         topics_prefix(cluster): TierTopic,
         deleted_prefix(cluster): DeletedTopic,
+        incarnations_prefix(cluster): Incarnation,
+        states_prefix(cluster): ClusterState,
     }
     if identity_path(cluster) not in objects:
         survey.report(identity_path(cluster), "missing")
@@ -193,8 +199,9 @@ def _registry(
         if not path.startswith(f"{cluster}/cluster/"):
             continue
         survey.advance(info.size)
-        folder, _, name = path.rpartition("/")
-        kind = kinds.get(f"{folder}/")
+        name = path.rpartition("/")[2]
+        kind: type[Identity | TierTopic | DeletedTopic | Incarnation | ClusterState] | None
+        kind = next((kinds[folder] for folder in kinds if path.startswith(folder)), None)
         if path == identity_path(cluster):
             kind = Identity
         if kind is None:

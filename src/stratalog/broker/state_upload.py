@@ -1,0 +1,160 @@
+"""Tells the bucket what it lacks: topics, settings and committed offsets, so that it is enough to begin anew.
+
+In: metadata, hosted partitions, groups. Out: versions of the cluster's state in the bucket (`tier/cluster_state.py`),
+every `tier.state.interval.ms` in which something changed, and at a clean stop. Nothing here blocks the event loop, and
+a bucket that fails keeps nobody waiting: the next interval, or a later one, brings what is newest then.
+
+What must not be in a bucket is left out: settings that are secrets.
+"""
+
+import asyncio
+from typing import Final, NoReturn
+from uuid import UUID
+
+import structlog
+
+from stratalog.broker.cluster_metadata import ClusterMetadata
+from stratalog.broker.groups import Groups
+from stratalog.broker.hosting import Hosting
+from stratalog.broker.tiered_partition import Bucket
+from stratalog.config.broker_settings import BROKER_SETTINGS
+from stratalog.config.kinds import Kind
+from stratalog.coordinators.records import KeptOffset
+from stratalog.errors import Corrupt, Unavailable
+from stratalog.metadata.image import Image, ResourceType
+from stratalog.tier.cluster_state import (
+    ClusterState,
+    StateOffset,
+    StatePartition,
+    StateTopic,
+    put_state,
+    state_version,
+)
+from stratalog.tier.incarnation import check_incarnation
+from stratalog.wire.ids import topic_id_text
+
+_SECRETS: Final = frozenset(s.name for s in BROKER_SETTINGS.values() if s.kind is Kind.PASSWORD)
+Ends = dict[tuple[UUID, int], tuple[int, int]]
+"""Log start and end of each hosted partition."""
+_UNKNOWN: Final = (-1, -1)
+
+
+class StateUpload:
+    """The state of one node's cluster. `upload` one at a time."""
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        metadata: ClusterMetadata,
+        hosting: Hosting,
+        groups: Groups,
+        incarnation: int,
+    ) -> None:
+        self._bucket = bucket
+        self._metadata = metadata
+        self._hosting = hosting
+        self._groups = groups
+        self._incarnation = incarnation
+        self._version: int | None = None
+        self._told: tuple[int, Ends] | None = None
+        self._log = structlog.get_logger()
+
+    async def repeat(self) -> NoReturn:
+        """Upload for ever. Raises Fenced once the cluster was taken over."""
+        interval_s = self._bucket.config.int("tier.state.interval.ms") / 1000
+        backoff = self._bucket.backoff()
+        wait_s = interval_s
+        while True:
+            await asyncio.sleep(wait_s)
+            try:
+                await self.upload()
+            except (Unavailable, Corrupt) as error:
+                self._log.warning("cluster state not in the bucket", reason=str(error))
+                wait_s = backoff.failed()
+            else:
+                backoff.succeeded()
+                wait_s = interval_s
+
+    async def upload(self) -> None:
+        """Put the state as it is now; nothing is asked of the bucket where nothing has changed since the last time.
+
+        While some groups' offsets are not loaded there is nothing to tell: what was told before knows more. Raises
+        Fenced, Unavailable, Corrupt.
+        """
+        image = self._metadata.image
+        ends = self._ends()
+        # Offsets are committed into a partition too: this sees them change.
+        told = (image.offset, ends)
+        if told == self._told or not self._groups.is_loaded:
+            return
+        bucket, incarnation = self._bucket, self._incarnation
+        cluster_id = bucket.cluster_id
+        now_ms = bucket.outside.clock.now_ms()
+        committed = list(self._groups.committed())
+        known = self._version
+
+        def put() -> int:
+            check_incarnation(bucket.store, cluster_id, incarnation)
+            state = ClusterState(
+                cluster_id=cluster_id,
+                incarnation=incarnation,
+                node_id=bucket.config.int("node.id"),
+                written_ms=now_ms,
+                next_producer_id=image.next_producer_id,
+                brokers=_brokers(image),
+                topics=_topics(image, ends),
+                groups={group: _offsets(kept) for group, kept in committed if kept},
+            )
+            after = known
+            if after is None:
+                after = state_version(bucket.store, cluster_id, incarnation)
+            return put_state(bucket.store, state, after).version
+
+        self._version = await bucket.expirer().submit(put)
+        self._told = told
+
+    def _ends(self) -> Ends:
+        return {
+            key: (hosted.log.log_start_offset, hosted.high_watermark)
+            for key, hosted in self._hosting.by_id.items()
+        }
+
+
+def _brokers(image: Image) -> dict[str, dict[str, str]]:
+    return {
+        name: {key: value for key, value in sorted(configs.items()) if key not in _SECRETS}
+        for (kind, name), configs in sorted(image.configs.items())
+        if kind == ResourceType.BROKER
+    }
+
+
+def _topics(image: Image, ends: Ends) -> tuple[StateTopic, ...]:
+    topics = sorted(image.topics_by_id.values(), key=lambda topic: topic.name)
+    return tuple(
+        StateTopic(
+            name=topic.name,
+            topic_id=topic_id_text(topic.id),
+            configs=dict(sorted(image.topic_configs(topic.name).items())),
+            partitions=tuple(
+                StatePartition(partition.leader_epoch, *ends.get((topic.id, index), _UNKNOWN))
+                for index, partition in sorted(topic.partitions.items())
+            ),
+        )
+        for topic in topics
+    )
+
+
+def _offsets(kept: list[tuple[str, int, KeptOffset]]) -> tuple[StateOffset, ...]:
+    return tuple(
+        StateOffset(
+            topic,
+            topic_id_text(one.topic_id),
+            partition,
+            one.offset,
+            one.leader_epoch,
+            one.metadata,
+            one.commit_timestamp_ms,
+            one.expire_timestamp_ms,
+        )
+        for topic, partition, one in kept
+    )
