@@ -6,9 +6,9 @@ never connects to anything. Names are those of Spark's Kafka sink and Kafka's pr
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from stratalog.client.cluster import parse_bootstrap
+from stratalog.config.named_options import named_options, positive
 from stratalog.wire.compression import CODEC_NAMES
 
 _DEFAULTS = {
@@ -57,16 +57,7 @@ class SinkOptions:
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Parse and check everything. Raises ValueError."""
-    options = dict(_DEFAULTS)
-    by_lower = {name.lower(): name for name in _DEFAULTS}
-    for name, value in given.items():
-        known = by_lower.get(name.lower())
-        if known is not None:
-            options[known] = value
-        elif name.lower() not in WITHOUT_EFFECT:
-            close = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
-            nearest = f"did you mean '{by_lower[close[0]]}'?" if close else "see docs/spark.md"
-            raise ValueError(f"unknown option '{name}' of a sink: {nearest}")
+    options = named_options(given, _DEFAULTS, without_effect=WITHOUT_EFFECT, page="docs/spark.md")
     if not options["kafka.bootstrap.servers"]:
         raise ValueError("option 'kafka.bootstrap.servers' must say where to write")
     parse_bootstrap(options["kafka.bootstrap.servers"])
@@ -85,9 +76,9 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         options["topic"] or None,
         _ACKS[acks],
         codec,
-        _positive(options, "kafka.batch.size"),
+        positive(options, "kafka.batch.size"),
         options["kafka.client.id"],
-        _positive(options, "kafka.request.timeout.ms") / 1000,
+        positive(options, "kafka.request.timeout.ms") / 1000,
     )
 
 
@@ -103,10 +94,3 @@ def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
         raise ValueError("a column 'value' is needed")
     if options.topic is None and "topic" not in columns:
         raise ValueError("option 'topic' or a column 'topic' must say where rows go")
-
-
-def _positive(options: Mapping[str, str], name: str) -> int:
-    text = options[name].strip()
-    if not text.isdigit() or int(text) < 1:
-        raise ValueError(f"option '{name}' is {text!r}: a whole number of at least 1 is needed")
-    return int(text)

@@ -1,0 +1,103 @@
+"""HTTP requests to servers that are all as good: urllib3, and the only place it is used.
+
+In: addresses, a method, a path, a body. Out: the answer, whatever its status; Unavailable where there was none. It
+never asks twice (only the caller knows what may be repeated), and never says a user or a password.
+"""
+
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ssl import SSLCertVerificationError
+
+import urllib3
+
+from stratalog.errors import Unavailable, UserError
+
+__all__ = ["Answer", "Credentials", "HttpClient"]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Credentials:
+    """A user and a password. Never printed."""
+
+    user: str
+    password: str
+
+    def header(self) -> str:
+        """For `Authorization` (RFC 7617, in UTF-8)."""
+        return "Basic " + b64encode(f"{self.user}:{self.password}".encode()).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Any answer, good or not."""
+
+    status: int
+    body: bytes
+
+
+class HttpClient:
+    """Connections to `hosts` (`https://host:port`), kept for the next request. Requests may come from several threads.
+
+    `ca_file`: who signs the servers' certificates; None: whom the system trusts.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[str],
+        *,
+        credentials: Credentials | None = None,
+        ca_file: str | None = None,
+        timeout_s: float,
+        connections: int = 1,
+    ) -> None:
+        assert hosts, "a client of nobody"
+        trust = {"ca_certs": ca_file} if ca_file is not None else {}
+        headers = {"Authorization": credentials.header()} if credentials is not None else {}
+        self._hosts = tuple(hosts)
+        self._pools = [
+            urllib3.connection_from_url(
+                host,
+                maxsize=connections,
+                retries=False,
+                timeout=urllib3.Timeout(total=timeout_s),
+                headers=headers,
+                **(trust if host.startswith("https:") else {}),
+            )
+            for host in hosts
+        ]
+        self._turn = 0
+
+    def request(
+        self, method: str, path: str, body: bytes = b"", kind: str = "application/json"
+    ) -> Answer:
+        """One request; after a failure the next goes to another host.
+
+        Raises Unavailable where nothing, or only a part, came back; UserError where a certificate is not to be trusted.
+        """
+        turn = self._turn % len(self._pools)
+        pool, host = self._pools[turn], self._hosts[turn]
+        headers = {**pool.headers, **({"Content-Type": kind} if body else {})}
+        try:
+            answer = pool.request(method, path, body=body or None, headers=headers)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            reason = _innermost(error)
+            if isinstance(reason, SSLCertVerificationError):
+                raise UserError(f"{host}: {reason.verify_message}") from error
+            self._turn = turn + 1
+            raise Unavailable(f"{host}: {str(reason) or type(reason).__name__}") from error
+        return Answer(answer.status, answer.data)
+
+    def close(self) -> None:
+        """End the connections."""
+        for pool in self._pools:
+            pool.close()
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """The failure itself: urllib3 wraps the system's words in its own."""
+    while error.__cause__ is not None or error.__context__ is not None:
+        inner = error.__cause__ or error.__context__
+        assert inner is not None, "one of them is there"
+        error = inner
+    return error

@@ -1,0 +1,43 @@
+"""Options by name, as every sink of Spark's is given them.
+
+In: options, all text, and the names that are known with what they are by default. Out: a value for each of these names,
+or a ValueError in one line that names the option and the nearest right one. It knows no sink.
+"""
+
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+
+__all__ = ["named_options", "positive"]
+
+
+def named_options(
+    given: Mapping[str, str],
+    defaults: Mapping[str, str],
+    *,
+    without_effect: Collection[str] = ("checkpointlocation",),
+    page: str,
+) -> dict[str, str]:
+    """`defaults`, overlaid with what was given. Names are case-insensitive, as everywhere in Spark.
+
+    `without_effect`: names in lower case that are taken and not looked at; Spark's own are among a sink's options.
+    `page`: where people read about the options. Raises ValueError for a name that is not known.
+    """
+    options = dict(defaults)
+    by_lower = {name.lower(): name for name in defaults}
+    for name, value in given.items():
+        known = by_lower.get(name.lower())
+        if known is not None:
+            options[known] = value
+        elif name.lower() not in without_effect:
+            close = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
+            nearest = f"did you mean '{by_lower[close[0]]}'?" if close else f"see {page}"
+            raise ValueError(f"unknown option '{name}' of a sink: {nearest}")
+    return options
+
+
+def positive(options: Mapping[str, str], name: str) -> int:
+    """The option as a whole number of at least 1. Raises ValueError."""
+    text = options[name].strip()
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"option '{name}' is {text!r}: a whole number of at least 1 is needed")
+    return int(text)

@@ -1,0 +1,133 @@
+"""Rows as documents of a search index: what they are called, what they say, how they are indexed.
+
+In: an Arrow schema and record batches with the columns topic, partition and offset. Out: an index's mappings, documents
+with their ids, or a ValueError in one line. It sends nothing.
+
+A document is called `<topic>-<partition>-<offset>`. That is the record and nothing else, so a row that is written
+again, by a task, a batch or a whole job that is run again, overwrites itself.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from stratalog.errors import UserError
+
+__all__ = ["LETTER_MAPPINGS", "Document", "documents_of", "mappings_of"]
+
+_ID_COLUMNS: Final = ("topic", "partition", "offset")
+
+# Text to search in, and the whole to count by: what OpenSearch makes of a string by itself. It is said here because
+# by itself it also takes the first string that looks like a date for a date, and refuses the next that does not.
+_STRING: Final = {
+    "type": "text",
+    "fields": {"keyword": {"type": "keyword", "ignore_above": 256}},
+}
+_SCALARS: Final = (
+    (pa.types.is_boolean, "boolean"),
+    (pa.types.is_int8, "byte"),
+    (pa.types.is_int16, "short"),
+    (pa.types.is_int32, "integer"),
+    (pa.types.is_int64, "long"),
+    (pa.types.is_float32, "float"),
+    (pa.types.is_float64, "double"),
+    (pa.types.is_decimal, "double"),
+    (pa.types.is_timestamp, "date"),
+    (pa.types.is_date, "date"),
+)
+
+LETTER_MAPPINGS: Final[Mapping[str, Any]] = {
+    "properties": {
+        "topic": {"type": "keyword"},
+        "partition": {"type": "integer"},
+        "offset": {"type": "long"},
+        "index": {"type": "keyword"},
+        "error": {"properties": {"type": {"type": "keyword"}, "reason": {"type": "text"}}},
+        # Whatever the document is, this index takes it.
+        "document": {"type": "text", "index": False},
+    }
+}
+"""Those of an index of dead letters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """`source`: its JSON."""
+
+    id: str
+    source: bytes
+
+    @property
+    def record(self) -> str:
+        """The record it was made from, for people."""
+        topic, partition, offset = self.id.rsplit("-", 2)
+        return f"topic {topic}, partition {partition}, offset {offset}"
+
+    def letter(self, index: str, kind: str, reason: str) -> "Document":
+        """The document that says why `index` refused this one."""
+        topic, partition, offset = self.id.rsplit("-", 2)
+        said = {
+            "topic": topic,
+            "partition": int(partition),
+            "offset": int(offset),
+            "index": index,
+            "error": {"type": kind, "reason": reason},
+            "document": self.source.decode(),
+        }
+        return Document(self.id, msgspec.json.encode(said))
+
+
+def mappings_of(schema: pa.Schema) -> dict[str, Any]:
+    """How an index keeps rows of `schema`. Raises ValueError where such rows cannot be documents."""
+    for name in _ID_COLUMNS:
+        if name not in schema.names:
+            raise ValueError(
+                f"there is no column '{name}': topic, partition and offset are what a document is called by"
+            )
+    for name, count in Counter(schema.names).items():
+        if count > 1:
+            raise ValueError(f"there are {count} columns '{name}': a document can have one")
+    if not _is_text(schema.field("topic").type):
+        raise ValueError(f"column 'topic' is {schema.field('topic').type}, not string")
+    for name in ("partition", "offset"):
+        if not pa.types.is_integer(schema.field(name).type):
+            raise ValueError(f"column '{name}' is {schema.field(name).type}, not int or bigint")
+    properties = {one.name: _mapping(one.name, one.type) for one in schema}
+    return {"properties": {**properties, "topic": {"type": "keyword"}}}
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _mapping(name: str, kind: pa.DataType) -> dict[str, Any]:
+    if _is_text(kind):
+        return dict(_STRING)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _mapping(name, kind.value_type)  # OpenSearch: every field may have many values
+    if pa.types.is_struct(kind):
+        return {"properties": {one.name: _mapping(f"{name}.{one.name}", one.type) for one in kind}}
+    for is_kind, indexed in _SCALARS:
+        if is_kind(kind):
+            return {"type": indexed}
+    remedy = "cast it to string, or base64() it" if pa.types.is_binary(kind) else "to_json() it"
+    raise ValueError(f"column '{name}' is {kind}, which cannot be indexed: {remedy}")
+
+
+def documents_of(batch: pa.RecordBatch) -> Iterator[Document]:
+    """The rows, in order. NaN and infinity become null: JSON has neither. Raises UserError for a row without an id."""
+    names = batch.schema.names
+    topic_at, partition_at, offset_at = (names.index(name) for name in _ID_COLUMNS)
+    encode = msgspec.json.Encoder(decimal_format="number").encode
+    for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+        topic, partition, offset = row[topic_at], row[partition_at], row[offset_at]
+        if topic is None or partition is None or offset is None:
+            raise UserError(
+                f"a row's topic, partition or offset is null ({topic}, {partition}, {offset}): it has no name"
+            )
+        source = encode(dict(zip(names, row, strict=True)))
+        yield Document(f"{topic}-{partition}-{offset}", source)

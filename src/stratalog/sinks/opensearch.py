@@ -1,0 +1,274 @@
+"""Rows into an index of OpenSearch: the index made ready once, and what a task does to write its part.
+
+In: options, an Arrow schema, record batches. Out: documents that OpenSearch has acknowledged, and how many. It never
+deletes anything and never changes a mapping.
+
+Nothing is lost silently: the write returns once every document has been taken by the index, or by the index of dead
+letters where one is named; else it fails. What was not taken for now (429 and the server's own trouble, of one
+document or of a whole request) is sent again, alone, after a while that grows. Meanwhile nothing more is read than what
+is on its way: that is the back-pressure.
+"""
+
+import asyncio
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from stratalog.adapters.http_client import Answer, Credentials, HttpClient
+from stratalog.adapters.system import SystemEntropy
+from stratalog.adapters.threads import ThreadWorker
+from stratalog.errors import Unavailable, UserError
+from stratalog.sinks.bulk import (
+    BULK_QUERY,
+    TOO_LARGE,
+    Refused,
+    answered,
+    batched,
+    bulk_body,
+    error_text,
+    is_passing,
+    retry_delay_s,
+)
+from stratalog.sinks.documents import LETTER_MAPPINGS, Document, documents_of, mappings_of
+from stratalog.sinks.opensearch_options import SHARDS, OpenSearchOptions
+
+__all__ = ["Counts", "prepare", "refresh", "write_documents"]
+
+USER: Final = "OPENSEARCH_USERNAME"
+PASSWORD: Final = "OPENSEARCH_PASSWORD"  # noqa: S105 - a variable's name
+CA_FILE: Final = "OPENSEARCH_CA_FILE"
+
+_JITTER: Final = (0.5, 1.0)
+_NDJSON: Final = "application/x-ndjson"
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Documents that the index took, and letters that the index of dead letters took instead."""
+
+    documents: int
+    letters: int
+
+
+def _client(
+    options: OpenSearchOptions, connections: int, environment: Mapping[str, str] = os.environ
+) -> HttpClient:
+    user, password = environment.get(USER), environment.get(PASSWORD)
+    if (user is None) != (password is None):
+        given, missing = (USER, PASSWORD) if password is None else (PASSWORD, USER)
+        raise UserError(f"{given} is set in the environment, {missing} is not")
+    credentials = None
+    if user is not None and password is not None:
+        credentials = Credentials(user, password)
+    ca_file = environment.get(CA_FILE)
+    if ca_file is not None and not os.access(ca_file, os.R_OK):
+        raise UserError(f"{CA_FILE}={ca_file} cannot be read")
+    return HttpClient(
+        options.hosts,
+        credentials=credentials,
+        ca_file=ca_file,
+        timeout_s=options.timeout_s,
+        connections=connections,
+    )
+
+
+def prepare(options: OpenSearchOptions, schema: pa.Schema) -> None:
+    """Make the index, and that of dead letters, where they are missing; settings that were asked for hold afterwards.
+
+    Raises ValueError for columns that cannot be indexed and for shards that an index cannot have any more, UserError
+    for what OpenSearch refuses, Unavailable where it cannot be reached.
+    """
+    mappings = mappings_of(schema)
+    client = _client(options, 1)
+    try:
+        _make_ready(client, options.index, options.settings, mappings)
+        if options.dead_letter_index is not None:
+            _make_ready(client, options.dead_letter_index, {}, LETTER_MAPPINGS)
+    finally:
+        client.close()
+
+
+def _make_ready(
+    client: HttpClient, index: str, settings: Mapping[str, str], mappings: Mapping[str, Any]
+) -> None:
+    found = client.request("GET", f"/{index}/_settings?flat_settings=true")
+    if found.status == 404:
+        body = msgspec.json.encode({"settings": settings, "mappings": mappings})
+        made = client.request("PUT", f"/{index}", body)
+        if made.status == 200:
+            return
+        if b"resource_already_exists_exception" not in made.body:
+            _check(index, made)
+        found = client.request("GET", f"/{index}/_settings?flat_settings=true")
+    _check(index, found)
+    others = {name: value for name, value in settings.items() if name != SHARDS}
+    for name, one in msgspec.json.decode(found.body).items():
+        shards = one["settings"][SHARDS]
+        if settings.get(SHARDS, shards) != shards:
+            raise ValueError(
+                f"option '{SHARDS}' is {settings[SHARDS]}, but index {name} has {shards}, which cannot be changed: "
+                "leave the option out, or name a new index"
+            )
+    if others:
+        _check(index, client.request("PUT", f"/{index}/_settings", msgspec.json.encode(others)))
+
+
+def refresh(options: OpenSearchOptions) -> None:
+    """Make everything written so far visible to searches. Raises UserError, Unavailable."""
+    client = _client(options, 1)
+    try:
+        for index in filter(None, (options.index, options.dead_letter_index)):
+            _check(index, client.request("POST", f"/{index}/_refresh"))
+    finally:
+        client.close()
+
+
+def _check(index: str, answer: Answer) -> None:
+    if is_passing(answer.status):
+        raise Unavailable(f"index {index}: {answer.status} {error_text(answer.body)}")
+    if answer.status != 200:
+        raise UserError(f"index {index}: {answer.status} {error_text(answer.body)}")
+
+
+def write_documents(found: Iterable[pa.RecordBatch], options: OpenSearchOptions) -> Counts:
+    """Write every row and wait for the acknowledgements.
+
+    Raises UserError for a document that the index refuses where no index of dead letters is named, and for what else
+    will not pass; Unavailable where OpenSearch took nothing for as long as the options allow.
+    """
+    client = _client(options, options.worker)
+    try:
+        return asyncio.run(_write(found, options, client))
+    except BaseExceptionGroup as group:
+        failures = group.subgroup((UserError, Unavailable))
+        if failures is None:
+            raise
+        raise _first(failures) from None
+    finally:
+        client.close()
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+async def _write(
+    found: Iterable[pa.RecordBatch], options: OpenSearchOptions, client: HttpClient
+) -> Counts:
+    delivery = _Delivery(options, client, ThreadWorker("opensearch", options.worker))
+    free = asyncio.Semaphore(options.worker)
+
+    async def deliver(batch: Sequence[Document]) -> None:
+        try:
+            await delivery.deliver(batch)
+        finally:
+            free.release()
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for batch in batched(_documents(found), options.bulk_max_size):
+                await free.acquire()
+                group.create_task(deliver(batch))
+    finally:
+        await delivery.worker.close()
+    return Counts(delivery.documents, delivery.letters)
+
+
+def _documents(found: Iterable[pa.RecordBatch]) -> Iterator[Document]:
+    for batch in found:
+        yield from documents_of(batch)
+
+
+class _Delivery:
+    """Batches on their way, and what became of those before."""
+
+    def __init__(
+        self, options: OpenSearchOptions, client: HttpClient, worker: ThreadWorker
+    ) -> None:
+        self._options = options
+        self._client = client
+        self._entropy = SystemEntropy()
+        self.worker = worker
+        self.documents = 0
+        self.letters = 0
+
+    async def deliver(self, batch: Sequence[Document]) -> None:
+        """Returns once every document is in the index, or a letter about it where those go."""
+        index, letters = self._options.index, self._options.dead_letter_index
+        refused = await self._send(index, batch)
+        self.documents += len(batch) - len(refused)
+        if not refused:
+            return
+        if letters is None:
+            raise UserError(f"{_complaint(index, refused)}; name a dead_letter_index to go on")
+        posted = [one.document.letter(index, one.kind, one.reason) for one in refused]
+        if lost := await self._send(letters, posted):
+            raise UserError(_complaint(letters, lost))
+        self.letters += len(posted)
+
+    async def _send(self, index: str, documents: Sequence[Document]) -> Sequence[Refused]:
+        """Send until each is taken or refused; returns the refused."""
+        refused: list[Refused] = []
+        failures = 0
+        while documents:
+            answer = await self._post(index, documents)
+            if isinstance(answer, Answer) and answer.status == TOO_LARGE:
+                return [*refused, *await self._send_less(index, documents, answer)]
+            again, why = documents, str(answer)
+            if isinstance(answer, Answer):
+                result = answered(index, documents, answer.status, answer.body)
+                refused += result.refused
+                again, why = result.again, result.why
+            failures = 0 if len(again) < len(documents) else failures
+            if again:
+                await self._wait(index, len(again), why, failures)
+                failures += 1
+            documents = again
+        return refused
+
+    async def _post(self, index: str, documents: Sequence[Document]) -> Answer | Unavailable:
+        body = bulk_body(documents)
+        path = f"/{index}/_bulk?{BULK_QUERY}"
+        try:
+            return await self.worker.submit(
+                lambda: self._client.request("POST", path, body, _NDJSON)
+            )
+        except Unavailable as error:
+            return error  # whatever became of it, the same documents have the same names
+
+    async def _send_less(
+        self, index: str, documents: Sequence[Document], answer: Answer
+    ) -> Sequence[Refused]:
+        """Half as many at once; one that is too large by itself is refused."""
+        if len(documents) == 1:
+            text = (
+                error_text(answer.body) or "more than a request may have (http.max_content_length)"
+            )
+            return [Refused(documents[0], "too_large", text)]
+        middle = len(documents) // 2
+        first = await self._send(index, documents[:middle])
+        return [*first, *await self._send(index, documents[middle:])]
+
+    async def _wait(self, index: str, count: int, why: str, failures: int) -> None:
+        options = self._options
+        if failures >= options.retries_max:
+            raise Unavailable(
+                f"index {index}: {count} documents were not taken after {failures} retries: {why}"
+            )
+        chance = self._entropy.uniform(*_JITTER)
+        await asyncio.sleep(
+            retry_delay_s(failures, options.backoff_init_s, options.backoff_max_s, chance)
+        )
+
+
+def _complaint(index: str, refused: Sequence[Refused]) -> str:
+    first, more = refused[0], len(refused) - 1
+    others = f" (and {more} more)" if more else ""
+    return f"index {index} refuses {first.document.record}{others}: {first.kind}: {first.reason}"
