@@ -96,13 +96,14 @@ def produce(server: Server, topic: str, size: int, count: int, *options: str) ->
     )
 
 
-def consume(server: Server, topic: str, count: int) -> Figure:
+def consume(server: Server, topic: str, count: int, *options: str) -> Figure:
     """One consumer of partition 0 from its beginning."""
     return figure(
         *rdkafka(
             server,
             *("-C", "-t", topic, "-p", "0", "-o", "beginning", "-c", str(count)),
             *("-X", "fetch.message.max.bytes=1048576", "-X", "queued.min.messages=1000000"),
+            *options,
         )
     )
 

@@ -1,18 +1,19 @@
 """The tier's own lines: what copying costs producers, how fast history comes back, how long planning takes.
 
-usage: python -m bench.tier [--rounds 5] [--mb 256] [--bucket s3://…] [--only LINE]
+usage: python -m bench.tier [--rounds 5] [--mb 256] [--only LINE]...
 
-Without `--bucket` the bucket is a directory, and obstore's own figures are of a directory too (which it does not
-sync). Lines alternate within a round; prints a table for RESULTS.md.
+The bucket is a directory for one line and a real MinIO (fetched once, see CONTRIBUTING.md) for the next. What is held
+against each other takes turns within a round, and ratios are taken round by round; prints a table for RESULTS.md.
 
 - roll: 64 partitions whose segments close together, while a steady producer is timed; on a tiered topic and on one
   that is not, and how long until all is in the bucket.
-- archive: closed segments in the bucket, against obstore's put of the same bytes.
-- history: a consumer reading a tiered topic through a fresh broker, against obstore's sequential get.
+- directory, minio: closed segments going to the bucket, against obstore's put of the same bytes (which syncs nothing
+  where the bucket is a directory); a consumer reading them through a fresh broker, against obstore's sequential get.
 - plan: a partition of 10,000 segments of 100 MB, from the manifest's bytes to Spark's tasks.
 """
 
 import argparse
+import os
 import shutil
 import statistics
 import tempfile
@@ -20,18 +21,24 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import obstore
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from obstore import store as stores
+from tests.compat.object_servers import ENVIRONMENT, s3_server
 
+from bench import load
 from bench.broker import create, drop, spread, touch_memory
 from bench.peers import Server, strata
+from stratalog.adapters.bucket_url import parse_bucket_url
 from stratalog.adapters.object_store import open_store
+from stratalog.adapters.s3_bucket import S3Bucket
+from stratalog.ports import ObjectStore
 from stratalog.table.plan import Range, plan
 from stratalog.tier.manifest import Entry, Manifest, SegmentState, decode, encode
 from stratalog.tier.reader import open_bucket
@@ -39,6 +46,8 @@ from stratalog.wire.ids import topic_id_text
 
 PARTITIONS = 64
 SEGMENT = 1 << 20
+SEGMENT_LARGE = 32 << 20
+FETCH_BYTES = 4 << 20
 PROBE_RATE = 200
 WAIT_S = 300
 TIERED = {
@@ -57,6 +66,14 @@ class Figures:
     def note(self, line: str, value: float) -> None:
         self.lines[line].append(value)
         print(f"  {line}: {value:.3f}", flush=True)
+
+    def rate(self, what: str, size: int, seconds: float, cpu_seconds: float) -> None:
+        self.note(f"{what}, MB/s", size / seconds / 1e6)
+        self.note(f"{what}, CPU s/GB", cpu_seconds / size * 1e9)
+
+    def divide(self, line: str, what: str, by: str) -> None:
+        """The ratio of two lines' newest rates."""
+        self.note(line, self.lines[f"{what}, MB/s"][-1] / self.lines[f"{by}, MB/s"][-1])
 
 
 @contextmanager
@@ -117,11 +134,11 @@ def wait_until(tiered: Callable[[], bool]) -> float:
     began = time.monotonic()
     while not tiered():
         assert time.monotonic() - began < WAIT_S, "not tiered"
-        time.sleep(0.05)
+        time.sleep(0.01)
     return time.monotonic() - began
 
 
-def roll(figures: Figures, scratch: Path, bucket: str, _mb: int) -> None:
+def roll(figures: Figures, scratch: Path, bucket: str, _turn: int, _mb: int) -> None:
     with broker(scratch, bucket) as server:
         create(server, "probe", 1)
         touch_memory(400 << 20)
@@ -142,69 +159,98 @@ def roll(figures: Figures, scratch: Path, bucket: str, _mb: int) -> None:
             drop(server, who)
 
 
-def archive_and_history(figures: Figures, scratch: Path, bucket: str, mb: int) -> None:
+def archive_and_history(figures: Figures, scratch: Path, bucket: str, turn: int, mb: int) -> None:
+    """Half of the rounds obstore goes first: who goes second finds memory and disk as the first left them."""
     size = mb << 20
-    touch_memory(2 * size)
+    touch_memory(3 * size)
+    where = "MinIO" if bucket.startswith("s3:") else "directory"
+    waiting = {"remote.log.copy.disable": "true", "local.retention.ms": "-2"}
     with broker(scratch, bucket) as server:
-        waiting = {"remote.log.copy.disable": "true", "local.retention.ms": "-2"}
-        create(server, "t", 1, {**TIERED, "segment.bytes": str(32 << 20), **waiting})
+        create(server, "t", 1, {**TIERED, "segment.bytes": str(SEGMENT_LARGE), **waiting})
         fill(server, "t", 1, size)
-
-        admin = AdminClient({"bootstrap.servers": server.address})
-        entries = [
-            ConfigEntry(
-                "remote.log.copy.disable", "false", incremental_operation=AlterConfigOpType.SET
-            ),
-            ConfigEntry("local.retention.ms", "0", incremental_operation=AlterConfigOpType.SET),
-        ]
-        resource = ConfigResource(ConfigResource.Type.TOPIC, "t", incremental_configs=entries)
-        closed = size - (33 << 20)
-        before = server.cpu_seconds()
-        admin.incremental_alter_configs([resource])[resource].result(30)
-        took = wait_until(lambda: tiered_bytes(bucket, "t") >= closed)
-        copied = tiered_bytes(bucket, "t")
-        figures.note("archive, MB/s", copied / took / 1e6)
-        figures.note("archive, CPU s/GB", (server.cpu_seconds() - before) / copied * 1e9)
-    opened = open_bucket(open_store(bucket))
+        store = open_store(bucket)
+        files = sorted((scratch / "strata" / "data" / "t-0").glob("*.log"))[:-1]
+        pieces = [file.read_bytes() for file in files]
+        by_turns(
+            turn,
+            lambda: bare_put(figures, where, store, pieces),
+            lambda: archived(figures, where, server, bucket, sum(map(len, pieces))),
+        )
+        figures.divide(
+            f"archive, {where}, of obstore's", f"archive, {where}", f"obstore's put, {where}"
+        )
+    opened = open_bucket(store)
     manifest = opened.manifest(opened.topic("t"), 0)
     with broker(scratch, bucket) as server:
-        consumer = Consumer(
-            {
-                "bootstrap.servers": server.address,
-                "group.id": "g",
-                "fetch.message.max.bytes": 4 << 20,
-            }
+        by_turns(
+            turn,
+            lambda: bare_get(figures, where, store, manifest),
+            lambda: consumed(figures, where, server, manifest),
         )
-        consumer.assign([TopicPartition("t", 0, 0)])
-        before, began, read = server.cpu_seconds(), time.monotonic(), 0
-        while read < copied - (1 << 20):
-            read += sum(len(m.value()) for m in consumer.consume(1000, 5) if m.error() is None)
-            assert time.monotonic() - began < WAIT_S
-        figures.note("history through the broker, MB/s", read / (time.monotonic() - began) / 1e6)
-        figures.note("history, CPU s/GB", (server.cpu_seconds() - before) / read * 1e9)
-        consumer.close()
-        sequential(figures, opened.store, manifest)
+        figures.divide(
+            f"history, {where}, of obstore's", f"history, {where}", f"obstore's get, {where}"
+        )
         drop(server, "t")
 
 
-def sequential(figures: Figures, store, manifest: Manifest) -> None:
-    """obstore alone: the same objects got one after another, and put elsewhere."""
-    bare = getattr(store, "_store", None)
-    if bare is None:
-        bare = stores.LocalStore(store.root)
-    began, size, pieces = time.monotonic(), 0, []
-    for segment in manifest.live():
-        pieces.append(bytes(obstore.get(bare, segment.path).bytes()))
-        size += len(pieces[-1])
-    figures.note("obstore's sequential get, MB/s", size / (time.monotonic() - began) / 1e6)
+def by_turns(turn: int, first: Callable[[], None], second: Callable[[], None]) -> None:
+    for call in (first, second) if turn % 2 == 0 else (second, first):
+        call()
+
+
+def archived(figures: Figures, where: str, server: Server, bucket: str, closed: int) -> None:
+    admin = AdminClient({"bootstrap.servers": server.address})
+    wanted = {"remote.log.copy.disable": "false", "local.retention.ms": "0"}
+    entries = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in wanted.items()
+    ]
+    resource = ConfigResource(ConfigResource.Type.TOPIC, "t", incremental_configs=entries)
+    before = server.cpu_seconds()
     began = time.monotonic()
+    admin.incremental_alter_configs([resource])[resource].result(30)
+    wait_until(lambda: tiered_bytes(bucket, "t") >= closed)
+    took = time.monotonic() - began
+    figures.rate(f"archive, {where}", closed, took, server.cpu_seconds() - before)
+
+
+def consumed(figures: Figures, where: str, server: Server, manifest: Manifest) -> None:
+    """The compiled client, which asks for as much at once as its users do who are in a hurry."""
+    before = server.cpu_seconds()
+    count = sum(segment.entry.records for segment in manifest.live())
+    read = load.consume(server, "t", count, "-X", f"fetch.message.max.bytes={FETCH_BYTES}")
+    size = manifest.live_bytes
+    figures.rate(f"history, {where}", size, count / read.records, server.cpu_seconds() - before)
+
+
+def bare_put(figures: Figures, where: str, store: ObjectStore, pieces: list[bytes]) -> None:
+    """obstore alone, one object after another, as it puts them by default."""
+    bare = obstore_of(store)
+    began, cpu = time.monotonic(), time.process_time()
     for number, piece in enumerate(pieces):
         obstore.put(bare, f"bench/{number}", piece)
-    figures.note("obstore's put, MB/s", size / (time.monotonic() - began) / 1e6)
+    took = time.monotonic() - began
+    figures.rate(f"obstore's put, {where}", sum(map(len, pieces)), took, time.process_time() - cpu)
     obstore.delete(bare, [f"bench/{number}" for number in range(len(pieces))])
 
 
-def planned(figures: Figures, _scratch: Path, _bucket: str, _mb: int) -> None:
+def bare_get(figures: Figures, where: str, store: ObjectStore, manifest: Manifest) -> None:
+    """obstore alone: the same objects, one after another."""
+    bare = obstore_of(store)
+    began, cpu, size = time.monotonic(), time.process_time(), 0
+    for segment in manifest.live():
+        size += len(obstore.get(bare, segment.path).bytes())
+    took = time.monotonic() - began
+    figures.rate(f"obstore's get, {where}", size, took, time.process_time() - cpu)
+
+
+def obstore_of(store: ObjectStore) -> Any:
+    """What the store is built on; of a directory, which is our own, obstore's kind of it."""
+    bare = getattr(store, "_store", None)
+    return bare if bare is not None else stores.LocalStore(store.url.removeprefix("file://"))
+
+
+def planned(figures: Figures, _scratch: Path, _bucket: str, _turn: int, _mb: int) -> None:
     topic_id = UUID(int=7 << 64)
     each = 100_000_000
     segments = tuple(
@@ -251,7 +297,25 @@ def broker(scratch: Path, bucket: str):
     return strata(scratch / "strata", tier__url=bucket, **quick)
 
 
-LINES = {"roll": roll, "archive": archive_and_history, "plan": planned}
+LINES = {
+    "roll": roll,
+    "directory": archive_and_history,
+    "minio": archive_and_history,
+    "plan": planned,
+}
+
+
+@contextmanager
+def bucket_for(name: str, scratch: Path) -> Iterator[str]:
+    """The URL of an empty bucket: on a MinIO of its own for the lines that say so."""
+    if name != "minio":
+        yield (scratch / "bucket").as_uri()
+        return
+    os.environ.update(ENVIRONMENT)
+    with s3_server("minio", scratch) as server:
+        with closing(S3Bucket(parse_bucket_url(server.url("tier")))) as bucket:
+            bucket.create()
+        yield server.url("tier")
 
 
 def main() -> None:
@@ -260,19 +324,19 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--mb", type=int, default=256, help="history to archive and read")
-    parser.add_argument("--bucket", help="an empty one; by default a directory")
     parser.add_argument("--only", choices=LINES, action="append")
     chosen = parser.parse_args()
     figures = Figures()
-    for _ in range(chosen.rounds):
+    for turn in range(chosen.rounds):
         for name in chosen.only or LINES:
             scratch = Path(tempfile.mkdtemp(prefix="bench-tier-"))
             try:
-                LINES[name](
-                    figures, scratch, chosen.bucket or (scratch / "bucket").as_uri(), chosen.mb
-                )
+                with bucket_for(name, scratch) as bucket:
+                    LINES[name](figures, scratch, bucket, turn, chosen.mb)
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
+    load_average = ", ".join(f"{one:.1f}" for one in os.getloadavg())
+    print(f"{time.strftime('%Y-%m-%d')}, {chosen.rounds} rounds, load {load_average}\n")
     print("| line | median (least-most) |\n|---|---|")
     for line, values in figures.lines.items():
         print(f"| {line} | {spread(values)} |")

@@ -27,7 +27,9 @@ from stratalog.ports import AlreadyExists, Buffer, ObjectInfo
 
 __all__ = ["CloudStore"]
 
-_PART_BYTES: Final = 8 * 1024 * 1024
+_PART_BYTES: Final = 5 * 1024 * 1024
+"""The least that S3 takes. What a copy holds together, in parts on their way and in the one being gathered, stays below
+what is kept of freed memory (`memory.py`): faulted in anew, each GB would cost another second of CPU."""
 _PARTS_IN_FLIGHT: Final = 3
 _DELETE_BATCH: Final = 1000
 _KEYS_FOR: Final = timedelta(minutes=5)

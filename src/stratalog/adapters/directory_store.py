@@ -4,13 +4,17 @@ In: calls of `ports.ObjectStore`. Out: files. It never shows a partly written ob
 survives a power loss: obstore's own local store never syncs, so this one is ours.
 
 An object is written under a temporary name in the root's `.~incoming`, synced, then renamed (put) or linked (put if
-absent: a link fails where the name is taken, whoever took it, in whichever process). Then its folder is synced.
+absent: a link fails where the name is taken, whoever took it, in whichever process). Then its folder is synced. What is
+larger than a few pages goes to the drive around the page cache where the file system lets it: history would push the
+tail out of memory, and filling the cache and emptying it again costs ten times the CPU.
 Folders, from the root down, are synced the first time this process puts below them. What a crash left in `.~incoming`
 is never listed, and removed a day later. Thread-safe; any number of processes may share the directory.
 """
 
 import contextlib
+import errno
 import fcntl
+import mmap
 import os
 import time
 import uuid
@@ -27,6 +31,8 @@ __all__ = ["DirectoryStore"]
 
 _INCOMING: Final = ".~incoming"
 _STALE_SECONDS: Final = 24 * 60 * 60
+_PIECE_BYTES: Final = 1 << 20
+_DIRECT: Final = getattr(os, "O_DIRECT", 0)
 _FULL_SYNC: Final = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: fsync does not reach the drive
 
 
@@ -140,12 +146,13 @@ class DirectoryStore:
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         with _removed_on_failure(temporary):
             try:
+                piece = _Piece(fd)
                 for chunk in chunks:
                     view = memoryview(chunk).cast("B")
-                    while view:
-                        with self._failures(path, writing=True):
-                            view = view[os.write(fd, view) :]
+                    with self._failures(path, writing=True):
+                        piece.add(view)
                 with self._failures(path, writing=True):
+                    piece.end()
                     _sync(fd)
             finally:
                 os.close(fd)
@@ -176,6 +183,66 @@ class DirectoryStore:
                 break  # far above the root: not ours to make, so not ours to sync
             current = parent
         self._durable.add(folder)
+
+
+class _Piece:
+    """Gathers what is written to a new file into whole pieces of aligned memory, which can go around the page cache."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._held: mmap.mmap | None = None
+        self._size = 0
+        self._direct = False
+        self._may_be_direct = _DIRECT != 0
+
+    def add(self, view: memoryview) -> None:
+        """Write, now or with a later call."""
+        while view:
+            if self._held is None:
+                self._held = mmap.mmap(-1, _PIECE_BYTES)  # such memory begins with a page
+            taken = min(len(view), _PIECE_BYTES - self._size)
+            self._held[self._size : self._size + taken] = view[:taken]
+            self._size += taken
+            view = view[taken:]
+            if self._size == _PIECE_BYTES:
+                self._write()
+
+    def end(self) -> None:
+        """Write what is left, which is no whole piece."""
+        if self._held is not None:
+            self._go_through_cache()
+            self._write()
+            self._held.close()
+
+    def _write(self) -> None:
+        assert self._held is not None
+        if self._may_be_direct and not self._direct:
+            self._go_direct()
+        with memoryview(self._held) as whole, whole[: self._size] as piece:
+            written = 0
+            while written < self._size:
+                with piece[written:] as rest:
+                    try:
+                        written += os.write(self._fd, rest)
+                    except OSError as error:
+                        if error.errno != errno.EINVAL or not self._direct:
+                            raise
+                        self._go_through_cache()  # not in such pieces, or on from within a page
+        self._size = 0
+
+    def _go_direct(self) -> None:
+        try:
+            fcntl.fcntl(self._fd, fcntl.F_SETFL, fcntl.fcntl(self._fd, fcntl.F_GETFL) | _DIRECT)
+        except OSError:
+            self._may_be_direct = False  # not every file system knows it
+        else:
+            self._direct = True
+
+    def _go_through_cache(self) -> None:
+        self._may_be_direct = False
+        if self._direct:
+            self._direct = False
+            fcntl.fcntl(self._fd, fcntl.F_SETFL, fcntl.fcntl(self._fd, fcntl.F_GETFL) & ~_DIRECT)
 
 
 @contextlib.contextmanager

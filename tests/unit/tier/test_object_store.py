@@ -1,6 +1,8 @@
 """Stores by URL: the same contract whatever is behind, and a directory that survives a power loss and many
 processes."""
 
+import errno
+import fcntl
 import os
 from pathlib import Path
 
@@ -81,6 +83,63 @@ def test_nothing_but_objects_is_left_in_the_directory(tmp_path):
         store.put("d/one", broken())
     assert sorted(f.name for f in (tmp_path / "bucket/d").iterdir()) == ["one", "two"]
     assert list((tmp_path / "bucket/.~incoming").iterdir()) == []
+
+
+MANY = bytes(range(256)) * 14_000  # three pieces and a part of one, ending within a page
+
+
+def many_chunks():
+    sizes = (1, 700_000, 4096, 1_500_000, len(MANY))
+    at = 0
+    for size in sizes:
+        yield memoryview(MANY)[at : at + size]
+        at += size
+
+
+def test_a_large_object_goes_around_the_page_cache_whole(tmp_path, monkeypatch):
+    writes = seen_writes(monkeypatch, lambda _direct, size: size)
+    store = DirectoryStore(str(tmp_path))
+    store.put("a/large", many_chunks())
+    assert store.get("a/large") == MANY
+    assert [size for _, size in writes] == [1 << 20] * 3 + [len(MANY) % (1 << 20)]
+    assert not writes[-1][0], "its end is no whole page"
+
+
+def test_a_file_system_that_takes_direct_writes_and_then_refuses_them_is_written_through_the_cache(
+    tmp_path, monkeypatch
+):
+    def refuse(direct, size):
+        if direct:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return size
+
+    writes = seen_writes(monkeypatch, refuse)
+    store = DirectoryStore(str(tmp_path))
+    store.put("a/large", many_chunks())
+    assert store.get("a/large") == MANY
+    assert not any(direct for direct, _ in writes[1:]), "asked once"
+
+
+def test_a_write_that_ends_within_a_page_is_gone_on_with(tmp_path, monkeypatch):
+    writes = seen_writes(monkeypatch, lambda _direct, size: min(size, 300_001))
+    store = DirectoryStore(str(tmp_path))
+    store.put("a/large", many_chunks())
+    assert store.get("a/large") == MANY
+    assert len(writes) > len(MANY) // 300_001
+
+
+def seen_writes(monkeypatch, taken):
+    """(direct, size) of each write to a file; `taken` says how much of it the system takes."""
+    writes = []
+    write = os.write
+
+    def told(fd, data):
+        direct = bool(fcntl.fcntl(fd, fcntl.F_GETFL) & getattr(os, "O_DIRECT", 0))
+        writes.append((direct, len(data)))
+        return write(fd, data[: taken(direct, len(data))])
+
+    monkeypatch.setattr(directory_store.os, "write", told)
+    return writes
 
 
 def test_what_a_crash_left_is_not_listed_and_goes_after_a_day(tmp_path):
