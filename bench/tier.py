@@ -15,7 +15,6 @@ against each other takes turns within a round, and ratios are taken round by rou
 import argparse
 import os
 import shutil
-import statistics
 import tempfile
 import threading
 import time
@@ -23,7 +22,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from uuid import UUID
 
 import obstore
@@ -48,7 +47,8 @@ PARTITIONS = 64
 SEGMENT = 1 << 20
 SEGMENT_LARGE = 32 << 20
 FETCH_BYTES = 4 << 20
-PROBE_RATE = 200
+PROBE_RATE = 500
+PROBE_S = 5
 WAIT_S = 300
 TIERED = {
     "remote.storage.enable": "true",
@@ -76,31 +76,31 @@ class Figures:
         self.note(line, self.lines[f"{what}, MB/s"][-1] / self.lines[f"{by}, MB/s"][-1])
 
 
-@contextmanager
-def probe(server: Server) -> Iterator[list[float]]:
-    """Milliseconds from a record to its acknowledgement, one of 1 KiB every 5 ms while the block runs."""
-    times: list[float] = []
-    ending = threading.Event()
-    producer = Producer({"bootstrap.servers": server.address, "linger.ms": 0})
+class Probe:
+    """A steady producer, a process of its own, while the block runs; the most memory that the broker has meanwhile."""
 
-    def write() -> None:
-        while not ending.is_set():
-            sent = time.perf_counter()
+    def __init__(self, server: Server) -> None:
+        self.p99_ms = self.resident_mb = 0.0
+        self._server = server
+        self._threads = [threading.Thread(target=call) for call in (self._write, self._watch)]
 
-            def told(_error, _message, sent=sent) -> None:
-                times.append((time.perf_counter() - sent) * 1000)
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        time.sleep(1)  # it is under way
+        return self
 
-            producer.produce("probe", bytes(1024), on_delivery=told)
-            producer.poll(1 / PROBE_RATE)
-        producer.flush(30)
+    def __exit__(self, *_: object) -> None:
+        for thread in self._threads:
+            thread.join()
 
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        yield times
-    finally:
-        ending.set()
-        thread.join()
+    def _write(self) -> None:
+        _median, self.p99_ms = load.latencies(self._server, "probe", PROBE_RATE, PROBE_S)
+
+    def _watch(self) -> None:
+        while self._threads[0].is_alive():
+            self.resident_mb = max(self.resident_mb, self._server.resident_mb())
+            time.sleep(0.02)
 
 
 def fill(server: Server, topic: str, partitions: int, size: int) -> None:
@@ -138,23 +138,29 @@ def wait_until(tiered: Callable[[], bool]) -> float:
     return time.monotonic() - began
 
 
-def roll(figures: Figures, scratch: Path, bucket: str, _turn: int, _mb: int) -> None:
+def roll(figures: Figures, scratch: Path, bucket: str, turn: int, _mb: int) -> None:
+    """Nine tenths of a segment go into each partition before, and what closes it while the probe writes."""
     with broker(scratch, bucket) as server:
         create(server, "probe", 1)
         touch_memory(400 << 20)
-        medians = {}
-        for who, settings in (("plain", {}), ("tiered", TIERED)):
+        p99 = {}
+
+        def rolled(who: str) -> None:
+            settings = TIERED if who == "tiered" else {}
             create(server, who, PARTITIONS, {"segment.bytes": str(SEGMENT), **settings})
-            with probe(server) as times:
-                fill(server, who, PARTITIONS, int(PARTITIONS * SEGMENT * 1.2))
+            fill(server, who, PARTITIONS, PARTITIONS * SEGMENT * 9 // 10)
+            time.sleep(1)
+            with Probe(server) as probe:
+                fill(server, who, PARTITIONS, PARTITIONS * SEGMENT // 5)
                 if settings:
                     lag = wait_until(lambda: all_rolled(bucket))
                     figures.note("roll: lag until all is in the bucket, s", lag)
-                else:
-                    time.sleep(1)
-            medians[who] = statistics.quantiles(times, n=100)[98]
-            figures.note(f"roll: p99 of produce beside it, {who}, ms", medians[who])
-        figures.note("roll: p99, tiered / plain", medians["tiered"] / medians["plain"])
+            p99[who] = probe.p99_ms
+            figures.note(f"roll: p99 of produce beside it, {who}, ms", probe.p99_ms)
+            figures.note(f"roll: resident at most, {who}, MB", probe.resident_mb)
+
+        by_turns(turn, lambda: rolled("plain"), lambda: rolled("tiered"))
+        figures.note("roll: p99, tiered / plain", p99["tiered"] / p99["plain"])
         for who in ("probe", "plain", "tiered"):
             drop(server, who)
 

@@ -3,10 +3,11 @@
 In: effects and programs of the logs that live here. Out: completions on the event loop, in order. It never
 decides anything about a log.
 
-Every directory has threads of its own, one that writes and some that read, so a stalled drive holds up its own
-partitions and nobody else's. What waits to be written is bounded in bytes: producers ask `has_room` first and
-wait for `room`. The first failure (EIO, unmounted, full) takes the whole directory offline, as in Kafka: a drive
-that lost one write cannot be trusted with the order of the next, so nothing is written after it.
+Every directory has threads of its own, one that writes, one that syncs and some that read, so a stalled drive holds up
+its own partitions and nobody else's, and no append waits behind a sync that need not come before it. What waits to be
+written is bounded in bytes: producers ask `has_room` first and wait for `room`. The first failure (EIO, unmounted,
+full) takes the whole directory offline, as in Kafka: a drive that lost one write cannot be trusted with the order of
+the next, so nothing is written after it.
 
 The writing thread is woken once for all that one turn of the loop brings, and takes whatever waits in one go: appends
 that follow each other in a file become one write, and a burst costs the loop one completion.
@@ -147,6 +148,7 @@ class LogDirectory:
         self._on_failed = on_failed
         self._writer: Worker = workers.start(f"write {path}")
         self._reader: Worker = workers.start(f"read {path}", _READERS)
+        self._syncer: Worker = workers.start(f"sync {path}")
         self._jobs: deque[_Job] = deque()
         self._busy = False
         self._loop = asyncio.get_running_loop()
@@ -227,17 +229,35 @@ class LogDirectory:
         found = self.disk.try_read(path, position, size)
         if found is not None:
             return found
-        return self._reading(lambda: self.disk.read(path, position, size))
+        return self._beside(self._reader, lambda: self.disk.read(path, position, size))
+
+    def settle(
+        self, effects: Sequence[Effect], *, unless: Callable[[], bool]
+    ) -> "asyncio.Future[None]":
+        """Perform effects whose order among all others does not matter, on the syncing thread; none where `unless` says
+        so when their turn comes. FileNotFoundError is the caller's.
+        """
+        self.check()
+
+        def call() -> None:
+            for effect in effects:
+                if unless():
+                    return
+                perform(self.disk, effect)
+
+        return self._beside(self._syncer, call)
 
     def look(self, program: Program[T]) -> "asyncio.Future[T]":
         """Run a program whose order among writes does not matter, on a reader thread."""
         self.check()
-        return self._reading(lambda: run(self.disk, program))
+        return self._beside(self._reader, lambda: run(self.disk, program))
 
     async def space(self) -> tuple[int, int]:
         """Bytes in all and free bytes of the file system, from a reader thread: a stalled drive answers late."""
         self.check()
-        total, free = await self._reading(lambda: (self.disk.total_bytes(), self.disk.free_bytes()))
+        total, free = await self._beside(
+            self._reader, lambda: (self.disk.total_bytes(), self.disk.free_bytes())
+        )
         self.free_bytes = free
         return total, free
 
@@ -264,8 +284,8 @@ class LogDirectory:
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle
         self.failure = self.failure or Unavailable("it is closed")
-        await self._writer.close()
-        await self._reader.close()
+        for worker in (self._writer, self._reader, self._syncer):
+            await worker.close()
         if self._disk is not None:
             self._disk.close()
 
@@ -321,7 +341,7 @@ class LogDirectory:
             self._log.error("completion failed", path=self.path, exc_info=bug)
             self.fail(bug)
 
-    def _reading(self, call: Callable[[], T]) -> "asyncio.Future[T]":
+    def _beside(self, worker: Worker, call: Callable[[], T]) -> "asyncio.Future[T]":
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         def finished(work: "asyncio.Future[T]") -> None:
@@ -332,7 +352,7 @@ class LogDirectory:
                 error = self._refusal(error)
             _settle(answer, None if error is not None else work.result(), error)
 
-        self._reader.submit(call).add_done_callback(finished)
+        worker.submit(call).add_done_callback(finished)
         return answer
 
     def _refusal(self, error: BaseException) -> Rejected:

@@ -353,8 +353,36 @@ class HostedPartition:
         self.log.tail.clear()
         self.wake()
 
+    async def settle(self, effects: Sequence[Effect]) -> None:
+        """Have effects performed whose order among others does not matter, where no append waits behind them.
+
+        Raises as `perform`, and FileNotFoundError where a file is gone by then.
+        """
+        directory = self.directory
+        if self._held is None and effects:
+            self.check_hosted()
+            # By then another topic of the name may have its directory.
+            await directory.settle(effects, unless=lambda: self.deleted)
+        if self._held is not None or self.directory is not directory:
+            await self.perform(tuple(effects))  # a move may have copied what was there before
+
+    async def sync_closed(self) -> None:
+        """Make closed segments durable ahead of `due`, which does what is left out here."""
+        epoch = self.replica.leader_epoch
+        end, first, syncs = self.log.unsynced()
+        if not syncs:
+            return
+        await self.write(first)  # and what was decided before: indexes
+        try:
+            await self.settle(syncs)
+        except FileNotFoundError:
+            return  # retention was quicker
+        if self.replica.leader_epoch == epoch:  # else it may have been truncated meanwhile
+            self.log.synced(end)
+
     async def keep_retention(self) -> None:
         """Delete what need not be kept locally any more, and sync what is closed."""
+        await self.sync_closed()
         await self.perform(self.due())
 
     def due(self, *, tier: bool = False) -> tuple[Effect, ...]:

@@ -184,6 +184,7 @@ class TieredPartition:
     async def _keep_local(self) -> int:
         """Local retention. Up to the offset returned this disk forgets nothing: the bucket must hold no more."""
         hosted = self._hosted
+        await hosted.sync_closed()
         copies = hosted.log.config.copies_to_tier
         effects = hosted.due(tier=copies)
         synced = hosted.log.recovery_point  # holds once what was decided so far is performed
@@ -325,7 +326,7 @@ class TieredPartition:
 
     async def _keep_manifest(self) -> None:
         path = f"{self._hosted.log.directory}/{TIER_MANIFEST}"
-        await self._hosted.perform((WriteFile(path, self.tier.manifest_bytes()),))
+        await self._hosted.settle((WriteFile(path, self.tier.manifest_bytes()),))
 
     async def _expire(self) -> None:
         hosted, bucket = self._hosted, self._bucket

@@ -26,7 +26,6 @@ from stratalog.errors import ErrorCode, Rejected
 from stratalog.log.admission import check_fetched, check_timestamps, is_full, stamp
 from stratalog.log.checkpoints import LEADER_EPOCHS
 from stratalog.log.effects import Append, Effect, Program, SyncDirectory, Unlink, WriteFile
-from stratalog.log.producers import WrittenBatch
 from stratalog.log.reading import (
     Places,
     ReadPlan,
@@ -42,7 +41,7 @@ from stratalog.log.scanning import load_producers
 from stratalog.log.segment import SNAPSHOT, Segment, segment_path
 from stratalog.log.tail import TailBudget, TailCache
 from stratalog.log.truncation import truncate_segments, unlink_snapshots
-from stratalog.log.values import Appended, Contents, SegmentInfo, SegmentParts
+from stratalog.log.values import Appended, Contents, SegmentInfo, SegmentParts, repeat
 from stratalog.wire.batch import BatchHeader, assign, scan
 
 __all__ = ["PartitionLog"]
@@ -127,7 +126,7 @@ class PartitionLog:
         if origin == "client":
             repeated = self.producers.check_all(headers, base, now_ms)
             if repeated is not None:
-                return self._repeat(repeated, view)
+                return repeat(repeated, self.log_start_offset, self.segments[-1], view)
         if append_time >= 0:
             headers = stamp(view, headers, wall_ms)
         at = 0
@@ -226,23 +225,6 @@ class PartitionLog:
         while self._sealed and self._sealed[0].next_offset <= performed_offset:
             self._sealed.pop(0).drop_indexes()
 
-    def _repeat(self, batch: WrittenBatch, view: memoryview) -> Appended:
-        _first, _last, base_offset, last_offset, timestamp = batch
-        # Kafka tells the time of the first try whoever gave it (`LogAppendInfo.setLogAppendTime`).
-        return Appended(
-            base_offset,
-            last_offset,
-            timestamp,
-            self.log_start_offset,
-            True,  # noqa: FBT003  # as above
-            (),
-            0,
-            self.segments[-1],
-            0,
-            view[:0],
-            [],
-        )
-
     # Rolling, durability
 
     def roll(self, now_ms: int) -> tuple[Effect, ...]:
@@ -287,18 +269,31 @@ class PartitionLog:
         """`end` is `next_offset` or a segment's base."""
         if self.recovery_point >= end:
             return ()
-        effects: list[Effect] = []
-        if self.epochs.dirty:
-            effects.append(self._write_epochs())
-        for segment in self.segments:
-            if segment.size == 0 or not self.recovery_point < segment.next_offset <= end:
-                continue
-            effects += segment.sync(closed=segment is not self.segments[-1])
-        if self._entries_unsynced:
-            effects.append(SyncDirectory(self.directory))
-            self._entries_unsynced = False
+        first, syncs = self._making_durable(end)
+        self._entries_unsynced = False
         self.recovery_point = end
-        return tuple(effects)
+        return (*first, *syncs)
+
+    def _making_durable(self, end: int) -> tuple[tuple[Effect, ...], list[Effect]]:
+        first = (self._write_epochs(),) if self.epochs.dirty else ()
+        syncs: list[Effect] = []
+        for segment in self.segments:
+            if segment.size and self.recovery_point < segment.next_offset <= end:
+                syncs += segment.sync(closed=segment is not self.segments[-1])
+        if self._entries_unsynced:
+            syncs.append(SyncDirectory(self.directory))
+        return first, syncs
+
+    def unsynced(self) -> tuple[int, tuple[Effect, ...], list[Effect]]:
+        """Where the closed segments end; effects in the order of all others, then syncs in any order, that make them
+        durable. Call `synced` with that offset afterwards, unless the log was truncated; `due` then does none of it.
+        """
+        end = self.segments[-1].base_offset
+        return (end, *(self._making_durable(end) if self.recovery_point < end else ((), [])))
+
+    def synced(self, end: int) -> None:
+        """What `unsynced` gave was performed."""
+        self.recovery_point = max(self.recovery_point, end)
 
     def close(self) -> tuple[Effect, ...]:
         """What a clean shutdown must leave behind. The log takes no append after it."""

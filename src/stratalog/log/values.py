@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from stratalog.log.effects import Effect
 from stratalog.log.epochs import LeaderEpochs
-from stratalog.log.producers import ProducerStates
+from stratalog.log.producers import ProducerStates, WrittenBatch
 from stratalog.log.segment import Segment
 from stratalog.wire.batch import BatchHeader
 
-__all__ = ["Appended", "Contents", "Recovered", "SegmentInfo", "SegmentParts"]
+__all__ = ["Appended", "Contents", "Recovered", "SegmentInfo", "SegmentParts", "repeat"]
 
 
 class Appended(NamedTuple):
@@ -33,6 +33,27 @@ class Appended(NamedTuple):
     position: int
     view: memoryview
     headers: list[BatchHeader]
+
+
+def repeat(
+    batch: WrittenBatch, log_start_offset: int, segment: Segment, view: memoryview
+) -> Appended:
+    """The answer for a batch that was written before."""
+    _first, _last, base_offset, last_offset, timestamp = batch
+    # Kafka tells the time of the first try whoever gave it (`LogAppendInfo.setLogAppendTime`).
+    return Appended(
+        base_offset,
+        last_offset,
+        timestamp,
+        log_start_offset,
+        True,  # noqa: FBT003  # a NamedTuple by position: names cost more than the rest
+        (),
+        0,
+        segment,
+        0,
+        view[:0],
+        [],
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,19 +8,20 @@ byte is copied its segment has at least doubled, and that ends at the size, and 
 would have closed a segment by itself. Retention stays as fine as the topic asks for.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from msgspec.structs import replace
 
+from stratalog.errors import Corrupt
 from stratalog.ports import ObjectStore
 from stratalog.tier.archiver import ClosedSegment
 from stratalog.tier.export import read_segment
 from stratalog.tier.fetcher import load_index
 from stratalog.tier.manifest import Entry, Manifest, RemoteSegment, SegmentState, given_up
 
-__all__ = ["MergeLimits", "mergeable", "merged_segment", "with_merged"]
+__all__ = ["MergeLimits", "damaged", "mergeable", "merged_segment", "with_merged"]
 
 _NEIGHBOURS_MAX: Final = 64
 
@@ -37,14 +38,19 @@ class MergeLimits:
     neighbours: int = 8
 
 
-def mergeable(entries: Sequence[Entry], limits: MergeLimits) -> tuple[Entry, ...]:
-    """The first run of live neighbours, in the order of offsets, that shall be one segment; empty where none shall."""
+def mergeable(
+    entries: Sequence[Entry], limits: MergeLimits, apart: Collection[str] = ()
+) -> tuple[Entry, ...]:
+    """The first run of live neighbours, in the order of offsets, that shall be one segment; empty where none shall.
+
+    No run has an entry whose id is in `apart`.
+    """
     for start in range(len(entries) - limits.neighbours + 1):
         total = largest = 0
         stop = start
         for entry in entries[start : start + _NEIGHBOURS_MAX]:
             spans = entry.max_timestamp - entries[start].min_timestamp > limits.span_ms
-            if total + entry.data_size > limits.bytes or spans:
+            if total + entry.data_size > limits.bytes or spans or entry.id in apart:
                 break
             total += entry.data_size
             largest = max(largest, entry.data_size)
@@ -76,6 +82,18 @@ def merged_segment(store: ObjectStore, run: Sequence[RemoteSegment]) -> ClosedSe
         producer_snapshot=indexes[-1].producer_snapshot,
         aborted_transactions=b"".join(index.aborted_transactions for index in indexes),
     )
+
+
+def damaged(store: ObjectStore, run: Sequence[RemoteSegment]) -> list[Entry]:
+    """Those whose objects are missing or altered. Raises Unavailable."""
+    found = []
+    for segment in run:
+        try:
+            for _chunk in read_segment(store, segment):
+                pass
+        except Corrupt:
+            found.append(segment.entry)
+    return found
 
 
 def with_merged(tip: Manifest, run: Sequence[Entry], merged: Entry, now_ms: int) -> Manifest | None:

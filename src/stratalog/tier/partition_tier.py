@@ -33,7 +33,7 @@ from stratalog.tier.manifest import (
     encode,
     given_up,
 )
-from stratalog.tier.merging import MergeLimits, mergeable, merged_segment, with_merged
+from stratalog.tier.merging import MergeLimits, damaged, mergeable, merged_segment, with_merged
 from stratalog.tier.paths import SegmentName
 from stratalog.tier.segment_object import INDEX_INTERVAL_BYTES
 from stratalog.wire.ids import topic_id_text
@@ -221,11 +221,12 @@ class PartitionTier:
         return self._remove(due, now_ms)
 
     def mergeable(self, limits: MergeLimits) -> tuple[Entry, ...]:
-        """Small neighbours that shall be one segment; empty where there are none, or damage kept them apart before."""
+        """Small neighbours that shall be one segment, none of them known to be damaged; empty where none shall."""
+        if self.is_leaving:
+            return ()
         finished = SegmentState.COPY_FINISHED
         live = [entry for entry in _there(self.manifest).segments if entry.state is finished]
-        run = mergeable(live, limits)
-        return () if self.is_leaving or self._damaged.intersection(e.id for e in run) else run
+        return mergeable(live, limits, self._damaged)
 
     def merge(self, entries: Sequence[Entry], now_ms: int) -> Manifest:
         """Copy what `mergeable` gave into one object, which counts instead of theirs; they are given up.
@@ -247,7 +248,9 @@ class PartitionTier:
                 index_interval_bytes=self.index_interval_bytes,
             )
         except Corrupt:
-            self._damaged.update(entry.id for entry in entries)
+            # Those at fault stay apart; where they read well now, all do: nobody knows which it was.
+            found = damaged(self.store, run) or entries
+            self._damaged.update(entry.id for entry in found)
             raise
         return self._commit(lambda tip: with_merged(_there(tip), entries, merged, now_ms), now_ms)
 

@@ -90,6 +90,34 @@ def test_a_stalled_drive_holds_up_its_own_writes_and_reads_only() -> None:
     run(main)
 
 
+def test_no_append_waits_for_a_sync_beside_it() -> None:
+    class SlowToSync(SimDisk):
+        def __init__(self) -> None:
+            super().__init__()
+            self.may_sync = threading.Event()
+
+        def sync(self, path: str) -> None:
+            assert self.may_sync.wait(TIMEOUT_S)
+            super().sync(path)
+
+    async def main() -> None:
+        disk = SlowToSync()
+        directory = LogDirectory("d", disk, SystemWorkers())
+        await directory.write(append(0, b"closed"))
+        settling = directory.settle([Sync("log")], unless=lambda: False)
+        await directory.write(append(6, b"on"))
+        assert not settling.done()
+        disk.may_sync.set()
+        await settling
+        with pytest.raises(FileNotFoundError):
+            await directory.settle([Sync("gone")], unless=lambda: False)
+        await directory.settle([Sync("gone")], unless=lambda: True)
+        directory.check()
+        await directory.close()
+
+    run(main)
+
+
 def test_bytes_in_flight_are_bounded_and_room_comes_back() -> None:
     async def main() -> None:
         disk = StallingDisk()

@@ -248,6 +248,24 @@ def test_closed_segments_are_synced_when_due():
     assert again == ()
 
 
+def test_closed_segments_synced_beside_the_order_of_effects_are_not_synced_again():
+    steps = Steps(LogConfig(segment_bytes=2 * SIZE))
+    for _ in range(3):
+        steps.append(batch(1))
+    end, first, syncs = steps.log.unsynced()
+    assert end == 2
+    assert syncs
+    assert steps.log.recovery_point == 0, "nothing of it is durable yet"
+    steps.decided(first)
+    steps.perform_all()
+    steps.log.synced(end)
+    assert steps.log.recovery_point == 2
+    assert steps.log.due(steps.now_ms, wall_ms=steps.now_ms) == ()
+    assert steps.log.unsynced() == (2, (), [])
+    steps.log.synced(0)
+    assert steps.log.recovery_point == 2
+
+
 def test_a_restart_that_changes_nothing_writes_nothing():
     steps = Steps(LogConfig(segment_bytes=2 * SIZE))
     for _ in range(3):

@@ -76,15 +76,31 @@ def test_readers_find_the_same_batches_and_those_of_an_older_version_read_on(sto
     assert objects(store) == [merged.path]
 
 
-def test_an_object_that_is_damaged_stays_apart_and_is_not_tried_every_time(store):
-    tier = tier_with(store, 8)
+def test_an_object_that_is_damaged_stays_apart_and_holds_up_none_before_or_behind_it(store):
+    tier = tier_with(store, 18)
     run = tier.mergeable(LARGE)
-    path = tier.manifest.path_of(run[4])
+    path = tier.manifest.path_of(run[8])
     store.fault = lambda operation, asked: "wrong" if asked == path else None
     with pytest.raises(Corrupt):
         tier.merge(run, 20)
+    assert bases(tier.manifest.segments) == [10 * n for n in range(18)]
+    for first in (0, 90):
+        run = tier.mergeable(LARGE)
+        assert bases(run) == list(range(first, first + 80 + 10 * (first > 0), 10))
+        tier.merge(run, 30)
     assert tier.mergeable(LARGE) == ()
-    assert bases(tier.manifest.segments) == [10 * n for n in range(8)]
+    assert bases(segment.entry for segment in tier.manifest.live()) == [0, 80, 90]
+
+
+def test_objects_that_read_well_after_a_merge_failed_are_not_tried_every_time(store):
+    tier = tier_with(store, 8)
+    run = tier.mergeable(LARGE)
+    path = tier.manifest.path_of(run[4])
+    faults = iter(["wrong"])
+    store.fault = lambda operation, asked: next(faults, None) if asked == path else None
+    with pytest.raises(Corrupt):
+        tier.merge(run, 20)
+    assert tier.mergeable(LARGE) == ()
 
 
 def test_a_segment_that_retention_took_meanwhile_is_not_brought_back(store):
