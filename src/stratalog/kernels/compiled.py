@@ -7,8 +7,8 @@ Everything numba compiles is in this one file, because numba's cache looks only 
 to see whether it changed. Signatures are explicit: declaring a kernel loads it from the cache or compiles it, and
 no call ever does. Formats: Kafka's DefaultRecordBatch and DefaultRecord.
 
-Rows are found first (`find_rows`: where each key and value lies) and copied afterwards (`gather`), so that the
-output is allocated exactly, once.
+Rows are found first (`find_rows`: where each key and value lies) and copied then (`gather`), a little at a time, so
+that what is copied is still in the processor's cache.
 """
 
 from pathlib import Path
@@ -39,10 +39,24 @@ OFFSET, TIMESTAMP = range(2)
 TIMESTAMP_TYPE, KEY_START, KEY_SIZE, VALUE_START, VALUE_SIZE, HEADER_COUNT = range(6)
 LONGS, INTS = 2, 6
 
+# Rows of the matrix of headers that `find_rows` fills, a column for each header.
+HEADER_KEY_START, HEADER_KEY_SIZE, HEADER_VALUE_START, HEADER_VALUE_SIZE = range(4)
+SPANS = 4
+
+GATHER_SLACK = 32
+"""Bytes that `gather` may write behind what it copies."""
+
 # What `_find_fields` says of a record.
 _STOP, _TIMESTAMP_DELTA, _DELTA, _KEY, _KEY_SIZE, _VALUE, _VALUE_SIZE, _COUNT, _HEADERS_AT = range(
     9
 )
+
+# Slots of the state of `sift`: offsets, what is allowed, and how many transactions wait or are open.
+NEXT, FIRST, STOP, FOLLOWS, GAPS, WAITING, OPEN = range(7)
+SIFT_SLOTS = 7
+
+# Why `sift` stopped.
+SIFTED, ENOUGH, UNKNOWN_CODEC, TOO_MANY, BACKWARDS, GAP, BAD_MARKER = range(7)
 
 # Statuses.
 DONE, FULL, MORE_HEADERS = 0, 1, 2
@@ -51,6 +65,7 @@ BAD_LENGTH, BAD_VARINT, BAD_KEY, BAD_VALUE, BAD_HEADERS, BAD_DELTA, TRAILING, BA
 )
 
 HEADER_SIZE = 61
+_TRANSACTIONAL, _CONTROL = 0x10, 0x20
 _MAX_MS = (2**63 - 1) // 1000
 
 _bytes_in = types.Array(types.uint8, 1, "C", readonly=True)
@@ -73,12 +88,12 @@ def _big_endian(data: Any, position: int, size: int) -> int:
 
 
 @njit(_varint(_bytes_in, types.int64, types.int64), cache=True)  # type: ignore[untyped-decorator]
-def _read_varint(data: Any, position: int, end: int) -> tuple[int, int]:
-    """A zigzag varint at `position` and the position behind it; -1 for the latter where it does not end in time."""
+def _read_long_varint(data: Any, position: int, end: int) -> tuple[int, int]:
+    """As `_read_varint`, of any length."""
     raw = types.uint64(0)
     shift = types.uint64(0)
     while position < end:
-        byte = types.uint64(data[position])
+        byte = types.uint64(data[types.uint64(position)])
         position += 1
         raw |= (byte & types.uint64(0x7F)) << shift
         if byte < types.uint64(0x80):
@@ -89,6 +104,23 @@ def _read_varint(data: Any, position: int, end: int) -> tuple[int, int]:
         if shift > types.uint64(63):
             return types.int64(0), types.int64(-1)
     return types.int64(0), types.int64(-1)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _read_varint(data: Any, position: int, end: int) -> tuple[int, int]:
+    """A zigzag varint at `position` and the position behind it; -1 for the latter where it does not end in time.
+
+    Nearly all have one byte or two; an unsigned index spares a look at whether it counts from the end.
+    """
+    if position + 2 <= end:
+        first = types.int64(data[types.uint64(position)])
+        if first < 0x80:
+            return (first >> 1) ^ -(first & 1), position + 1
+        second = types.int64(data[types.uint64(position + 1)])
+        if second < 0x80:
+            raw = (first & 0x7F) | (second << 7)
+            return (raw >> 1) ^ -(raw & 1), position + 2
+    return _read_long_varint(data, position, end)
 
 
 @njit(types.UniTuple(types.int64, 3)(_bytes_in, types.int64, _table), cache=True)  # type: ignore[untyped-decorator]
@@ -130,7 +162,7 @@ def scan(data: Any, position: int, table: Any) -> tuple[int, int, int]:
 
 @njit(  # type: ignore[untyped-decorator]
     types.UniTuple(types.int64, 3)(
-        _bytes_in, types.int64, types.int64, _table, types.int64, types.int64
+        _bytes_in, types.int64, types.int64, _matrix, types.int64, types.int64
     ),
     cache=True,
 )
@@ -142,15 +174,14 @@ def _find_headers(
         size, position = _read_varint(data, position, end)
         if position < 0 or size < 0 or size > end - position:
             return found, position, BAD_HEADERS
-        row = spans[found]
-        row[0] = position
-        row[1] = size
+        spans[HEADER_KEY_START, found] = position
+        spans[HEADER_KEY_SIZE, found] = size
         position += size
         size, position = _read_varint(data, position, end)
         if position < 0 or size < -1 or size > end - position:
             return found, position, BAD_HEADERS
-        row[2] = position
-        row[3] = size
+        spans[HEADER_VALUE_START, found] = position
+        spans[HEADER_VALUE_SIZE, found] = size
         if size > 0:
             position += size
         found += 1
@@ -191,6 +222,83 @@ def _find_fields(data: Any, position: int, end: int, fields: Any) -> int:
     return TRAILING if count == 0 and position != stop else DONE
 
 
+@njit(types.int64(_bytes_in, types.int64, types.int64), cache=True)  # type: ignore[untyped-decorator]
+def _marker_type(data: Any, position: int, end: int) -> int:
+    """What the control record there says: 0 (abort), 1 (commit) or another type; -1 where it makes no sense."""
+    fields = np.empty(9, dtype=np.int64)
+    if _find_fields(data, position, end, fields) != DONE or fields[_KEY_SIZE] < 4:
+        return -1
+    return _big_endian(data, fields[_KEY] + 2, 2)
+
+
+@njit(types.int64(_table, _i64, types.int64, types.int64), cache=True)  # type: ignore[untyped-decorator]
+def _place_open(transactions: Any, state: Any, producer: int, last_offset: int) -> int:
+    """Open the aborted transactions that begin up to `last_offset`; returns the producer's place among the open, or -1.
+
+    `transactions` has a row for each in the order of first offsets: producer, first offset, and, for as many rows as
+    there are open ones, the producer of one.
+    """
+    while state[WAITING] < transactions.shape[0] and transactions[state[WAITING], 1] <= last_offset:
+        known = False
+        for place in range(state[OPEN]):
+            known |= transactions[place, 2] == transactions[state[WAITING], 0]
+        if not known:
+            transactions[state[OPEN], 2] = transactions[state[WAITING], 0]
+            state[OPEN] += 1
+        state[WAITING] += 1
+    for place in range(state[OPEN]):
+        if transactions[place, 2] == producer:
+            return place
+    return -1
+
+
+@njit(  # type: ignore[untyped-decorator]
+    types.UniTuple(types.int64, 2)(_bytes_in, _table, types.int64, types.int64, _table, _i64),
+    cache=True,
+)
+def sift(
+    data: Any, table: Any, begin: int, found: int, transactions: Any, state: Any
+) -> tuple[int, int]:
+    """Look at the batches [begin, found) of `table`: which count, and whether their offsets follow each other.
+
+    A batch that does not count is left without records. Returns where it stopped and why: SIFTED is the end, ENOUGH
+    what lies behind the wanted offsets, all else is wrong.
+    """
+    for index in range(begin, found):
+        row = table[index]
+        if state[NEXT] >= state[STOP]:
+            return index, ENOUGH
+        base, last = row[BASE_OFFSET], row[BASE_OFFSET] + row[LAST_DELTA]
+        if row[COUNT] > row[LAST_DELTA] + 1:
+            return index, TOO_MANY
+        if base < state[FOLLOWS]:
+            return index, BACKWARDS
+        if base > state[NEXT] and not state[GAPS]:
+            return index, GAP
+        state[FOLLOWS] = last + 1
+        state[NEXT] = max(state[NEXT], last + 1)
+        codec = row[ATTRIBUTES] & 0x07
+        counts = last >= state[FIRST] and base < state[STOP] and row[COUNT] > 0
+        if row[ATTRIBUTES] & _TRANSACTIONAL and transactions.shape[0]:
+            place = _place_open(transactions, state, row[PRODUCER_ID], last)
+            if place >= 0:
+                counts = False
+                if row[ATTRIBUTES] & _CONTROL:
+                    kind = _marker_type(data, row[START], row[END]) if codec == 0 else -1
+                    if kind < 0:
+                        return index, BAD_MARKER
+                    if kind == 0:
+                        state[OPEN] -= 1
+                        transactions[place, 2] = transactions[state[OPEN], 2]
+        if row[ATTRIBUTES] & _CONTROL:
+            counts = False
+        elif codec > 4:
+            return index, UNKNOWN_CODEC
+        if not counts:
+            row[COUNT] = row[START] = row[END] = 0
+    return found, SIFTED
+
+
 @njit(  # type: ignore[untyped-decorator]
     types.void(_i64, _table, types.int64, types.int64, _table, _matrix), cache=True
 )
@@ -211,7 +319,7 @@ def _put_row(fields: Any, table: Any, batch: int, row: int, longs: Any, ints: An
 
 
 @njit(  # type: ignore[untyped-decorator]
-    types.void(_bytes_in, _table, _i64, _table, _matrix, _table), cache=True
+    types.void(_bytes_in, _table, _i64, _table, _matrix, _matrix), cache=True
 )
 def find_rows(data: Any, table: Any, state: Any, longs: Any, ints: Any, spans: Any) -> None:
     """Note where the records of `table`'s batches lie, from where `state` stopped, until done, full or wrong.
@@ -245,7 +353,7 @@ def find_rows(data: Any, table: Any, state: Any, longs: Any, ints: Any, spans: A
                 if rows > 0 and (rows >= state[MAX_ROWS] or taken + length > state[MAX_BYTES]):
                     status = FULL
                     break
-                if headers + count > spans.shape[0]:
+                if headers + count > spans.shape[1]:
                     status = FULL if rows > 0 else MORE_HEADERS
                     state[WANTED] = count
                     break
@@ -268,22 +376,6 @@ def find_rows(data: Any, table: Any, state: Any, longs: Any, ints: Any, spans: A
     state[HEADERS], state[STATUS] = headers, status
 
 
-@njit(types.int64(_i32, types.int64, _i32, _bytes_out), cache=True)  # type: ignore[untyped-decorator]
-def lay_out(sizes: Any, rows: int, offsets: Any, validity: Any) -> int:
-    """Arrow offsets (rows + 1) and validity bits (zeroed on entry) from sizes; returns the number of nulls."""
-    nulls = 0
-    total = 0
-    offsets[0] = 0
-    for row in range(rows):
-        if sizes[row] < 0:
-            nulls += 1
-        else:
-            total += sizes[row]
-            validity[row >> 3] |= types.uint8(1 << (row & 7))
-        offsets[row + 1] = total
-    return nulls
-
-
 @intrinsic  # type: ignore[untyped-decorator]
 def _copy(_typing: Any, out: Any, _target: Any, data: Any, _source: Any, _size: Any) -> Any:
     """Memcpy between two byte arrays: a loop over bytes runs at 0.7 GB/s, for its checks keep it from vectors."""
@@ -300,14 +392,43 @@ def _copy(_typing: Any, out: Any, _target: Any, data: Any, _source: Any, _size: 
 
 
 @njit(  # type: ignore[untyped-decorator]
-    types.void(_bytes_in, _i32, types.int64, types.int64, _i32, _bytes_out), cache=True
+    types.int64(_bytes_in, _i32, _i32, types.int64, types.int64, _i32, _bytes_out, _bytes_out),
+    cache=True,
 )
-def gather(data: Any, starts: Any, first_row: int, last_row: int, offsets: Any, out: Any) -> None:
-    """Copy the bytes of rows [first_row, last_row) from one payload to where `offsets` says.
+def gather(
+    data: Any,
+    starts: Any,
+    sizes: Any,
+    first_row: int,
+    last_row: int,
+    offsets: Any,
+    validity: Any,
+    out: Any,
+) -> int:
+    """Copy the bytes of rows [first_row, last_row) from one payload, with Arrow's offsets and validity bits.
 
-    Spans come from `find_rows` and `lay_out`, which checked them.
+    Spans come from `find_rows`, which checked them; the bits are zero before. `out` must have GATHER_SLACK bytes more
+    than is copied: returns the number of nulls, or, with nothing done, -1 less what `out` must have at least.
     """
+    total = types.int64(offsets[first_row])
     for row in range(first_row, last_row):
-        size = types.int64(offsets[row + 1]) - offsets[row]
-        if size > 0:
-            _copy(out, types.int64(offsets[row]), data, types.int64(starts[row]), size)
+        total += max(sizes[row], 0)
+    if total + GATHER_SLACK > out.shape[0]:
+        return -1 - (total + GATHER_SLACK)
+    nulls = 0
+    at = types.int64(offsets[first_row])
+    last_start = data.shape[0] - GATHER_SLACK
+    for row in range(first_row, last_row):
+        size, start = types.int64(sizes[row]), types.int64(starts[row])
+        if size < 0:
+            nulls += 1
+        else:
+            validity[row >> 3] |= types.uint8(1 << (row & 7))
+            if size <= GATHER_SLACK and start <= last_start:
+                # One move, whatever the size: what is too much is written over by the next.
+                _copy(out, at, data, start, types.int64(GATHER_SLACK))
+            else:
+                _copy(out, at, data, start, size)
+            at += size
+        offsets[row + 1] = at
+    return nulls

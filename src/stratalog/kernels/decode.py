@@ -8,7 +8,8 @@ What is checked: format, CRC32C of each batch, that offsets follow each other wi
 compaction says so), every length inside every record. Control batches and aborted transactions are left out.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -19,20 +20,23 @@ from stratalog.errors import Corrupt
 from stratalog.kernels import compiled
 from stratalog.kernels.columns import COLUMNS, HEADERS
 from stratalog.kernels.missing import Missing
-from stratalog.kernels.rows import Layout, Rows
+from stratalog.kernels.rows import AT_ONCE_BYTES, Layout, Rows
 from stratalog.ports import Buffer
-from stratalog.wire.compression import decompress
-from stratalog.wire.records import Record, build_batch, read_records
+from stratalog.wire.compression import Oversized, decompress_into
+from stratalog.wire.records import Record, build_batch
 
 __all__ = ["Decoder", "Missing", "warm"]
 
 MAX_PAYLOAD = 256 << 20
 """Decompressed bytes of one batch that are still believed."""
+ROOM_BYTES, ROOM_KEPT_BYTES = 1 << 20, 16 << 20
+"""Room in which compressed batches are restored side by side, again and again. A larger batch makes it larger, and one
+too large for that gets room of its own.
+"""
 
 _TABLE_ROWS = 4096
 _CRC_FROM = 21  # a batch's checksum covers what follows it
-_CODEC, _TRANSACTIONAL, _CONTROL = 0x07, 0x10, 0x20
-_ABORT = 0
+_CODEC = 0x07
 
 
 class Decoder:
@@ -61,6 +65,10 @@ class Decoder:
         self._unreadable = unreadable or _refuse
         self._rows = Rows(layout, self._unreadable)
         self._table = np.empty((_TABLE_ROWS, compiled.TABLE_COLUMNS), dtype=np.int64)
+        self._state = np.zeros(compiled.SIFT_SLOTS, dtype=np.int64)
+        self._room = np.empty(ROOM_BYTES, dtype=np.uint8)
+        self._room_view = self._room.data
+        self._used = 0
 
     def decode(
         self,
@@ -81,38 +89,66 @@ class Decoder:
         payload = (
             np.frombuffer(view, dtype=np.uint8) if view.nbytes else np.empty(0, dtype=np.uint8)
         )
-        hidden = _Aborted(aborted)
-        first = self.next_offset
-        follows = -1  # where the batch before ended; the first may begin before what is wanted
+        state = self._state
+        state[:] = 0
+        state[compiled.FIRST] = state[compiled.NEXT] = self.next_offset
+        state[compiled.STOP], state[compiled.GAPS] = self.end, gaps
+        state[compiled.FOLLOWS] = -1  # the first may begin before what is wanted
+        transactions = _transactions(aborted)
         self.consumed = 0
         status = compiled.FULL
         while status == compiled.FULL and self.next_offset < self.end:
-            table = self._table
-            found, position, status = compiled.scan(payload, self.consumed, table)
-            run = 0  # first batch that waits to be decoded together with those behind it
-            for index, row in enumerate(table[:found].tolist()):
-                if self.next_offset >= self.end:
-                    found, position, status = index, row[compiled.POSITION], compiled.DONE
-                    break
-                self._check(None if checked else view, row, name, follows)
-                if row[compiled.BASE_OFFSET] > self.next_offset and not gaps:
-                    yield from self._rows.add(payload, table[run:index], first, self.end, name)
-                    raise Missing(name, self.next_offset, min(row[compiled.BASE_OFFSET], self.end))
-                follows = row[compiled.BASE_OFFSET] + row[compiled.LAST_DELTA] + 1
-                self.next_offset = max(self.next_offset, follows)
-                wanted = self._wants(view, row, first, hidden, name)
-                if wanted and not row[compiled.ATTRIBUTES] & _CODEC:
-                    continue
-                yield from self._rows.add(payload, table[run:index], first, self.end, name)
-                run = index + 1
-                if wanted:
-                    yield from self._decompressed(view, table[index : index + 1], row, first, name)
-            yield from self._rows.add(payload, table[run:found], first, self.end, name)
-            self.consumed = position
+            found, behind, status = compiled.scan(payload, self.consumed, self._table)
+            if not checked:
+                self._check(view, self._table[:found], name)
+            taken = yield from self._decode_table(payload, found, transactions, name)
+            if taken < found:
+                behind, status = int(self._table[taken, compiled.POSITION]), compiled.DONE
+            self.consumed = behind
         if status == compiled.BAD_BATCH:
             raise Corrupt(
                 f"{name}: no record batch of format v2 where offset {self.next_offset} should be"
             )
+
+    def _decode_table(
+        self, payload: Any, found: int, transactions: Any, name: str
+    ) -> Generator[pa.RecordBatch, None, int]:
+        """Decode the first `found` batches of the table; returns how many it took to reach the end."""
+        table, state, first = self._table, self._state, int(self._state[compiled.FIRST])
+        index = run = 0
+        why = compiled.ENOUGH if not found else -1
+        while why not in {compiled.SIFTED, compiled.ENOUGH}:
+            index, why = compiled.sift(payload, table, index, found, transactions, state)
+            self.next_offset = int(state[compiled.NEXT])
+            yield from self._add(payload, table[run:index], first, name)
+            run = index
+            if why not in {compiled.SIFTED, compiled.ENOUGH}:
+                self._wrong(why, table[index], name)
+                index += 1
+        return index
+
+    def _add(self, payload: Any, table: Any, first: int, name: str) -> Iterator[pa.RecordBatch]:
+        """Have the rows of these batches, the compressed ones restored."""
+        if not (table[:, compiled.ATTRIBUTES] & _CODEC).any():
+            yield from self._rows.add(payload, table, first, self.end, name)
+            return
+        view = payload.data
+        run = 0  # the first batch that waits to be decoded together with those behind it
+        held = payload  # where their records lie
+        for index, row in enumerate(table.tolist()):
+            if not row[compiled.COUNT]:
+                continue
+            records = payload
+            if row[compiled.ATTRIBUTES] & _CODEC:
+                records = self._restored(view, table, index, row, name)
+            if records is not held:
+                yield from self._rows.add(held, table[run:index], first, self.end, name)
+                if records is None:  # the room was too full
+                    self._used = 0
+                    records = self._restored(view, table, index, row, name)
+                run, held = index, records
+        yield from self._rows.add(held, table[run:], first, self.end, name)
+        self._used = 0
 
     def aim(self, first: int, end: int) -> None:
         """Go on with another range of the partition; rows that wait keep waiting."""
@@ -123,85 +159,80 @@ class Decoder:
         """The rows that still wait."""
         return self._rows.flush()
 
-    def _check(self, view: memoryview | None, row: list[int], name: str, follows: int) -> None:
-        position, base = row[compiled.POSITION], row[compiled.BASE_OFFSET]
-        if view is not None:
-            covered = view[position + _CRC_FROM : position + row[compiled.SIZE]]
-            if crc32c(covered) != row[compiled.CRC]:
+    def _check(self, view: memoryview, table: Any, name: str) -> None:
+        """Hold the batches up to the end of what is wanted against their checksums."""
+        for row in table[:, [compiled.POSITION, compiled.SIZE, compiled.CRC, compiled.BASE_OFFSET]]:
+            position, size, crc, base = row.tolist()
+            if base >= self.end:
+                break
+            if crc32c(view[position + _CRC_FROM : position + size]) != crc:
                 raise Corrupt(f"{name}: batch at offset {base}: its checksum does not hold")
-        if row[compiled.COUNT] > row[compiled.LAST_DELTA] + 1:
-            raise Corrupt(f"{name}: batch at offset {base}: more records than offsets")
-        if base < follows:
-            raise Corrupt(f"{name}: batch at offset {base} where {follows} should be")
 
-    def _wants(
-        self, view: memoryview, row: list[int], first: int, hidden: "_Aborted", name: str
-    ) -> bool:
-        attributes, base = row[compiled.ATTRIBUTES], row[compiled.BASE_OFFSET]
-        if attributes & _CONTROL:
-            if attributes & _TRANSACTIONAL:
-                try:
-                    hidden.marker(view[row[compiled.POSITION] : row[compiled.END]], row)
-                except Corrupt as error:
-                    raise Corrupt(f"{name}: batch at offset {base}: {error}") from error
-            return False
-        if attributes & _CODEC > 4:
-            self._unreadable(
-                f"{name}: batch at offset {base}: unknown compression codec {attributes & _CODEC}"
-            )
-            return False
-        last = base + row[compiled.LAST_DELTA]
-        if last < first or base >= self.end or not row[compiled.COUNT]:
-            return False
-        return not (attributes & _TRANSACTIONAL and hidden.hides(row[compiled.PRODUCER_ID], last))
+    def _wrong(self, why: int, row: Any, name: str) -> None:
+        """Raise what `sift` found, or leave the batch out where `unreadable` lets it."""
+        base = int(row[compiled.BASE_OFFSET])
+        if why == compiled.GAP:
+            raise Missing(name, self.next_offset, min(base, self.end))
+        if why == compiled.UNKNOWN_CODEC:
+            codec = int(row[compiled.ATTRIBUTES]) & _CODEC
+            self._unrestored(row, name, f"unknown compression codec {codec}")
+            return
+        what = {
+            compiled.TOO_MANY: ": more records than offsets",
+            compiled.BACKWARDS: f" where {int(self._state[compiled.FOLLOWS])} should be",
+            compiled.BAD_MARKER: ": a transaction's marker that makes no sense",
+        }
+        raise Corrupt(f"{name}: batch at offset {base}{what[why]}")
 
-    def _decompressed(
-        self, view: memoryview, table: Any, row: list[int], first: int, name: str
-    ) -> Iterator[pa.RecordBatch]:
-        """Decode one compressed batch, its records restored."""
-        base = row[compiled.BASE_OFFSET]
+    def _restored(self, view: memoryview, table: Any, index: int, row: list[int], name: str) -> Any:
+        """Restore one compressed batch, `row` of the table, and note there where; returns in what.
+
+        None where the room has too much of others in it. Bytes that cannot be restored are passed over, once
+        `unreadable` is told of them.
+        """
+        used = self._used
+        if used >= AT_ONCE_BYTES:
+            return None
+        codec = row[compiled.ATTRIBUTES] & _CODEC
         records = view[row[compiled.START] : row[compiled.END]]
-        try:
-            restored = decompress(row[compiled.ATTRIBUTES] & _CODEC, records, max_bytes=MAX_PAYLOAD)
-        except Corrupt as error:
-            self._unreadable(f"{name}: batch at offset {base}: {error}")
-            return
-        if not restored:
-            self._unreadable(
-                f"{name}: batch at offset {base}: no records where {row[compiled.COUNT]} should be"
-            )
-            return
-        table[0, compiled.START], table[0, compiled.END] = 0, len(restored)
-        yield from self._rows.add(
-            np.frombuffer(restored, dtype=np.uint8), table, first, self.end, name
-        )
+        room, target = self._room, self._room_view[used:]
+        size = -1
+        while size < 0:
+            try:
+                size = decompress_into(codec, records, target)
+            except Oversized as error:
+                if used:
+                    return None
+                if room.nbytes >= MAX_PAYLOAD:
+                    return self._unrestored(table[index], name, str(error))
+                room = np.empty(min(MAX_PAYLOAD, room.nbytes * 2), dtype=np.uint8)
+                target = room.data
+            except Corrupt as error:
+                return self._unrestored(table[index], name, str(error))
+        if not size:
+            what = f"no records where {row[compiled.COUNT]} should be"
+            return self._unrestored(table[index], name, what)
+        table[index, compiled.START], table[index, compiled.END] = used, used + size
+        if room.nbytes <= ROOM_KEPT_BYTES:
+            if room is not self._room:
+                self._room, self._room_view = room, room.data
+            self._used += size
+        return room
+
+    def _unrestored(self, row: Any, name: str, what: str) -> Any:
+        self._unreadable(f"{name}: batch at offset {row[compiled.BASE_OFFSET]}: {what}")
+        row[compiled.COUNT] = row[compiled.START] = row[compiled.END] = 0
+        return self._room
+
+
+def _transactions(aborted: Sequence[tuple[int, int]]) -> Any:
+    """Aborted transactions in the order of their first offsets, with a column for `sift` to note who is open."""
+    rows = [(producer, first, 0) for producer, first in sorted(aborted, key=itemgetter(1))]
+    return np.array(rows, dtype=np.int64).reshape(len(rows), 3)
 
 
 def _refuse(what: str) -> None:
     raise Corrupt(what)
-
-
-class _Aborted:
-    """Which producers' batches are inside an aborted transaction, as the log goes by (KIP-98)."""
-
-    def __init__(self, aborted: Sequence[tuple[int, int]]) -> None:
-        self._waiting = sorted(aborted, key=lambda transaction: transaction[1], reverse=True)
-        self._open: set[int] = set()
-
-    def hides(self, producer_id: int, last_offset: int) -> bool:
-        while self._waiting and self._waiting[-1][1] <= last_offset:
-            self._open.add(self._waiting.pop()[0])
-        return producer_id in self._open
-
-    def marker(self, batch: memoryview, row: list[int]) -> None:
-        """A control batch ends its producer's transaction. Its key: version int16, type int16 (0 = abort).
-
-        Opened only where something is hidden.
-        """
-        if row[compiled.PRODUCER_ID] in self._open:
-            for record in read_records(batch):
-                if record.key is not None and int.from_bytes(record.key[2:4], "big") == _ABORT:
-                    self._open.discard(row[compiled.PRODUCER_ID])
 
 
 def warm() -> int:

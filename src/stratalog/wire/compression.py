@@ -27,6 +27,7 @@ __all__ = [
     "Oversized",
     "compress",
     "decompress",
+    "decompress_into",
 ]
 
 NONE: Final = 0
@@ -51,6 +52,11 @@ _XERIAL_BLOCK: Final = 32 << 10
 _LENGTH: Final = Struct(">i")
 _FIRST_GUESS: Final = 64 << 10
 _BUFFER_IS_FULL: Final = "whole buffer"
+_INTO: Final[dict[int, Callable[[Any, Any], int]]] = {
+    GZIP: gzip.decompress_into,
+    LZ4: lz4.decompress_into,
+    ZSTD: zstd.decompress_into,
+}
 
 
 class Oversized(Corrupt):
@@ -83,38 +89,45 @@ def decompress(codec: int, data: Buffer, *, max_bytes: int = MAX_BYTES) -> bytes
 
     Raises Corrupt for bytes that are not the codec's or an unknown codec, Oversized for more than `max_bytes`.
     """
-    if codec == NONE:
-        if len(data) > max_bytes:
-            raise Oversized(f"records of more than {max_bytes} bytes")
+    if codec == NONE and len(data) <= max_bytes:
         return bytes(data)
-    if codec == GZIP:
-        return _bounded(gzip.decompress_into, data, max_bytes)
-    if codec == SNAPPY:
-        return _decompress_snappy(memoryview(data), max_bytes)
-    if codec == LZ4:
-        return _bounded(lz4.decompress_into, data, max_bytes)
-    if codec == ZSTD:
-        return _bounded(zstd.decompress_into, data, max_bytes)
-    raise Corrupt(f"unknown compression codec {codec}")
-
-
-def _bounded(into: Callable[[Any, Any], int], data: Buffer, max_bytes: int) -> bytes:
-    """Decompress into a buffer that the codec cannot grow: first one of a likely size, then larger ones."""
     size = min(max_bytes, max(_FIRST_GUESS, len(data) * 8))
     while True:
         target = bytearray(size)
         try:
-            written = into(data, target)
-        except DecompressionError as error:
-            del target  # whoever keeps the failure must not keep the memory
-            # Only the text tells a full buffer from bad input, which must not cost `max_bytes` of memory.
-            if _BUFFER_IS_FULL in str(error):
-                if size == max_bytes:
-                    raise Oversized(f"records of more than {max_bytes} bytes") from error
-                size = min(max_bytes, size * 4)
-                continue
-            raise Corrupt(f"cannot decompress into {size} bytes: {error}") from error
-        return bytes(memoryview(target)[:written])
+            return bytes(memoryview(target)[: decompress_into(codec, data, target)])
+        except Oversized:
+            if size == max_bytes:
+                raise
+            size = min(max_bytes, size * 4)
+
+
+def decompress_into(codec: int, data: Buffer, target: bytearray | memoryview) -> int:
+    """Restore `data` into the front of `target`, of which not more is written than the bytes returned.
+
+    Raises Oversized where `target` is too small, Corrupt for bytes that are not the codec's or an unknown codec.
+    """
+    if codec == NONE:
+        if len(data) > len(target):
+            raise Oversized(_too_large(target))
+        target[: len(data)] = data
+        return len(data)
+    if codec == SNAPPY:
+        return _snappy_into(memoryview(data), memoryview(target))
+    into = _INTO.get(codec)
+    if into is None:
+        raise Corrupt(f"unknown compression codec {codec}")
+    try:
+        return into(data, target)
+    except DecompressionError as error:
+        # Only the text tells a full buffer from bad input.
+        if _BUFFER_IS_FULL in str(error):
+            raise Oversized(_too_large(target)) from error
+        raise Corrupt(f"cannot decompress into {len(target)} bytes: {error}") from error
+
+
+def _too_large(target: bytearray | memoryview) -> str:
+    return f"records of more than {len(target)} bytes"
 
 
 def _compress_xerial(data: memoryview) -> bytes:
@@ -126,10 +139,9 @@ def _compress_xerial(data: memoryview) -> bytes:
     return b"".join(pieces)
 
 
-def _decompress_snappy(data: memoryview, max_bytes: int) -> bytes:
+def _snappy_into(data: memoryview, target: memoryview) -> int:
     if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
-        return _decompress_block(data, max_bytes)
-    pieces = []
+        return _block_into(data, target)
     total = 0
     position = len(_XERIAL_HEADER)
     end = len(data)
@@ -140,18 +152,15 @@ def _decompress_snappy(data: memoryview, max_bytes: int) -> bytes:
         position += 4
         if length < 0 or position + length > end:
             raise Corrupt(f"a snappy block of {length} bytes in {end - position}")
-        piece = _decompress_block(data[position : position + length], max_bytes - total)
-        total += len(piece)
-        pieces.append(piece)
+        total += _block_into(data[position : position + length], target[total:])
         position += length
-    return b"".join(pieces)
+    return total
 
 
-def _decompress_block(block: memoryview, max_bytes: int) -> bytes:
+def _block_into(block: memoryview, target: memoryview) -> int:
     try:
-        size = snappy.decompress_raw_len(block)
-        if size > max_bytes:
-            raise Oversized(f"a snappy block of {size} bytes where {max_bytes} are allowed")
-        return bytes(snappy.decompress_raw(block, output_len=size))
+        if snappy.decompress_raw_len(block) > len(target):
+            raise Oversized(_too_large(target))
+        return int(snappy.decompress_raw_into(block, target)) if len(target) else 0
     except DecompressionError as error:
         raise Corrupt(f"not a snappy block: {error}") from error

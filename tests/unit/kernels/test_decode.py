@@ -15,7 +15,7 @@ from stratalog.kernels.columns import COLUMNS, HEADERS, ORIGIN
 from stratalog.kernels.decode import Decoder
 from stratalog.kernels.missing import Missing
 from stratalog.kernels.rows import Layout, arrow_schema
-from stratalog.wire.compression import CODEC_NAMES, decompress
+from stratalog.wire.compression import CODEC_NAMES, decompress_into
 from stratalog.wire.records import Record, build_batch, read_records
 
 Header = tuple[str, bytes | None]
@@ -105,7 +105,7 @@ def test_a_header_key_that_is_not_utf8_is_replaced_not_refused() -> None:
 def test_more_headers_than_there_was_room_for() -> None:
     many = tuple((f"h{number}", b"%d" % number) for number in range(3000))
     built = build_batch([record(1), record(2, many), record(3, many)])
-    table, _ = decode(built, layout=Layout("t", 0, (*COLUMNS, HEADERS)))
+    table, _ = decode(built, layout=Layout("t", 0, (*COLUMNS, HEADERS), max_rows=100))
     assert [len(found or ()) for found in table["headers"].to_pylist()] == [0, 3000, 3000]
     assert table["headers"].to_pylist()[2][2999] == {"key": "h2999", "value": b"2999"}
 
@@ -171,27 +171,28 @@ def test_a_record_larger_than_the_bound_comes_alone() -> None:
 
 
 def test_control_batches_are_passed_over() -> None:
-    marker = batch(4, 1, control=True, transactional=True, producer_id=9)
-    table, _ = decode(b"".join([batch(0), marker, batch(5)]))
+    ends = batch(4, 1, control=True, transactional=True, producer_id=9)
+    table, _ = decode(b"".join([batch(0), ends, batch(5)]))
     assert offsets(table) == [0, 1, 2, 3, 5, 6, 7, 8]
 
 
-def test_aborted_transactions_are_passed_over_up_to_their_marker() -> None:
-    def ends(base: int, kind: int) -> bytearray:
-        key = b"\0\0" + kind.to_bytes(2, "big")
-        marker = [Record(0, 0, key, b"\0" * 6, ())]
-        return build_batch(
-            marker, base_offset=base, producer_id=9, transactional=True, control=True
-        )
+def marker(base: int, producer_id: int, kind: int) -> bytearray:
+    """The end of a producer's transaction: 0 aborts, 1 commits."""
+    ends = [Record(0, 0, b"\0\0" + kind.to_bytes(2, "big"), b"\0" * 6, ())]
+    return build_batch(
+        ends, base_offset=base, producer_id=producer_id, transactional=True, control=True
+    )
 
+
+def test_aborted_transactions_are_passed_over_up_to_their_marker() -> None:
     data = b"".join(
         [
             batch(0, 2, producer_id=9, transactional=True),  # before the aborted one: committed
-            ends(2, 1),
+            marker(2, 9, 1),
             batch(3, 2, producer_id=9, transactional=True),  # aborted
             batch(5, 2, producer_id=8, transactional=True),
             batch(7, 2, producer_id=9),  # not in a transaction
-            ends(9, 0),
+            marker(9, 9, 0),
             batch(10, 2, producer_id=9, transactional=True),  # the next transaction
         ]
     )
@@ -199,6 +200,49 @@ def test_aborted_transactions_are_passed_over_up_to_their_marker() -> None:
     assert offsets(table) == [0, 1, 5, 6, 7, 8, 10, 11]
     table, _ = decode(data)
     assert offsets(table) == [0, 1, 3, 4, 5, 6, 7, 8, 10, 11]
+
+
+def test_reading_may_begin_between_an_aborted_transaction_and_its_marker() -> None:
+    """What is open is looked at before a marker too: the next transaction of that producer is not hidden."""
+    data = b"".join(
+        [
+            batch(0, 2, producer_id=9, transactional=True),  # aborted
+            marker(2, 9, 0),
+            batch(3, 2, producer_id=9, transactional=True),
+            marker(5, 9, 1),
+        ]
+    )
+    for first, seen in ((0, [3, 4]), (2, [3, 4])):
+        begin = 0 if first == 0 else len(batch(0, 2, producer_id=9, transactional=True))
+        table, _ = decode(data[begin:], first, aborted=[(9, 0)])
+        assert offsets(table) == seen
+
+
+def test_a_marker_that_makes_no_sense_is_corrupt() -> None:
+    broken = build_batch(
+        [Record(0, 0, b"\0", b"", ())],
+        base_offset=2,
+        producer_id=9,
+        transactional=True,
+        control=True,
+    )
+    data = batch(0, 2, producer_id=9, transactional=True) + broken
+    with pytest.raises(Corrupt, match="here: batch at offset 2: a transaction's marker"):
+        decode(data, aborted=[(9, 0)])
+    assert offsets(decode(data)[0]) == [0, 1], "nothing is hidden: it is not opened"
+
+
+def test_large_and_small_batches_of_every_codec_take_turns() -> None:
+    """What is restored side by side, what needs room of its own, and what was never compressed."""
+    built, base = [], 0
+    for number, size in enumerate([10, 3 << 20, 700_000, 10, 20 << 20, 300_000, 300_000, 5]):
+        codec = CODEC_NAMES[number % 5]
+        one = Record(0, 0, None, b"%d" % number * size, ())
+        built.append(build_batch([one, record(number)], codec=codec, base_offset=base))
+        base += 2
+    table, _ = decode(b"".join(built))
+    expected = [one.value for each in built for one in read_records(memoryview(each))]
+    assert table["value"].to_pylist() == expected
 
 
 def test_a_batch_emptied_by_compaction_has_no_rows_but_counts() -> None:
@@ -295,11 +339,11 @@ def test_what_is_not_wanted_is_not_decompressed(monkeypatch: pytest.MonkeyPatch)
     data = b"".join(batch(base, codec="zstd") for base in (0, 4, 8))
     opened = []
 
-    def counted(codec: int, records: memoryview, *, max_bytes: int) -> bytes:
+    def counted(codec: int, records: memoryview, target: memoryview) -> int:
         opened.append(codec)
-        return decompress(codec, records, max_bytes=max_bytes)
+        return decompress_into(codec, records, target)
 
-    monkeypatch.setattr("stratalog.kernels.decode.decompress", counted)
+    monkeypatch.setattr("stratalog.kernels.decode.decompress_into", counted)
     table, _ = decode(data, 4, 8)
     assert offsets(table) == [4, 5, 6, 7]
     assert len(opened) == 1
