@@ -33,12 +33,15 @@ class Traffic:
 @dataclass(frozen=True, slots=True)
 class Answers:
     """All that is reported. `origins` is records by `bucket` or `broker`, `status` requests by HTTP status; `tiered` is
-    the answer (HTTP status -> requests, None -> bad lines) for the records that came from the bucket.
+    the answer (HTTP status -> requests, None -> bad lines) for the records that came from the bucket; `bad_reasons` is
+    bad lines by reason.
     """
 
     origins: dict[str, int]
     status: dict[int, int]
     bad_lines: int
+    bad_reasons: dict[str, int]
+    late_lines: int
     tiered: dict[int | None, int]
     hours: list[Traffic]
     paths: list[Traffic]
@@ -82,17 +85,23 @@ def read_answers(state: Path) -> Answers:
         status[row["status"]] += row["requests"]
         if row["origin"] == "bucket":
             tiered[row["status"]] += row["requests"]
-    bad_lines = 0
-    for row in _rows(state, "bad_lines", ["origin"]):
-        bad_lines += 1
+    reasons: Counter[str] = Counter()
+    for row in _rows(state, "bad_lines", ["origin", "reason"]):
+        reasons[row["reason"]] += 1
         tiered[None] += row["origin"] == "bucket"
     paths, path_count = _top(state, "by_path", "path")
     clients, client_count = _top(state, "by_client", "host")
-    hours: list[Traffic] = [_traffic(row, "hour") for row in _rows(state, "by_hour")]
+    hours: list[Traffic] = []
+    late_lines = 0
+    for row in _rows(state, "by_hour"):
+        hours.append(_traffic(row, "hour"))
+        late_lines += row["late"]
     return Answers(
         origins={row["origin"]: row["records"] for row in _rows(state, "by_origin")},
         status=dict(sorted(status.items())),
-        bad_lines=bad_lines,
+        bad_lines=reasons.total(),
+        bad_reasons=dict(reasons.most_common()),
+        late_lines=late_lines,
         tiered={name: count for name, count in tiered.items() if count},
         hours=sorted(hours, key=_hour),
         paths=paths,

@@ -6,7 +6,9 @@ In: a log line, as bytes. Out: the moment that it names, for the loader; the pat
 The rule: a line is good if its host, time, request and status can be read; whatever else is missing or odd is
 null or taken as it stands. The format is Apache's `LogFormat "%h %l %u %t \"%r\" %>s %b \"%{Referer}i\"
 \"%{User-agent}i\"" combined`; bytes may be `-`, quotes inside quotes may be escaped or not, bytes that are no
-UTF-8 are shown as U+FFFD, and a request may be anything that was between the quotes.
+UTF-8 are shown as U+FFFD, and a request may be anything that was between the quotes. A number after the agent is the
+time that the request took: whole, it is microseconds (Apache's `%D`), with a point, seconds (nginx's `$request_time`).
+Lines with it and without it may follow each other in one log.
 """
 
 import re
@@ -21,10 +23,31 @@ TIME = rf"\d\d/(?:{'|'.join(MONTHS)})/(?!0000)\d{{4}}:\d\d:\d\d:\d\d [+-]\d{{4}}
 LINE = (
     r"(?s)\A(\S++) (\S++) (.*?) ?\[(" + TIME + r')\] "'
     r'((?:[^"\\]++|\\.)*+(?=" [1-9]\d\d(?: |\z))|.*?(?=" [1-9]\d\d(?: |\z)))" ([1-9]\d\d)'
-    r'(?: (\S++))?(?: "((?:[^"\\]++|\\.)*+)" "(.*)")?.*\z'
+    r'(?: (\S++))?(?: "((?:[^"\\]++|\\.)*+)" "(.*)"(?: (\d{1,12}+(?:\.\d{1,9}+)?)(?= |\z))?)?.*\z'
 )
-FIELDS = ("host", "ident", "user", "time", "request", "status", "bytes", "referer", "agent")
+FIELDS = (
+    "host",
+    "ident",
+    "user",
+    "time",
+    "request",
+    "status",
+    "bytes",
+    "referer",
+    "agent",
+    "took",
+)
 SEPARATOR = "\x1f"
+
+# Why a line is bad: the first of these that is not found in it; else its time is in no calendar.
+REASONS = (
+    ("empty", r"\S"),
+    ("no time", rf"\[{TIME}\]"),
+    ("no host", rf"(?s)\A\S++ \S++ .*?\[{TIME}\]"),
+    ("no request", rf'(?s)\[{TIME}\] ".*"'),
+    ("no status", rf'(?s)\[{TIME}\] ".*?" [1-9]\d\d(?: |\z)'),
+)
+REASON_LEFT = "no such time"
 
 _MOMENT = re.compile(rb"\[(" + TIME.encode() + rb")\]")
 _OFFSET_MAX = timedelta(hours=18)  # what Java's ZoneOffset allows

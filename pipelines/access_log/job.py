@@ -177,6 +177,8 @@ def run_job(
         "bucket_bytes": place.bucket_bytes(),
         "status": by_name(answers.status),
         "bad_lines": answers.bad_lines,
+        "bad_reasons": answers.bad_reasons,
+        "late_lines": answers.late_lines,
         "bucket_only_records": sum(alone.values()),
         "seconds": steps.seconds,
     }

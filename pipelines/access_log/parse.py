@@ -1,13 +1,17 @@
 """A frame of log lines to a frame of columns, by the rule of `combined.py`, inside the JVM.
 
-In: a frame with a binary column `value`. Out: the same with what each line says, and whether it is bad. Never here:
-Python functions that run per row, sessions, actions.
+In: a frame with a binary column `value`. Out: the same with what each line says, and whether and why it is bad. The
+pipeline, the stream that never pauses and the backfill all read lines by this. Never here: Python functions that run
+per row, sessions, actions.
 """
 
 from typing import Any
 
-from combined import FIELDS, LINE, SEPARATOR
+from combined import FIELDS, LINE, REASON_LEFT, REASONS, SEPARATOR
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
+
+PARTS = ("topic", "partition", "offset", "timestamp", "origin")
+"""What a record is besides its line."""
 
 COLUMNS = (
     "host",
@@ -20,7 +24,30 @@ COLUMNS = (
     "bytes",
     "referer",
     "agent",
+    "took_ms",
 )
+
+
+def good_lines(records: Any) -> Any:
+    """One row per good line: the record's parts and what the line says."""
+    return with_columns(records).where("NOT bad").select(*PARTS, *COLUMNS)
+
+
+def bad_lines(records: Any) -> Any:
+    """Bad lines as they came, each with the reason."""
+    return with_columns(records).where("bad").select("value", "reason", *PARTS)
+
+
+def _text(value: Any) -> Any:
+    return F.make_valid_utf8(value.cast("string"))
+
+
+def _reason(value: Any) -> Any:
+    """Why a bad line is one: the first thing that is missing."""
+    reason = F.lit(REASON_LEFT)
+    for name, pattern in reversed(REASONS):
+        reason = F.when(~_text(value).rlike(pattern), F.lit(name)).otherwise(reason)
+    return reason
 
 
 def _fields(value: Any) -> Any:
@@ -29,7 +56,7 @@ def _fields(value: Any) -> Any:
     One pass of one regular expression per line: the line is rewritten as its fields between separators, then split.
     All of it runs inside the JVM. The separator cannot be in the text once it has been replaced.
     """
-    text = F.replace(F.make_valid_utf8(value.cast("string")), F.lit(SEPARATOR), F.lit(" "))
+    text = F.replace(_text(value), F.lit(SEPARATOR), F.lit(" "))
     groups = SEPARATOR.join(f"${number}" for number in range(1, len(FIELDS) + 1))
     return F.split(F.regexp_replace(text, F.lit(LINE), F.lit(groups)), SEPARATOR)
 
@@ -37,8 +64,9 @@ def _fields(value: Any) -> Any:
 def with_columns(lines: Any) -> Any:
     """`lines`, a frame with a binary column `value`, plus what each line says.
 
-    Adds host, user, time, request, method, path (without the query), status, bytes, referer, agent, and `bad`, which
-    is true where the line is bad by the rule above; the others are then null. Columns with an underscore in front are
+    Adds host, user, time, request, method, path (without the query), status, bytes, referer, agent, took_ms (null in
+    lines that do not say it), and `bad`, which is true where the line is bad by the rule; the others are then null but
+    for `reason`. Columns with an underscore in front are
     steps on the way, for the caller to leave out.
 
     Written with `select` alone. In a declarative pipeline `withColumn` and `drop` are analysed at once, against the
@@ -64,6 +92,7 @@ def with_columns(lines: Any) -> Any:
         .select(
             "*",
             F.col("time").isNull().alias("bad"),
+            F.when(F.col("time").isNull(), _reason(F.col("value"))).alias("reason"),
             field("host").alias("host"),
             present("user").alias("user"),
             F.col("_request").alias("request"),
@@ -73,5 +102,12 @@ def with_columns(lines: Any) -> Any:
             field("bytes").try_cast("bigint").alias("bytes"),
             present("referer").alias("referer"),
             present("agent").alias("agent"),
+            _milliseconds(present("took")).alias("took_ms"),
         )
     )
+
+
+def _milliseconds(took: Any) -> Any:
+    """Microseconds where the number is whole, else seconds."""
+    number = took.cast("double")
+    return F.when(F.contains(took, F.lit(".")), number * 1000).otherwise(number / 1000)

@@ -17,6 +17,10 @@ def show_answers(answers: Answers, console: Console) -> None:
     for code, count in answers.status.items():
         status.add_row(str(code), f"{count:,}")
     status.add_row("bad lines", f"{answers.bad_lines:,}")
+    for reason, count in answers.bad_reasons.items():
+        status.add_row(f"  {reason}", f"{count:,}")
+    if answers.late_lines:
+        status.add_row("of all, late", f"{answers.late_lines:,}")
     top = Table(title=f"Top paths of {answers.path_count:,}", title_justify="left")
     top.add_column("path", overflow="fold")
     top.add_column("requests", justify="right")

@@ -12,8 +12,14 @@ from stratalog.errors import UserError
 TIME = "17/May/2015:10:05:03 +0000"
 HEAD = f"1.2.3.4 - - [{TIME}]"
 
-# line -> the columns that matter there; None: the line is bad
+# line -> the columns that matter there; a text: why the line is bad
 LINES = {
+    f'{HEAD} "GET / HTTP/1.1" 200 1 "-" "a" 0.250': {"agent": "a", "took_ms": 250.0},
+    f'{HEAD} "GET / HTTP/1.1" 200 1 "-" "a" 1250': {"agent": "a", "took_ms": 1.25},
+    f'{HEAD} "GET / HTTP/1.1" 200 1 "-" "a" 0 more': {"agent": "a", "took_ms": 0.0},
+    f'{HEAD} "GET / HTTP/1.1" 200 1 "-" "a" 12x': {"agent": "a", "took_ms": None},
+    f'{HEAD} "GET / HTTP/1.1" 200 1 "-" "a" -': {"agent": "a", "took_ms": None},
+    f'{HEAD} "GET / HTTP/1.1" 200 1 "-" "odd "x" 7" 0.5': {"agent": 'odd "x" 7', "took_ms": 500.0},
     f'{HEAD} "GET /a/b?q=1 HTTP/1.1" 200 12 "http://r/" "Mozilla/5.0 (X11)"': {
         "host": "1.2.3.4",
         "user": None,
@@ -67,22 +73,23 @@ LINES = {
         "path": "/�(",
         "agent": "�",
     },
-    "": None,
-    "\x00\x01 garbage": None,
-    "GET / no host no time": None,
-    '"' * 40: None,
-    '"' * 100_000: None,
-    f'[{TIME}] "GET / HTTP/1.1" 200 1': None,
-    f' - - [{TIME}] "GET / HTTP/1.1" 200 1': None,
-    f'{HEAD} "GET / HTTP/1.1" 2000 1': None,
-    f'{HEAD} "GET / HTTP/1.1" abc 1': None,
-    f'{HEAD} "GET / HTTP/1.1" 099 1': None,
-    f'{HEAD} "GET / HTTP/1.1"': None,
-    f"{HEAD} GET / HTTP/1.1 200 1": None,
-    f'{HEAD} "GET / HTTP/1.1 200 1': None,
-    'h - - [31/Feb/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 1': None,
-    'h - - [17/May/2015:10:05:60 +0000] "GET / HTTP/1.1" 200 1': None,
-    'h - - [-] "GET / HTTP/1.1" 200 1': None,
+    "": "empty",
+    "\x00\x01 garbage": "no time",
+    "GET / no host no time": "no time",
+    '"' * 40: "no time",
+    '"' * 100_000: "no time",
+    f'[{TIME}] "GET / HTTP/1.1" 200 1': "no host",
+    f' - - [{TIME}] "GET / HTTP/1.1" 200 1': "no host",
+    f'{HEAD} "GET / HTTP/1.1" 2000 1': "no status",
+    f'{HEAD} "GET / HTTP/1.1" abc 1': "no status",
+    f'{HEAD} "GET / HTTP/1.1" 099 1': "no status",
+    f'{HEAD} "GET / HTTP/1.1"': "no status",
+    f"{HEAD} GET / HTTP/1.1 200 1": "no request",
+    f'{HEAD} "GET / HTTP/1.1 200 1': "no request",
+    f"{HEAD} {chr(34) * 100_000}": "no status",
+    'h - - [31/Feb/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 1': "no such time",
+    'h - - [17/May/2015:10:05:60 +0000] "GET / HTTP/1.1" 200 1': "no such time",
+    'h - - [-] "GET / HTTP/1.1" 200 1': "no time",
 }
 
 
@@ -134,7 +141,7 @@ def read(tmp_path_factory):
             write_table(pa.table({"value": pa.array(lines, pa.binary())}), path)
             parsed = with_columns(spark.read.parquet(str(path)))
             return parsed.select(
-                "value", "bad", F.unix_millis("time").alias("ms"), *texts
+                "value", "bad", "reason", F.unix_millis("time").alias("ms"), *texts
             ).collect()
 
         yield rows
@@ -151,11 +158,13 @@ def test_lines_are_read_as_a_person_would(read):
     rows = read(lines)
     for line, row, wanted in zip(lines, rows, LINES.values(), strict=True):
         assert bytes(row.value) == line
-        if wanted is None:
+        if isinstance(wanted, str):
             assert row.bad, line[:200]
+            assert row.reason == wanted, line[:200]
             assert (row.host, row.ms, row.request, row.status, row.path) == (None,) * 5
             continue
         assert not row.bad, line[:200]
+        assert row.reason is None
         for column, value in wanted.items():
             seen = row["ms"] if column == "time" else row[column]
             assert seen == (value.timestamp() * 1000 if column == "time" else value), (

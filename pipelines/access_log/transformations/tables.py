@@ -9,12 +9,13 @@ Never here: sessions, paths, or anything that runs: Spark's pipeline runner deci
 import json
 from typing import Any
 
-from parse import COLUMNS, with_columns
+from parse import PARTS, bad_lines, good_lines
 from pyspark import pipelines as dp
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
 
-PARTS = ("topic", "partition", "offset", "timestamp", "origin")
+LATE = "1 HOUR"
+"""A line is late whose record is younger than the time in it by more than this."""
 
 
 def session() -> Any:
@@ -45,12 +46,15 @@ def raw() -> Any:
 
 @dp.table(comment="One row per good line")
 def parsed() -> Any:
-    return with_columns(session().readStream.table("raw")).where("NOT bad").select(*PARTS, *COLUMNS)
+    return good_lines(session().readStream.table("raw"))
 
 
-@dp.table(comment="Lines whose host, time, request or status cannot be read, as they came")
-def bad_lines() -> Any:
-    return with_columns(session().readStream.table("raw")).where("bad").select("value", *PARTS)
+@dp.table(
+    name="bad_lines",
+    comment="Lines whose host, time, request or status cannot be read, as they came, and why",
+)
+def kept_bad_lines() -> Any:
+    return bad_lines(session().readStream.table("raw"))
 
 
 if session().conf.get("stratalog.sink.format", ""):
@@ -84,10 +88,13 @@ def by_status() -> Any:
     return session().read.table("parsed").groupBy("status", "origin").agg(*requests_and_errors())
 
 
-@dp.materialized_view(comment="Requests by hour, UTC")
+@dp.materialized_view(
+    comment="Requests by the hour, UTC, that their lines name, however late they came; `late` is how many did"
+)
 def by_hour() -> Any:
     hour = F.date_trunc("hour", "time").alias("hour")
-    return session().read.table("parsed").groupBy(hour).agg(*requests_and_errors())
+    late = F.count_if(F.expr(f"timestamp - time > INTERVAL {LATE}")).alias("late")
+    return session().read.table("parsed").groupBy(hour).agg(*requests_and_errors(), late)
 
 
 @dp.materialized_view(

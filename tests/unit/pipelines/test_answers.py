@@ -40,11 +40,18 @@ def state(tmp_path):
             {**traffic("status", 404, 2), "origin": "bucket"},
         ],
     )
-    put(tmp_path, "bad_lines", [{"origin": "bucket"}, {"origin": "broker"}])
+    put(
+        tmp_path,
+        "bad_lines",
+        [{"origin": "bucket", "reason": "no time"}, {"origin": "broker", "reason": "empty"}],
+    )
     put(
         tmp_path,
         "by_hour",
-        [traffic("hour", HOUR.replace(hour=4), 3, 2, 30), traffic("hour", HOUR, 6, 0, 4)],
+        [
+            {**traffic("hour", HOUR.replace(hour=4), 3, 2, 30), "late": 1},
+            {**traffic("hour", HOUR, 6, 0, 4), "late": 0},
+        ],
     )
     put(tmp_path, "by_path", [traffic("path", f"/{n}", n, 0, n) for n in range(500)])
     put(tmp_path, "by_client", [traffic("host", "::1", 9, 2)])
@@ -55,6 +62,8 @@ def test_views_add_up(state):
     answers = read_answers(state)
     assert answers.status == {200: 7, 404: 2}
     assert answers.bad_lines == 2
+    assert answers.bad_reasons == {"no time": 1, "empty": 1}
+    assert answers.late_lines == 1
     assert answers.tiered == {200: 5, 404: 2, None: 1}
     assert answers.records_out == 11
     assert answers.errors == 2
@@ -73,7 +82,7 @@ def test_a_record_that_did_not_come_out_is_told(state):
 def test_a_line_neither_parsed_nor_kept_is_told(state):
     (state / "warehouse" / "bad_lines" / "part-0.parquet").unlink()
     write_table(
-        pa.Table.from_pylist([{"origin": "bucket"}]),
+        pa.Table.from_pylist([{"origin": "bucket", "reason": "empty"}]),
         state / "warehouse" / "bad_lines" / "part-0.parquet",
     )
     with pytest.raises(Corrupt, match="10 were parsed or kept as bad"):

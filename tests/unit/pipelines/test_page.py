@@ -18,6 +18,8 @@ def answers(hours=(), paths=(), status=None, bad_lines=0):
         origins={"bucket": 3},
         status=status or {},
         bad_lines=bad_lines,
+        bad_reasons={},
+        late_lines=0,
         tiered={},
         hours=list(hours),
         paths=list(paths),
