@@ -47,7 +47,7 @@ def ask_pipeline(
     return read_answers(place.pipeline)
 
 
-def ask_bucket(place: Place, tier_url: str) -> dict[int | None, int]:
+def ask_bucket(place: Place) -> dict[int | None, int]:
     """HTTP status -> requests (None -> bad lines) of all that is tiered, from the bucket alone."""
-    answer = ask_spark("bucket_only.py", [tier_url, TOPIC], place.pipeline)
+    answer = ask_spark("bucket_only.py", [place.tier_url, TOPIC], place.pipeline)
     return {None if name == "bad" else int(name): count for name, count in answer.items()}

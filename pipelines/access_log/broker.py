@@ -1,6 +1,6 @@
 """The job's own broker: `strata server` as a process, with what it keeps in one directory.
 
-In: a directory for its data, one for the bucket. Out: where it serves; its end, clean or by force. It never outlives
+In: a directory for its data, the bucket's URL. Out: where it serves; its end, clean or by force. It never outlives
 the `with` block, and never uses a fixed port.
 """
 
@@ -64,10 +64,9 @@ class RunningBroker:
 
 
 @contextmanager
-def running_broker(data: Path, bucket: Path, log: Path) -> Iterator[RunningBroker]:
+def running_broker(data: Path, tier_url: str, log: Path) -> Iterator[RunningBroker]:
     """Start one; on leaving it is gone, whatever happened. Raises UserError where it does not start."""
     ready_file = data.parent / f"{data.name}.ready"
-    tier_url = bucket.resolve().as_uri()
     settings = {**SETTINGS, "log.dirs": str(data.resolve()), "tier.url": tier_url}
     command = [
         sys.executable,

@@ -43,6 +43,9 @@ SAMPLE = HERE / "apache_access.log"
 TIERED_S = 120.0
 """How long the bucket may make no progress before the job gives up."""
 
+SinkCounts = tuple[str, dict[int, int]]
+"""Where a sink is, and its rows by HTTP status."""
+
 
 @dataclass(slots=True)
 class Steps:
@@ -118,12 +121,46 @@ def opened_sink(options: Namespace, place: Place, steps: Steps) -> Iterator[Sink
         yield sink
 
 
-def ask_sink(sink: Sink, answers: Answers) -> tuple[str, dict[int, int]]:
+def ask_sink(sink: Sink, answers: Answers) -> SinkCounts:
     """Where the sink is, and its counts. Raises Corrupt unless they are the pipeline's."""
     counts = sink.status_counts()
     if counts != answers.status:
         raise Corrupt(f"{sink.url} says {counts}, the pipeline {answers.status}")
     return sink.url, counts
+
+
+def through(
+    paths: Sequence[Path], place: Place, options: Namespace, steps: Steps, console: Console
+) -> tuple[int, Answers, SinkCounts | None]:
+    """The files through a broker, its bucket and the pipeline: records acknowledged, and what came out at the ends."""
+    asked: SinkCounts | None = None
+    with ExitStack() as running:
+        sink = running.enter_context(opened_sink(options, place, steps))
+        with steps.step("broker"):
+            broker = running.enter_context(
+                running_broker(place.data, place.tier_url, place.root / "broker.log")
+            )
+        with steps.step("load"):
+            seen, records_in = asyncio.run(fill(broker, paths, console))
+        with steps.step("tier"):
+            asyncio.run(tiered(place, console))
+        with steps.step("pipeline"):
+            answers = ask_pipeline(place, broker, sink, java_options(seen), console)
+        show_answers(answers, console)
+        answers.check(records_in)
+        if sink is not None:
+            with steps.step("sink_counts"), console.status("Asking the sink"):
+                asked = ask_sink(sink, answers)
+            console.print(
+                f"Sink: {sink.url}: {sum(asked[1].values()):,} rows, the same counts",
+                soft_wrap=True,
+            )
+        with steps.step("page"):
+            write_page(place.page, answers, [path.name for path in paths])
+        console.print(f"Page: {place.page}", soft_wrap=True)
+        with steps.step("stop"):
+            broker.stop()
+    return records_in, answers, asked
 
 
 def run_job(
@@ -132,41 +169,19 @@ def run_job(
     """All steps; returns what --json prints. Raises Corrupt where the counts do not agree."""
     spark_environment(place.pipeline, master=MASTER)  # no Java: say so before anything is started
     steps = Steps()
-    asked: tuple[str, dict[int, int]] | None = None
     with steps.step("total"):
-        with ExitStack() as running:
-            sink = running.enter_context(opened_sink(options, place, steps))
-            with steps.step("broker"):
-                broker = running.enter_context(
-                    running_broker(place.data, place.bucket, place.root / "broker.log")
-                )
-            with steps.step("load"):
-                seen, records_in = asyncio.run(fill(broker, paths, console))
-            with steps.step("tier"):
-                asyncio.run(tiered(place, console))
-            with steps.step("pipeline"):
-                answers = ask_pipeline(place, broker, sink, java_options(seen), console)
-            show_answers(answers, console)
-            answers.check(records_in)
-            if sink is not None:
-                with steps.step("sink_counts"), console.status("Asking the sink"):
-                    asked = ask_sink(sink, answers)
-                console.print(f"Sink: {sink.url}, {sum(asked[1].values()):,} rows, the same counts")
-            with steps.step("page"):
-                write_page(place.page, answers, [path.name for path in paths])
-            console.print(f"Page: {place.page}", soft_wrap=True)
-            with steps.step("stop"):
-                broker.stop()
-        segments = count_tiered(broker.tier_url)
+        records_in, answers, asked = through(paths, place, options, steps, console)
+        segments = count_tiered(place.tier_url)
         alone: dict[int | None, int] = {}
         with steps.step("bucket_only"), console.status("Asking the bucket alone"):
             if segments:
-                alone = ask_bucket(place, broker.tier_url)
+                alone = ask_bucket(place)
     if alone != answers.tiered:
         raise Corrupt(f"the bucket alone says {alone}, with the broker it was {answers.tiered}")
     console.print(
         f"The bucket alone, broker gone: {sum(alone.values()):,} records, the same answer"
     )
+    sizes = place.bucket_sizes()
     result = {
         "records_in": records_in,
         "records_out": answers.records_out,
@@ -174,7 +189,7 @@ def run_job(
         "from_broker": answers.origins.get("broker", 0),
         "tiered_segments": segments,
         "local_bytes": place.local_bytes(),
-        "bucket_bytes": place.bucket_bytes(),
+        "bucket_bytes": sum(sizes),
         "status": by_name(answers.status),
         "bad_lines": answers.bad_lines,
         "bad_reasons": answers.bad_reasons,
@@ -182,6 +197,10 @@ def run_job(
         "bucket_only_records": sum(alone.values()),
         "seconds": steps.seconds,
     }
+    if place.own_bucket is not None:
+        stays = f"{len(sizes):,} objects, {sum(sizes):,} bytes, in {place.own_bucket}"
+        console.print(f"What stays: {stays}", soft_wrap=True)
+        result["bucket"] = {"url": place.own_bucket, "objects": len(sizes)}
     if asked is not None:
         result["sink"] = {"name": options.sink, "url": asked[0], "status": by_name(asked[1])}
     return result
@@ -204,6 +223,11 @@ def parse_arguments(arguments: Sequence[str]) -> Namespace:
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     parser.add_argument(
         "--keep", type=Path, metavar="DIR", help="leave bucket, data, tables and page in DIR"
+    )
+    parser.add_argument(
+        "--bucket",
+        metavar="URL",
+        help="a bucket of yours (s3://bucket/prefix?endpoint=…, keys from the environment); what is written stays",
     )
     parser.add_argument("--sink", choices=sorted(SINKS), help="write the good lines there too")
     parser.add_argument(
@@ -229,7 +253,7 @@ def main(arguments: Sequence[str]) -> int:
         paths = options.logs or [SAMPLE]
         for path in paths:
             check_readable(path)
-        with a_place(options.keep) as place:
+        with a_place(options.keep, options.bucket) as place:
             result = run_job(paths, place, options, Console(stderr=options.json))
     except KeyboardInterrupt:
         sys.stderr.write("./run: interrupted\n")

@@ -1,7 +1,8 @@
 """Where everything of one run lies, and whether it stays.
 
-In: the directory that the user wants kept, or none. Out: a directory for the broker, the bucket, the pipeline and the
-sink, gone afterwards unless it was to be kept. Never here: what lies in them.
+In: the directory that the user wants kept, or none; the user's bucket, or none. Out: a directory for the broker, the
+pipeline and the sink, gone afterwards unless it was to be kept; the bucket's URL, in that directory unless it is the
+user's. Never here: what lies in them. Nothing is ever removed from a user's bucket.
 """
 
 from collections.abc import Iterator
@@ -9,19 +10,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from urllib.parse import urlsplit, urlunsplit
 
-from stratalog.errors import UserError
+from stratalog.adapters.object_store import open_store
+from stratalog.errors import Unavailable, UserError
 
 CHECKOUT = Path(__file__).parent.parent.parent
 TOPIC = "access_log"
+PREFIX = "stratalog-run"
+"""Below it lies all that a run puts into a user's bucket."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where everything of one run lies."""
+    """Where everything of one run lies. `own_bucket` is the tier URL in a bucket of the user's."""
 
     root: Path
     page: Path
+    own_bucket: str | None = None
 
     @property
     def data(self) -> Path:
@@ -30,6 +36,10 @@ class Place:
     @property
     def bucket(self) -> Path:
         return self.root / "bucket"
+
+    @property
+    def tier_url(self) -> str:
+        return self.own_bucket or self.bucket.resolve().as_uri()
 
     @property
     def pipeline(self) -> Path:
@@ -43,9 +53,9 @@ class Place:
         """Bytes of the topic's partitions on the broker's disk: segments, indexes, all else in their directories."""
         return sum(bytes_below(path) for path in self.data.glob(f"{TOPIC}-*"))
 
-    def bucket_bytes(self) -> int:
-        """Bytes of everything in the bucket: segment objects, manifests, identity."""
-        return bytes_below(self.bucket)
+    def bucket_sizes(self) -> list[int]:
+        """Bytes of each object in the bucket: segments, manifests, identity."""
+        return [found.size for found in open_store(self.tier_url).list("")]
 
 
 def bytes_below(directory: Path) -> int:
@@ -60,15 +70,18 @@ def bytes_below(directory: Path) -> int:
 
 
 @contextmanager
-def a_place(keep: Path | None) -> Iterator[Place]:
-    """The directory the user wants kept, which must have room for ours, or a temporary one."""
+def a_place(keep: Path | None, bucket: str | None) -> Iterator[Place]:
+    """The directory the user wants kept, which must have room for ours, or a temporary one; and the bucket."""
+    own_bucket = None if bucket is None else below_prefix(bucket)
+    if own_bucket is not None:
+        check_empty(own_bucket)
     if keep is None:
         page = CHECKOUT / ".state" / "report.html"
         page.parent.mkdir(exist_ok=True)
         with TemporaryDirectory(prefix="stratalog-run-", ignore_cleanup_errors=True) as root:
-            yield Place(Path(root), page)
+            yield Place(Path(root), page, own_bucket)
         return
-    place = Place(keep, keep / "report.html")
+    place = Place(keep, keep / "report.html", own_bucket)
     for taken in (place.data, place.bucket, place.pipeline, place.sink):
         if taken.exists():
             raise UserError(
@@ -76,3 +89,26 @@ def a_place(keep: Path | None) -> Iterator[Place]:
             )
     keep.mkdir(parents=True, exist_ok=True)
     yield place
+
+
+def below_prefix(url: str) -> str:
+    """The user's tier URL with a prefix of our own at its end. Raises UserError for `memory:`."""
+    parts = urlsplit(url)
+    if parts.scheme == "memory":
+        raise UserError(f"--bucket {url}: Spark cannot see the broker's memory; use file:///path")
+    path = f"{parts.path.rstrip('/')}/{PREFIX}"
+    return urlunsplit(parts._replace(path=path))
+
+
+def check_empty(tier_url: str) -> None:
+    """Raises UserError where something lies there already, Unavailable where the store does not answer."""
+    try:
+        found = next(iter(open_store(tier_url).list("")), None)
+    except Unavailable:
+        if "create_bucket=true" in tier_url:
+            return  # there may be no bucket yet: its broker will say what else is wrong
+        raise
+    if found is not None:
+        raise UserError(
+            f"--bucket: {tier_url} holds an earlier run's objects: remove them, or name another prefix"
+        )
