@@ -6,8 +6,9 @@ stays) or is the user's own (then what was written stays). Never here: what is w
 """
 
 from sinks.delta import delta
+from sinks.opensearch import opensearch
 from sinks.sink import OpenSink
 
 __all__ = ["SINKS"]
 
-SINKS: dict[str, OpenSink] = {"delta": delta}
+SINKS: dict[str, OpenSink] = {"delta": delta, "opensearch": opensearch}

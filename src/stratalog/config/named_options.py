@@ -7,19 +7,22 @@ or a ValueError in one line that names the option and the nearest right one. It 
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 
-__all__ = ["named_options", "positive"]
+__all__ = ["SPARKS_OWN", "named_options", "positive"]
+
+SPARKS_OWN = ("checkpointlocation", "queryname")
+"""What Spark is told about a query, in lower case, comes among its sink's options."""
 
 
 def named_options(
     given: Mapping[str, str],
     defaults: Mapping[str, str],
     *,
-    without_effect: Collection[str] = ("checkpointlocation",),
+    without_effect: Collection[str] = (),
     page: str,
 ) -> dict[str, str]:
     """`defaults`, overlaid with what was given. Names are case-insensitive, as everywhere in Spark.
 
-    `without_effect`: names in lower case that are taken and not looked at; Spark's own are among a sink's options.
+    `without_effect`: names in lower case that are taken and not looked at, beside Spark's own.
     `page`: where people read about the options. Raises ValueError for a name that is not known.
     """
     options = dict(defaults)
@@ -28,7 +31,7 @@ def named_options(
         known = by_lower.get(name.lower())
         if known is not None:
             options[known] = value
-        elif name.lower() not in without_effect:
+        elif name.lower() not in {*SPARKS_OWN, *without_effect}:
             close = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
             nearest = f"did you mean '{by_lower[close[0]]}'?" if close else f"see {page}"
             raise ValueError(f"unknown option '{name}' of a sink: {nearest}")

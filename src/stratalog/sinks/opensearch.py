@@ -12,6 +12,7 @@ is on its way: that is the back-pressure.
 import asyncio
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -36,7 +37,7 @@ from stratalog.sinks.bulk import (
 from stratalog.sinks.documents import LETTER_MAPPINGS, Document, documents_of, mappings_of
 from stratalog.sinks.opensearch_options import SHARDS, OpenSearchOptions
 
-__all__ = ["Counts", "prepare", "refresh", "write_documents"]
+__all__ = ["Counts", "connect", "prepare", "refresh", "write_documents"]
 
 USER: Final = "OPENSEARCH_USERNAME"
 PASSWORD: Final = "OPENSEARCH_PASSWORD"  # noqa: S105 - a variable's name
@@ -54,9 +55,9 @@ class Counts:
     letters: int
 
 
-def _client(
-    options: OpenSearchOptions, connections: int, environment: Mapping[str, str] = os.environ
-) -> HttpClient:
+def connect(hosts: Sequence[str], timeout_s: float, connections: int = 1) -> HttpClient:
+    """A client for OpenSearch, with whom and what to trust from the environment. Raises UserError."""
+    environment = os.environ
     user, password = environment.get(USER), environment.get(PASSWORD)
     if (user is None) != (password is None):
         given, missing = (USER, PASSWORD) if password is None else (PASSWORD, USER)
@@ -68,10 +69,10 @@ def _client(
     if ca_file is not None and not os.access(ca_file, os.R_OK):
         raise UserError(f"{CA_FILE}={ca_file} cannot be read")
     return HttpClient(
-        options.hosts,
+        hosts,
         credentials=credentials,
         ca_file=ca_file,
-        timeout_s=options.timeout_s,
+        timeout_s=timeout_s,
         connections=connections,
     )
 
@@ -83,13 +84,10 @@ def prepare(options: OpenSearchOptions, schema: pa.Schema) -> None:
     for what OpenSearch refuses, Unavailable where it cannot be reached.
     """
     mappings = mappings_of(schema)
-    client = _client(options, 1)
-    try:
+    with closing(connect(options.hosts, options.timeout_s)) as client:
         _make_ready(client, options.index, options.settings, mappings)
         if options.dead_letter_index is not None:
             _make_ready(client, options.dead_letter_index, {}, LETTER_MAPPINGS)
-    finally:
-        client.close()
 
 
 def _make_ready(
@@ -119,12 +117,9 @@ def _make_ready(
 
 def refresh(options: OpenSearchOptions) -> None:
     """Make everything written so far visible to searches. Raises UserError, Unavailable."""
-    client = _client(options, 1)
-    try:
+    with closing(connect(options.hosts, options.timeout_s)) as client:
         for index in filter(None, (options.index, options.dead_letter_index)):
             _check(index, client.request("POST", f"/{index}/_refresh"))
-    finally:
-        client.close()
 
 
 def _check(index: str, answer: Answer) -> None:
@@ -140,16 +135,14 @@ def write_documents(found: Iterable[pa.RecordBatch], options: OpenSearchOptions)
     Raises UserError for a document that the index refuses where no index of dead letters is named, and for what else
     will not pass; Unavailable where OpenSearch took nothing for as long as the options allow.
     """
-    client = _client(options, options.worker)
-    try:
-        return asyncio.run(_write(found, options, client))
-    except BaseExceptionGroup as group:
-        failures = group.subgroup((UserError, Unavailable))
-        if failures is None:
-            raise
-        raise _first(failures) from None
-    finally:
-        client.close()
+    with closing(connect(options.hosts, options.timeout_s, options.worker)) as client:
+        try:
+            return asyncio.run(_write(found, options, client))
+        except BaseExceptionGroup as group:
+            failures = group.subgroup((UserError, Unavailable))
+            if failures is None:
+                raise
+            raise _first(failures) from None
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -26,6 +26,7 @@ def test_the_settings_of_the_reference_by_its_names() -> None:
             "worker": "2",
             "bulk_max_size": "4096",
             "checkpointLocation": "of Spark",
+            "queryName": "of Spark",
         }
     )
     assert options.settings == {

