@@ -9,7 +9,7 @@ against each other takes turns within a round, and ratios are taken round by rou
   that is not, and how long until all is in the bucket.
 - directory, minio: closed segments going to the bucket, against obstore's put of the same bytes (which syncs nothing
   where the bucket is a directory); a consumer reading them through a fresh broker, against obstore's sequential get.
-- plan: a partition of 10,000 segments of 100 MB, from the manifest's bytes to Spark's tasks.
+- plan: a partition of 10,000 segments of 100 MB, from the manifests' bytes to Spark's tasks.
 """
 
 import argparse
@@ -22,12 +22,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from random import Random
 from typing import Any, Self
 from uuid import UUID
 
 import obstore
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+from msgspec.structs import replace
 from obstore import store as stores
 from tests.compat.object_servers import ENVIRONMENT, s3_server
 
@@ -35,11 +37,14 @@ from bench import load
 from bench.broker import create, drop, spread, touch_memory
 from bench.peers import Server, strata
 from stratalog.adapters.bucket_url import parse_bucket_url
-from stratalog.adapters.object_store import open_store
+from stratalog.adapters.object_store import MemoryStore, open_store
 from stratalog.adapters.s3_bucket import S3Bucket
+from stratalog.adapters.system import SystemEntropy
 from stratalog.ports import ObjectStore
 from stratalog.table.plan import Range, plan
+from stratalog.tier.archives import Archives
 from stratalog.tier.manifest import Entry, Manifest, SegmentState, decode, encode
+from stratalog.tier.partition_tier import PartitionTier
 from stratalog.tier.reader import open_bucket
 from stratalog.wire.ids import topic_id_text
 
@@ -223,7 +228,7 @@ def archived(figures: Figures, where: str, server: Server, bucket: str, closed: 
 def consumed(figures: Figures, where: str, server: Server, manifest: Manifest) -> None:
     """The compiled client, which asks for as much at once as its users do who are in a hurry."""
     before = server.cpu_seconds()
-    count = sum(segment.entry.records for segment in manifest.live())
+    count = sum(one.records for one in manifest.live_totals())
     read = load.consume(server, "t", count, "-X", f"fetch.message.max.bytes={FETCH_BYTES}")
     size = manifest.live_bytes
     figures.rate(f"history, {where}", size, count / read.records, server.cpu_seconds() - before)
@@ -244,7 +249,7 @@ def bare_get(figures: Figures, where: str, store: ObjectStore, manifest: Manifes
     """obstore alone: the same objects, one after another."""
     bare = obstore_of(store)
     began, cpu, size = time.monotonic(), time.process_time(), 0
-    for segment in manifest.live():
+    for segment in Archives(store).live(manifest):
         size += len(obstore.get(bare, segment.path).bytes())
     took = time.monotonic() - began
     figures.rate(f"obstore's get, {where}", size, took, time.process_time() - cpu)
@@ -258,10 +263,10 @@ def obstore_of(store: ObjectStore) -> Any:
 
 def planned(figures: Figures, _scratch: Path, _bucket: str, _turn: int, _mb: int) -> None:
     topic_id = UUID(int=7 << 64)
-    each = 100_000_000
+    each, chance = 100_000_000, Random(7)
     segments = tuple(
         Entry(
-            id=topic_id_text(UUID(int=number + 1 << 64)),
+            id=topic_id_text(UUID(int=chance.getrandbits(128))),
             base_offset=number * each // 200,
             last_offset=(number + 1) * each // 200 - 1,
             leader_epoch=1,
@@ -271,8 +276,8 @@ def planned(figures: Figures, _scratch: Path, _bucket: str, _turn: int, _mb: int
             min_timestamp=number * 3_600_000,
             max_timestamp=(number + 1) * 3_600_000 - 1,
             min_timestamp_exact=False,
-            data_crc=1,
-            footer_crc=1,
+            data_crc=chance.getrandbits(32),
+            footer_crc=chance.getrandbits(32),
             leader_epochs=((1, 0),),
             state=SegmentState.COPY_FINISHED,
             state_ms=0,
@@ -280,20 +285,19 @@ def planned(figures: Figures, _scratch: Path, _bucket: str, _turn: int, _mb: int
         for number in range(10_000)
     )
     end = segments[-1].last_offset + 1
-    manifest = Manifest(
-        cluster_id="c",
-        topic_id=topic_id_text(topic_id),
-        topic="t",
-        partition=0,
-        tiered_end=end,
-        segments=segments,
-    )
-    stored = encode(manifest)
+    store = MemoryStore()
+    tier = PartitionTier(store, "c", topic_id, "t", 0, 0, SystemEntropy())
+    tier.activate(1, now_ms=0)
+    tier.manifest = replace(tier.manifest, segments=segments, tiered_end=end)
+    stored = encode(tier.spill(0))
     began = time.perf_counter()
+    manifest = decode(stored, "here")
     wanted = Range("t", topic_id, 0, 0, end)
-    tasks = plan([(wanted, decode(stored, "here"))], has_broker=False, min_tasks=None)
+    live = list(Archives(store).live(manifest))
+    tasks = plan([(wanted, live)], has_broker=False, min_tasks=None)
     figures.note("plan of 1 TB in 10,000 segments, s", time.perf_counter() - began)
-    figures.note("its manifest, bytes a segment", len(stored) / len(segments))
+    archived = sum(named.size for named in manifest.archives)
+    figures.note("its manifests, bytes a segment", (len(stored) + archived) / len(segments))
     assert len(tasks) >= 5000
 
 

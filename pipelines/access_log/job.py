@@ -104,7 +104,8 @@ def count_tiered(tier_url: str) -> int:
     topic = bucket.topic(TOPIC)
     if topic is None:
         return 0
-    return sum(sum(1 for _ in manifest.live()) for manifest in bucket.manifests(topic).values())
+    manifests = bucket.manifests(topic).values()
+    return sum(one.segments for manifest in manifests for one in manifest.live_totals())
 
 
 @contextmanager

@@ -7,12 +7,15 @@ These files never change. A format that changes gets a new version, a new file, 
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 from msgspec.structs import replace
 from tests.unit.tier.segments import CountingEntropy, closed
 
 from stratalog.adapters.object_store import MemoryStore
 from stratalog.errors import Corrupt
+from stratalog.tier.archive_manifest import Archive, decode_archive, encode_archive
 from stratalog.tier.archiver import PartitionKey, archive
+from stratalog.tier.archives import Archives
 from stratalog.tier.cluster_state import (
     ClusterState,
     StateOffset,
@@ -33,9 +36,10 @@ from stratalog.tier.identity import (
     register_topic,
 )
 from stratalog.tier.incarnation import claim_incarnation, newest_incarnation
-from stratalog.tier.manifest import Manifest, RemoteSegment, SegmentState, decode, encode
+from stratalog.tier.manifest import Manifest, RemoteSegment, SegmentState, decode, encode, given_up
 from stratalog.tier.paths import SegmentName, manifest_path
 from stratalog.tier.reader import read_entries
+from stratalog.tier.spilling import Spill, spilled
 from stratalog.wire.ids import topic_id_text
 
 FILES = Path(__file__).parent / "formats"
@@ -90,6 +94,47 @@ def manifest():
     )
 
 
+def archived_entries():
+    """Three entries, no two columns alike."""
+    _, _, entry = archived()
+    return [
+        replace(
+            entry,
+            id=topic_id_text(CountingEntropy(400 + number).uuid()),
+            base_offset=base,
+            last_offset=last,
+            leader_epoch=3 + number,
+            size=entry.size + 1000 * number,
+            data_size=entry.data_size + 990 * number,
+            records=entry.records + number,
+            min_timestamp=1_600_000_000_000 + 3_600_000 * number,
+            max_timestamp=1_600_000_000_000 + 3_600_000 * (number + 1),
+            min_timestamp_exact=number != 1,
+            data_crc=entry.data_crc ^ number,
+            footer_crc=0xFFFFFFFF - number,
+            leader_epochs=((2, 0), (3, 42))[:number],
+            state_ms=1_700_000_000_000 + number,
+        )
+        for number, (base, last) in enumerate([(0, 99), (100, 999), (1000, 1399)])
+    ]
+
+
+def manifest_with_archives():
+    """The first entry of the archive is given up; the two others, and one that is not archived, are live."""
+    entries = archived_entries()
+    data = golden("archive.v1")
+    base = replace(manifest(), segments=tuple(entries), tiered_end=1400)
+    spill = Spill(tuple(entries), None)
+    named, _ = spilled(base, spill, None, topic_id_text(CountingEntropy(500).uuid()))
+    named = replace(named, size=len(data), crc=crc32c(data))
+    archive = decode_archive(data, TOPIC_ID, 3, "archive")
+    gone = given_up(archive.named(0, 1, named), 1_700_000_000_004)
+    live = archive.named(1, 3, named)
+    _, _, entry = archived()
+    last = replace(entry, base_offset=1400, last_offset=1499)
+    return replace(base, version=8, archives=(gone, live), segments=(last,), tiered_end=1500)
+
+
 def test_the_segment_object_is_written_as_ever():
     store, path, _ = archived()
     assert path.removeprefix(KEY.prefix) == golden("segment.path").decode().strip()
@@ -116,12 +161,34 @@ def test_the_manifest_is_written_and_read_as_ever():
     assert decode(stored, "manifest") == manifest()
 
 
+def test_the_archive_manifest_is_written_and_read_as_ever():
+    """Its columns, that is: a later zstd may compress them otherwise."""
+    for stored in (
+        golden("archive.v1"),
+        encode_archive(Archive.of(archived_entries()), TOPIC_ID, 3),
+    ):
+        archive = decode_archive(stored, TOPIC_ID, 3, "archive")
+        assert [archive.entry(at) for at in range(len(archive))] == archived_entries()
+
+
+def test_the_manifest_that_names_archives_is_written_and_read_as_ever():
+    stored = golden("manifest.v2")
+    assert encode(manifest_with_archives()) == stored
+    read = decode(stored, "manifest")
+    assert read == replace(manifest_with_archives(), format=2)
+    store = MemoryStore("memory://golden")
+    (path,) = {read.archive_path(one) for one in read.archives}
+    store.put(path, [golden("archive.v1")])
+    offsets = [one.entry.base_offset for one in Archives(store).live(read)]
+    assert offsets == [100, 1000, 1400]
+
+
 def test_a_manifest_with_fields_of_the_future_is_read_and_one_of_another_format_is_not():
     document = unseal(golden("manifest.v1"), "")
     later = document.replace(b'{"format":1,', b'{"format":1,"later":[1],')
     assert decode(seal(later), "") == manifest()
-    with pytest.raises(Corrupt, match="format 2"):
-        decode(seal(document.replace(b'{"format":1,', b'{"format":2,')), "")
+    with pytest.raises(Corrupt, match="format 3"):
+        decode(seal(document.replace(b'{"format":1,', b'{"format":3,')), "")
 
 
 def test_the_registry_is_written_and_read_as_ever():

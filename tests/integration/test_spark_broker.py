@@ -339,7 +339,7 @@ def test_the_bucket_is_enough(driver: Driver, tmp_path: Path) -> None:
     assert topic is not None
     manifest = bucket.manifest(topic, 0)
     assert manifest is not None
-    victim = next(manifest.live()).path
+    victim = next(manifest.recent()).path
     file = broker.directory / "bucket" / victim
     data = bytearray(file.read_bytes())
     data[len(data) // 3] ^= 1

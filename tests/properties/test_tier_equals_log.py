@@ -20,11 +20,13 @@ from tests.unit.tier.segments import CountingEntropy, closed, log_bytes
 
 from stratalog.adapters.object_store import MemoryStore
 from stratalog.errors import Corrupt, Fenced, Unavailable
+from stratalog.tier.archives import Archives
 from stratalog.tier.commit import load_latest, run
 from stratalog.tier.fetcher import Fetcher
 from stratalog.tier.identity import claim_bucket, register_topic
 from stratalog.tier.merging import MergeLimits
 from stratalog.tier.partition_tier import PartitionTier, Retention
+from stratalog.tier.spilling import SpillLimits
 from stratalog.tier.verify import sweep, verify
 from stratalog.wire.batch import scan
 
@@ -40,6 +42,7 @@ class Node:
         self.number = number
         self.tier = PartitionTier(store, CLUSTER, topic_id, "topic", 0, number, entropy)
         self.tier.index_interval_bytes = 150
+        self.tier.spill_limits = SpillLimits(segments=3, kept=1, archive_segments=5)
 
 
 class TierEqualsLog(RuleBasedStateMachine):
@@ -148,6 +151,8 @@ class TierEqualsLog(RuleBasedStateMachine):
             self.now_ms += 1
         if merged:
             self.merge(1 << 20, 1 << 40)
+        else:
+            self.spill([])
 
     @rule(size=st.sampled_from([1000, 1 << 20]), span=st.sampled_from([50, 1 << 40]))
     def merge(self, size, span):
@@ -156,6 +161,14 @@ class TierEqualsLog(RuleBasedStateMachine):
             with suppress(Unavailable, Corrupt):
                 self.node.tier.merge(run, self.now_ms)
             self.raise_log_start()
+
+    @rule(faults=st.lists(st.sampled_from(list(Fault)), max_size=2))
+    def spill(self, faults):
+        """The oldest entries of a long manifest go into an archive manifest."""
+        self.faults += faults
+        with suppress(Unavailable, Corrupt):
+            self.node.tier.spill(self.now_ms)
+        self.raise_log_start()
 
     @rule()
     def expire_locally(self):
@@ -254,6 +267,15 @@ class TierEqualsLog(RuleBasedStateMachine):
                 continue
             assert self.read(fetcher, header.base_offset) == batch
 
+    @invariant()
+    def a_search_by_time_finds_the_first_segment_that_can_have_it(self):
+        tier = self.node.tier
+        live = list(Archives(self.bucket).live(tier.manifest))
+        for found in live:
+            wanted = found.entry.max_timestamp
+            first = next(one for one in live if one.entry.max_timestamp >= wanted)
+            assert tier.entry_for_timestamp(wanted).path == first.path
+
     def read(self, fetcher, offset):
         """The batch at an offset, from wherever a broker would take it."""
         for base, end, data in [*self.segments, self.active()]:
@@ -274,7 +296,7 @@ class TierEqualsLog(RuleBasedStateMachine):
         self.pinned.append((self.now_ms, newest))
         fetcher = Fetcher(self.bucket)
         for _, manifest in self.pinned:
-            for segment in manifest.live():
+            for segment in Archives(self.bucket).live(manifest):
                 assert len(fetcher.read(segment, segment.entry.base_offset, 1)) > 0
 
     def teardown(self):

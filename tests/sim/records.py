@@ -52,6 +52,6 @@ def in_bucket(store: ObjectStore, topic: str) -> tuple[Manifest | None, dict[int
     named = bucket.topic(topic)
     manifest = None if named is None else bucket.manifest(named, 0)
     if manifest is not None:
-        for segment in manifest.live():
+        for segment in bucket.live(manifest):
             found |= dict(values_in(store.get_range(segment.path, 0, segment.entry.data_size)))
     return manifest, found

@@ -70,7 +70,7 @@ def test_partitions_that_roll_in_the_same_second_share_the_copy_quota_and_all_ar
         sizes = {
             segment.path: segment.entry.data_size
             for manifest in bucket.manifests(topic).values()
-            for segment in manifest.live()
+            for segment in bucket.live(manifest)
         }
         puts = [(at, sizes[path]) for at, path, _ in crossed(tale, "put")]
         assert len(puts) == PARTITIONS

@@ -379,7 +379,7 @@ def test_a_tier_that_is_taken_away_leaves_what_is_on_the_disk() -> None:
         assert pinned is not None
         # A reader of the bucket finds the end where it was, and nothing before it: an end, not a hole.
         assert (manifest.start_offset, manifest.tiered_end, left) == (end, end, {})
-        for segment in pinned.live():
+        for segment in pinned.recent():
             assert tale.store.size(segment.path) == segment.entry.size, "readers under way read on"
         await asyncio.sleep(10)
         assert not in_bucket_segments(tale)

@@ -18,6 +18,7 @@ import asyncio
 import logging
 import time
 from random import Random
+from unittest.mock import patch
 
 import structlog
 from tests.faulty_store import Fault
@@ -32,6 +33,8 @@ from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
 from stratalog.errors import Rejected, Unavailable, UserError
 from stratalog.ports import ObjectStore
+from stratalog.tier import partition_tier
+from stratalog.tier.spilling import SpillLimits
 from stratalog.tier.verify import sweep, verify
 
 URL = "memory://bucket"
@@ -190,6 +193,7 @@ class Run:
         manifest, tiered = in_bucket(self.truth, KEEPS)
         assert manifest is not None
         assert manifest.tiered_end > 0, "nothing was tiered: the run shows nothing"
+        assert len(list(manifest.recent())) < 5 or any(manifest.archives), "nothing was spilled"
         assert tiered == {at: story.acknowledged[at] for at in range(manifest.tiered_end)}
         now_ms = self.world.clock.now_ms() + (1 << 40)
         problems = verify(self.truth, now_ms=now_ms, grace_ms=0)
@@ -209,7 +213,8 @@ def play(seed: int) -> Run:
         await made.play()
         return made
 
-    return run(main())
+    with patch.object(partition_tier, "SPILL_LIMITS", SpillLimits(4, 2, 12)):
+        return run(main())
 
 
 def main() -> None:

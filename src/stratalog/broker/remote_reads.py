@@ -95,6 +95,25 @@ class RemoteReads:
         """The partition is gone."""
         self._readers.pop(hosted, None)
 
+    async def find(
+        self,
+        hosted: HostedPartition,
+        look: Callable[[], RemoteSegment | None],
+        *,
+        search: bool = False,
+    ) -> RemoteSegment | None:
+        """What `look` finds, which may open an archive manifest. Raises Rejected, too where it takes longer than a
+        fetch waits, or a `search` by time: what comes is found at once the next time.
+        """
+        wait_s = self._search_s if search else self._wait_s
+        answer = await self._ask(hosted, str(hosted.identity), lambda: (look(),), wait_s)
+        if answer is None:
+            raise Rejected(
+                ErrorCode.kafka_storage_error,
+                f"{hosted.identity}: its manifest is not read within {wait_s} s",
+            )
+        return answer[0]
+
     async def batches(
         self,
         hosted: HostedPartition,
@@ -113,7 +132,7 @@ class RemoteReads:
                 return memoryview(b"")
             await asyncio.sleep(min(wait / 1000, rest))
         call = partial(self._fetcher.read, segment, offset, max_bytes, minimum_one=minimum_one)
-        data = await self._ask(hosted, segment, call, deadline - loop.time())
+        data = await self._ask(hosted, segment.path, call, deadline - loop.time())
         return memoryview(b"") if data is None else data
 
     async def search(
@@ -124,7 +143,7 @@ class RemoteReads:
         def call() -> tuple[bool, Any]:
             return True, self._fetcher.offset_for_timestamp(segment, timestamp, start)
 
-        answer = await self._ask(hosted, segment, call, self._search_s)
+        answer = await self._ask(hosted, segment.path, call, self._search_s)
         if answer is None:
             raise Rejected(
                 ErrorCode.request_timed_out, f"{segment.path} is not read within {self._search_s} s"
@@ -166,7 +185,7 @@ class RemoteReads:
         self._ahead_worker.submit(bring).add_done_callback(_heard)
 
     async def _ask(
-        self, hosted: HostedPartition, segment: RemoteSegment, call: Callable[[], T], wait_s: float
+        self, hosted: HostedPartition, name: str, call: Callable[[], T], wait_s: float
     ) -> T | None:
         """The call's result; None where it takes longer than `wait_s`, and then it goes on unheard."""
         if self._pending >= self._pending_max:
@@ -190,7 +209,7 @@ class RemoteReads:
             self._log.error(
                 "tiered segment unreadable",
                 partition=str(hosted.identity),
-                object=segment.path,
+                object=name,
                 reason=str(error),
             )
             raise Rejected(ErrorCode.corrupt_message, str(error)) from error

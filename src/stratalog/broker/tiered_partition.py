@@ -26,6 +26,7 @@ from stratalog.log.partition_log import SegmentInfo
 from stratalog.metadata.image import Image
 from stratalog.ports import Disk, ObjectStore, Outside, Worker
 from stratalog.tier.archiver import ClosedSegment
+from stratalog.tier.archives import Archives
 from stratalog.tier.backoff import Backoff
 from stratalog.tier.identity import register_topic
 from stratalog.tier.manifest import Manifest
@@ -55,6 +56,7 @@ class Bucket:
     pace: CopyPace
     check_incarnation: Callable[[], Awaitable[None]]
     """Raises Fenced, and has the node stop, where the cluster was taken over."""
+    archives: Archives
 
     def backoff(self) -> Backoff:
         """How long to wait when the bucket fails, for one who asks it."""
@@ -79,6 +81,7 @@ class TieredPartition:
             identity.index,
             bucket.config.int("node.id"),
             bucket.outside.entropy,
+            shared_archives=bucket.archives,
         )
         self.activated = asyncio.Event()
         """Set once the manifest is known: from then on offsets can be found in the bucket."""
@@ -180,6 +183,7 @@ class TieredPartition:
         await self._expire()
         if hosted.log.config.copies_to_tier:
             await self._merge()
+        await self._spill()
 
     async def _keep_local(self) -> int:
         """Local retention. Up to the offset returned this disk forgets nothing: the bucket must hold no more."""
@@ -264,7 +268,7 @@ class TieredPartition:
         manifest = await bucket.expirer().submit(withdraw)
         if start < end:
             self._log.info("tier taken away", first=start, end=end)
-        if not manifest.segments:
+        if not (manifest.segments or manifest.archives):
             await hosted.perform((Unlink(path),))
             self._withdrawn = True
 
@@ -323,6 +327,19 @@ class TieredPartition:
         await self._keep_manifest()
         self._log.info("tiered segments merged", first=first, end=end, segments=len(run))
         self._again = True
+
+    async def _spill(self) -> None:
+        """Have the manifest short: every version of it is written whole."""
+        if not self.tier.wants_spill:
+            return
+        now_ms = self._bucket.outside.clock.now_ms()
+        manifest = await self._bucket.expirer().submit(lambda: self.tier.spill(now_ms))
+        await self._keep_manifest()
+        self._log.info(
+            "tiered segments archived in the manifest",
+            end=manifest.archives[-1].last_offset + 1,
+            segments=sum(named.segments for named in manifest.live_archives()),
+        )
 
     async def _keep_manifest(self) -> None:
         path = f"{self._hosted.log.directory}/{TIER_MANIFEST}"

@@ -11,6 +11,7 @@ keeps nobody from producing: closed segments wait on disk.
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -27,6 +28,7 @@ from stratalog.config import BrokerConfig
 from stratalog.errors import Corrupt, ErrorCode, Fenced, Rejected, Unavailable, UserError
 from stratalog.log.partition_log import Slices
 from stratalog.ports import ObjectStore, Outside, Worker
+from stratalog.tier.archives import Archives
 from stratalog.tier.identity import (
     claim_bucket,
     delete_topic,
@@ -107,6 +109,7 @@ class Tiering:
             lambda: self._expirer,
             CopyPace(self._config, self._outside.clock),
             self._check_incarnation,
+            Archives(self._store),
         )
         try:
             await self._claim()
@@ -185,7 +188,9 @@ class Tiering:
         Raises Rejected: OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE, and those to come again.
         """
         tier = await self._tier(hosted)
-        segment = tier.entry_for(offset)
+        segment = tier.known_entry_for(offset)
+        if segment is None:
+            segment = await self._reads.find(hosted, partial(tier.entry_for, offset))
         if segment is None:
             raise Rejected(
                 ErrorCode.offset_out_of_range, f"{hosted.identity}: {offset} is not in the bucket"
@@ -215,7 +220,8 @@ class Tiering:
         tier = await self._tier(hosted)
         start = hosted.log.log_start_offset
         while True:
-            segment = tier.entry_for_timestamp(timestamp, start)
+            search = partial(tier.entry_for_timestamp, timestamp, start)
+            segment = await self._reads.find(hosted, search, search=True)
             if segment is None:
                 return None
             found = await self._reads.search(hosted, segment, timestamp, start)
@@ -225,7 +231,8 @@ class Tiering:
 
     async def max_timestamp(self, hosted: HostedPartition) -> tuple[int, int] | None:
         """(offset, timestamp) of the record in the bucket with the latest timestamp. Raises Rejected as `read` does."""
-        segment = (await self._tier(hosted)).entry_for_max_timestamp()
+        tier = await self._tier(hosted)
+        segment = await self._reads.find(hosted, tier.entry_for_max_timestamp, search=True)
         if segment is None:
             return None
         return await self._reads.search(hosted, segment, segment.entry.max_timestamp)

@@ -166,6 +166,7 @@ def in_bucket(bucket: Path) -> str:
     reader = open_bucket(open_store(bucket.as_uri()))
     topic = reader.topic(TOPIC)
     assert topic is not None, "the bucket has no topic"
-    live = [s.entry for manifest in reader.manifests(topic).values() for s in manifest.live()]
+    manifests = reader.manifests(topic).values()
+    live = [segment.entry for manifest in manifests for segment in reader.live(manifest)]
     records = sum(entry.records for entry in live)
     return f"{records:,} records in {len(live)} segments, offsets {live[0].base_offset}-{live[-1].last_offset}"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from stratalog.tier.identity import TierTopic
-    from stratalog.tier.manifest import Manifest
+    from stratalog.tier.manifest import ArchivedManifest, Entry, Manifest
     from stratalog.tier.reader import Bucket
 
 tier_app = typer.Typer(help="Look at a bucket, and check it.", no_args_is_help=True)
@@ -47,14 +47,14 @@ def list_bucket(url: Url, json: Json = False) -> None:
 
 def topic_row(topic: "TierTopic", manifests: "Iterable[Manifest]") -> dict[str, Any]:
     """What the bucket holds of one topic."""
-    live = [segment.entry for manifest in manifests for segment in manifest.live()]
+    live = [one for manifest in manifests for one in manifest.live_totals()]
     return {
         "topic": topic.name,
         "id": topic.topic_id,
         "partitions": topic.partitions,
-        "segments": len(live),
-        "records": sum(entry.records for entry in live),
-        "bytes": sum(entry.size for entry in live),
+        "segments": sum(one.segments for one in live),
+        "records": sum(one.records for one in live),
+        "bytes": sum(one.size for one in live),
     }
 
 
@@ -74,7 +74,7 @@ def describe(
 
     bucket = open_bucket(opened(url))
     if json:
-        show_json([manifest_json(manifest) for manifest in manifests_of(bucket, topic)])
+        show_json([manifest_json(bucket, manifest) for manifest in manifests_of(bucket, topic)])
         return
     note(f"cluster {bucket.cluster_id}")
     for manifest in manifests_of(bucket, topic):
@@ -82,7 +82,12 @@ def describe(
             f"{manifest.topic}-{manifest.partition}  manifest {manifest.version} by node {manifest.node_id}, "
             f"epoch {manifest.leader_epoch}  offsets {manifest.start_offset}-{manifest.tiered_end}"
         )
-        show(segment_rows(manifest), as_json=False, empty="no segments")
+        for row in archive_rows(manifest):
+            typer.echo(
+                f"  archive manifest of {row['segments']} segments, offsets {row['offsets']}, "
+                f"{row['bytes']} bytes: {row['object']}"
+            )
+        show(segment_rows(bucket, manifest), as_json=False, empty="no segments")
 
 
 def manifests_of(bucket: "Bucket", topic: str | None) -> "Iterator[Manifest]":
@@ -96,7 +101,27 @@ def manifests_of(bucket: "Bucket", topic: str | None) -> "Iterator[Manifest]":
         yield from bucket.manifests(found).values()
 
 
-def segment_rows(manifest: "Manifest") -> list[dict[str, Any]]:
+def archive_rows(manifest: "Manifest") -> list[dict[str, Any]]:
+    """One row for each part of an archive manifest, those being deleted too."""
+    return [
+        {
+            "offsets": f"{named.base_offset}-{named.last_offset}",
+            "segments": named.segments,
+            "bytes": named.size,
+            "timestamps": f"{named.min_timestamp}-{named.max_timestamp}",
+            "state": state_of(named),
+            "object": manifest.archive_path(named),
+        }
+        for named in manifest.archives
+    ]
+
+
+def state_of(named: "Entry | ArchivedManifest") -> str:
+    """A state as people read it."""
+    return named.state.value.removesuffix("_FINISHED").removeprefix("COPY_SEGMENT") or "live"
+
+
+def segment_rows(bucket: "Bucket", manifest: "Manifest") -> list[dict[str, Any]]:
     """One row per segment object, those being deleted too."""
     return [
         {
@@ -105,15 +130,14 @@ def segment_rows(manifest: "Manifest") -> list[dict[str, Any]]:
             "bytes": entry.size,
             "epoch": entry.leader_epoch,
             "timestamps": f"{entry.min_timestamp}-{entry.max_timestamp}",
-            "state": entry.state.value.removesuffix("_FINISHED").removeprefix("COPY_SEGMENT")
-            or "live",
+            "state": state_of(entry),
             "object": manifest.path_of(entry),
         }
-        for entry in manifest.segments
+        for entry in bucket.archives.entries(manifest)
     ]
 
 
-def manifest_json(manifest: "Manifest") -> dict[str, Any]:
+def manifest_json(bucket: "Bucket", manifest: "Manifest") -> dict[str, Any]:
     """A manifest for JSON."""
     return {
         "topic": manifest.topic,
@@ -124,7 +148,8 @@ def manifest_json(manifest: "Manifest") -> dict[str, Any]:
         "epoch": manifest.leader_epoch,
         "start": manifest.start_offset,
         "end": manifest.tiered_end,
-        "segments": segment_rows(manifest),
+        "archives": archive_rows(manifest),
+        "segments": segment_rows(bucket, manifest),
     }
 
 

@@ -74,7 +74,7 @@ def export(
 
         for manifest in chosen:
             place = directory / f"{topic}-{manifest.partition}"
-            for segment in manifest.live():
+            for segment in bucket.live(manifest):
                 target = place / f"{segment.entry.base_offset:020d}.{form.value}"
                 chunks = told(read_segment(bucket.store, segment))
                 records = write(target, chunks, form, max(manifest.log_start_offset, 0))

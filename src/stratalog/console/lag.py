@@ -127,14 +127,13 @@ class GroupLags:
         return _Place(offset, timestamp, timestamp, segment, position)
 
     def _place_in_bucket(self, hosted: HostedPartition, offset: int) -> _Place | None:
-        """From the manifest alone: to within one segment, which goes as a whole."""
+        """From the manifest alone: to within one segment, or what one archive manifest names, which goes as a whole."""
         tier = self._tier(hosted)
-        found = tier.entry_for(max(offset, hosted.log.log_start_offset)) if tier else None
-        if found is None:
+        span = tier.time_span_at(max(offset, hosted.log.log_start_offset)) if tier else None
+        if span is None:
             return None
-        entry = found.entry
-        earliest = entry.min_timestamp if entry.min_timestamp >= 0 else entry.max_timestamp
-        return _Place(offset, earliest, entry.max_timestamp, None, 0)
+        earliest, latest = span
+        return _Place(offset, earliest if earliest >= 0 else latest, latest, None, 0)
 
     def _tier(self, hosted: HostedPartition) -> PartitionTier | None:
         tiering = self._broker.tiering

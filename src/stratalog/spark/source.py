@@ -224,10 +224,10 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._refuse_strangers(until, snapshot)
         stops = {key: firsts[key] if at is None else at for key, at in ends.items()}
         wanted = bounds.ranges(snapshot, firsts, stops, fail_on_data_loss=options.fail_on_data_loss)
-        has_broker = self._opened().has_broker
+        log = self._opened()
         tasks = plan(
-            wanted,
-            has_broker=has_broker,
+            log.located(wanted),
+            has_broker=log.has_broker,
             min_tasks=options.min_partitions,
             max_records=options.max_records_per_partition,
         )

@@ -17,9 +17,10 @@ from stratalog.client.calls import EARLIEST, LATEST, TOPIC, TopicInfo
 from stratalog.errors import ErrorCode
 from stratalog.table.options import Options, Selection
 from stratalog.table.places import Shared, client_of, store_at
+from stratalog.table.plan import Range
 from stratalog.tier.commit import load_latest, run
 from stratalog.tier.fetcher import Fetcher
-from stratalog.tier.manifest import Manifest
+from stratalog.tier.manifest import Manifest, RemoteSegment
 from stratalog.tier.paths import partition_prefix
 from stratalog.tier.reader import Bucket, open_bucket
 from stratalog.wire.ids import ZERO_ID
@@ -94,6 +95,21 @@ class Log:
         return {
             key: self._bucket_offset_at(snapshot.extents[key], when) for key, when in wanted.items()
         }
+
+    def located(
+        self, ranges: Iterable[tuple[Range, Manifest | None]]
+    ) -> list[tuple[Range, list[RemoteSegment]]]:
+        """The segments that hold each range, of what the bucket holds of it; archive manifests that none touches stay
+        closed.
+        """
+        return [
+            (wanted, self._live(manifest, wanted.first, wanted.end)) for wanted, manifest in ranges
+        ]
+
+    def _live(self, manifest: Manifest | None, first: int, end: int) -> list[RemoteSegment]:
+        if manifest is None or self._bucket is None:
+            return []
+        return list(self._bucket.archives.live(manifest, first=first, end=end))
 
     # --- topics -----------------------------------------------------------------------------------------------
 
@@ -204,12 +220,9 @@ class Log:
         if manifest is None or self._bucket is None:
             return None
         fetcher = Fetcher(self._bucket.store)
-        for segment in manifest.live():
-            if (
-                segment.entry.max_timestamp >= timestamp
-                and segment.entry.last_offset >= extent.start
-            ):
-                found = fetcher.offset_for_timestamp(segment, timestamp, extent.start)
-                if found is not None:
-                    return found.offset
+        candidates = self._bucket.archives.live(manifest, first=extent.start, since_ms=timestamp)
+        for segment in candidates:
+            found = fetcher.offset_for_timestamp(segment, timestamp, extent.start)
+            if found is not None:
+                return found.offset
         return None

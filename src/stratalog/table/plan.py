@@ -1,7 +1,7 @@
 """Ranges of offsets into tasks of a fair size, with one exact seam between bucket and broker.
 
-In: what is to be read of each partition, and what the bucket holds of it (a pinned manifest). Out: tasks, each of one
-partition and from one place. It never asks anybody anything, so the same input gives the same plan.
+In: what is to be read of each partition, and the live segments that a pinned manifest has of it. Out: tasks, each of
+one partition and from one place. It never asks anybody anything, so the same input gives the same plan.
 
 The seam: an offset that a live segment of the pinned manifest covers is read from the bucket, any other from the
 broker (which serves it even if it was archived and expired meanwhile). Every offset of a range is in exactly one task.
@@ -16,7 +16,7 @@ from math import ceil
 from uuid import UUID
 
 from stratalog.kernels.missing import Missing
-from stratalog.tier.manifest import Manifest, RemoteSegment
+from stratalog.tier.manifest import RemoteSegment
 
 TASK_BYTES = 128 << 20
 SMALLEST_TASK_BYTES = 8 << 20
@@ -64,20 +64,20 @@ Task = BucketTask | BrokerTask
 
 
 def plan(
-    ranges: Sequence[tuple[Range, Manifest | None]],
+    ranges: Sequence[tuple[Range, Sequence[RemoteSegment]]],
     *,
     has_broker: bool,
     min_tasks: int | None,
     max_records: int | None = None,
 ) -> list[Task]:
-    """Tasks for all of `ranges`, in their order; at least about `min_tasks`, none of more than `max_records` offsets.
+    """Tasks for all of `ranges` (with their segments in the order of offsets), in their order; at least about
+    `min_tasks`, none of more than `max_records` offsets.
 
     Raises Missing where an offset is in no live segment and there is no broker.
     """
     cold: list[tuple[Range, list[RemoteSegment]]] = []
     order: list[tuple[Range, list[RemoteSegment] | None]] = []
-    for wanted, manifest in ranges:
-        live = list(manifest.live()) if manifest is not None else []
+    for wanted, live in ranges:
         for cut in _in_parts(wanted, max_records):
             order += _seam(cut, live)
     for part, segments in order:

@@ -50,7 +50,7 @@ def batch_tasks(options: Options, pruning: Pruning | None = None) -> list[Task]:
         )
     wanted = bounds.ranges(snapshot, first, end, fail_on_data_loss=options.fail_on_data_loss)
     return plan(
-        wanted,
+        log.located(wanted),
         has_broker=log.has_broker,
         min_tasks=options.min_partitions,
         max_records=options.max_records_per_partition,

@@ -1,7 +1,7 @@
 """What counts in the bucket: one immutable, versioned manifest per partition.
 
 In: values; stored bytes. Out: manifests, their bytes, and answers about offsets. It never reads or writes the bucket:
-`tier/commit.py` says how versions come to be.
+`tier/commit.py` says how versions come to be, `tier/archives.py` opens what a manifest says of its oldest entries.
 
 Stored as sealed JSON (`tier/envelope.py`); readers ignore fields that they do not know and refuse a `format` that
 they do not know.
@@ -10,7 +10,7 @@ they do not know.
 from bisect import bisect_left
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from msgspec import DecodeError, Struct, ValidationError
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from stratalog.errors import Corrupt
 from stratalog.tier.envelope import seal, unseal
-from stratalog.tier.paths import SegmentName, partition_prefix, segment_path
+from stratalog.tier.paths import SegmentName, archive_path, partition_prefix, segment_path
 from stratalog.wire.ids import topic_id_parse
 
 __all__ = [
@@ -28,12 +28,14 @@ __all__ = [
     "Manifest",
     "RemoteSegment",
     "SegmentState",
+    "Totals",
     "decode",
     "encode",
     "given_up",
 ]
 
 FORMAT: Final = 1
+FORMAT_WITH_ARCHIVES: Final = 2
 
 
 class SegmentState(StrEnum):
@@ -73,16 +75,39 @@ class Entry(Struct, frozen=True, kw_only=True):
 
 
 class ArchivedManifest(Struct, frozen=True, kw_only=True):
-    """Reserved: an object that holds the oldest entries of a long manifest."""
+    """Neighbouring entries that lie in an archive manifest (`tier/archive_manifest.py`).
+
+    `id`, `size` and `crc` are the object's. `base_offset` to `last_offset` say which of its entries are meant (the
+    others there do not count): so many `segments`, whose objects have `segments_size` bytes, `data_size` of them log.
+    Timestamps, `state` and `state_ms` are as an entry's, for all of them. Where it names no segments (`base_offset`
+    lies behind `last_offset`) another archive has them now, and only the object itself is left to remove.
+    """
 
     id: str
+    size: int
+    crc: int
     base_offset: int
     last_offset: int
     segments: int
-    size: int
+    segments_size: int
+    data_size: int
+    records: int
     min_timestamp: int
     max_timestamp: int
-    crc: int
+    min_timestamp_exact: bool
+    state: SegmentState
+    state_ms: int
+
+
+class Totals(NamedTuple):
+    """How many segments, their records, and the bytes of their objects."""
+
+    segments: int
+    records: int
+    size: int
+
+
+Named = TypeVar("Named", Entry, ArchivedManifest)
 
 
 class RemoteSegment(Struct, frozen=True):
@@ -101,8 +126,9 @@ class Manifest(Struct, frozen=True, kw_only=True):
     leader's at `written_ms`. Boundary groups below `boundary` are pruned (`tier/commit.py`).
 
     Invariants: versions of a partition rise by one, and with them never fall `leader_epoch`, `log_start_offset` and
-    `boundary`, nor `tiered_end` but where a tier that was taken away comes back (`archived_end`); `segments` are
-    sorted, tile the offsets up to `tiered_end`, and those being deleted come first.
+    `boundary`, nor `tiered_end` but where a tier that was taken away comes back (`archived_end`); what is live of
+    `archives` and then `segments` is sorted and tiles the offsets up to `tiered_end`; in `segments`, those being
+    deleted come first, and one at least is live where any of `archives` is.
     """
 
     format: int = FORMAT
@@ -138,8 +164,24 @@ class Manifest(Struct, frozen=True, kw_only=True):
         name = SegmentName(entry.base_offset, entry.last_offset, entry.leader_epoch, object_id)
         return segment_path(self.prefix, name)
 
-    def live(self) -> Iterator[RemoteSegment]:
-        """The segments that readers may read, in the order of offsets."""
+    def archive_path(self, archived: ArchivedManifest) -> str:
+        """Where an archive manifest is."""
+        return archive_path(self.prefix, topic_id_parse(archived.id))
+
+    def live_archives(self) -> Iterator[ArchivedManifest]:
+        """The archive manifests whose entries readers may read, in the order of offsets: all older than `recent`."""
+        return (one for one in self.archives if one.state is SegmentState.COPY_FINISHED)
+
+    def everything(self) -> Iterator[Entry | ArchivedManifest]:
+        """What is named here, given up or not."""
+        yield from self.archives
+        yield from self.segments
+
+    def recent(self) -> Iterator[RemoteSegment]:
+        """The segments that readers may read and that no archive manifest has, in the order of offsets.
+
+        `Archives.live` (`tier/archives.py`) gives all of them.
+        """
         prefix = self.prefix
         for entry in self.segments:
             if entry.state is SegmentState.COPY_FINISHED:
@@ -152,14 +194,24 @@ class Manifest(Struct, frozen=True, kw_only=True):
     @property
     def live_bytes(self) -> int:
         """Bytes of log that readers may read (without the objects' tails)."""
-        return sum(e.data_size for e in self.segments if e.state is SegmentState.COPY_FINISHED)
+        archived = sum(one.data_size for one in self.live_archives())
+        recent = (e.data_size for e in self.segments if e.state is SegmentState.COPY_FINISHED)
+        return archived + sum(recent)
+
+    def live_totals(self) -> Iterator[Totals]:
+        """Of what readers may read: so much in each archive manifest, and in each segment that none has."""
+        for named in self.live_archives():
+            yield Totals(named.segments, named.records, named.segments_size)
+        for entry in self.segments:
+            if entry.state is SegmentState.COPY_FINISHED:
+                yield Totals(1, entry.records, entry.size)
 
     @property
     def start_offset(self) -> int:
         """The first offset that can be read from the bucket; `tiered_end` where there is none."""
-        for entry in self.segments:
-            if entry.state is SegmentState.COPY_FINISHED:
-                return max(self.log_start_offset, entry.base_offset)
+        for one in self.everything():
+            if one.state is SegmentState.COPY_FINISHED:
+                return max(self.log_start_offset, one.base_offset)
         return self.tiered_end
 
     @property
@@ -169,36 +221,25 @@ class Manifest(Struct, frozen=True, kw_only=True):
             return self.tiered_end
         return min(self.tiered_end, self.log_start_offset)
 
-    def segment_for(self, offset: int) -> RemoteSegment | None:
-        """The live segment that covers `offset`; None below `start_offset` and from `tiered_end` on."""
+    def recent_segment_for(self, offset: int) -> RemoteSegment | None:
+        """The segment of `recent` that covers `offset`; None where none does."""
         if not self.start_offset <= offset < self.tiered_end:
             return None
         first = next(  # what is given up comes first
             at for at, e in enumerate(self.segments) if e.state is SegmentState.COPY_FINISHED
         )
         at = bisect_left(self.segments, offset, first, key=lambda entry: entry.last_offset)
-        if at == len(self.segments):
+        if at == len(self.segments) or self.segments[at].base_offset > offset:
             return None
         entry = self.segments[at]
         return RemoteSegment(self.path_of(entry), entry)
 
-    def segment_for_timestamp(self, timestamp: int, start_offset: int = 0) -> RemoteSegment | None:
-        """The first live segment with a record of `timestamp` or later; its first such offset may lie below log
-        start.
-        """
-        start = max(self.start_offset, start_offset)
-        for entry in self.segments:
-            live = entry.state is SegmentState.COPY_FINISHED
-            if live and entry.last_offset >= start and entry.max_timestamp >= timestamp:
-                return RemoteSegment(self.path_of(entry), entry)
-        return None
 
-
-def given_up(entry: Entry, now_ms: int) -> Entry:
-    """The entry, no longer live from `now_ms` on where it was."""
-    if entry.state is not SegmentState.COPY_FINISHED:
-        return entry
-    return replace(entry, state=SegmentState.DELETE_STARTED, state_ms=now_ms)
+def given_up(named: Named, now_ms: int) -> Named:
+    """What a manifest names, no longer live from `now_ms` on where it was."""
+    if named.state is not SegmentState.COPY_FINISHED:
+        return named
+    return replace(named, state=SegmentState.DELETE_STARTED, state_ms=now_ms)
 
 
 _encoder: Final = Encoder()
@@ -206,8 +247,9 @@ _decoder: Final = Decoder(Manifest)
 
 
 def encode(manifest: Manifest) -> bytes:
-    """The bytes to store."""
-    return seal(_encoder.encode(manifest))
+    """The bytes to store: of format 1, as long as that says everything."""
+    number = FORMAT_WITH_ARCHIVES if manifest.archives else FORMAT
+    return seal(_encoder.encode(replace(manifest, format=number)))
 
 
 def decode(data: bytes, path: str) -> Manifest:
@@ -216,8 +258,9 @@ def decode(data: bytes, path: str) -> Manifest:
         manifest = _decoder.decode(unseal(data, path))
     except (DecodeError, ValidationError) as error:
         raise Corrupt(f"{path}: not a manifest: {error}") from error
-    if manifest.format != FORMAT:
+    if manifest.format not in {FORMAT, FORMAT_WITH_ARCHIVES}:
         raise Corrupt(
-            f"{path}: a manifest of format {manifest.format}; this version reads {FORMAT}"
+            f"{path}: a manifest of format {manifest.format}; "
+            f"this version reads {FORMAT} and {FORMAT_WITH_ARCHIVES}"
         )
     return manifest

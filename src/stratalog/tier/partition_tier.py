@@ -4,9 +4,11 @@ In: the leader's epoch, closed segments, retention. Out: objects and manifest ve
 removes an object that a confirmed manifest has not given up first, and never serves bytes: `tier/fetcher.py` does.
 """
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Final
 from uuid import UUID
 
@@ -15,16 +17,21 @@ from msgspec.structs import replace
 from stratalog.errors import Corrupt, Unavailable
 from stratalog.ports import Entropy, ObjectStore
 from stratalog.tier.archiver import ClosedSegment, PartitionKey, archive
+from stratalog.tier.archives import Archives
 from stratalog.tier.commit import (
     FAN_OUT,
     KEPT_VERSIONS,
+    Program,
+    PutAbsent,
     Writer,
     commit,
     load_latest,
     prune,
     run,
 )
+from stratalog.tier.expiry import Retention, without_expired
 from stratalog.tier.manifest import (
+    ArchivedManifest,
     Entry,
     Manifest,
     RemoteSegment,
@@ -36,38 +43,28 @@ from stratalog.tier.manifest import (
 from stratalog.tier.merging import MergeLimits, damaged, mergeable, merged_segment, with_merged
 from stratalog.tier.paths import SegmentName
 from stratalog.tier.segment_object import INDEX_INTERVAL_BYTES
+from stratalog.tier.spilling import SpillLimits, next_spill, spilled, with_spilled
 from stratalog.wire.ids import topic_id_text
 
 __all__ = ["ORPHAN_GRACE_MS", "PartitionTier", "Retention"]
 
 ORPHAN_GRACE_MS: Final = 60 * 60 * 1000
 """An object that no manifest has named for so long may be swept."""
-
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """What may go. Kafka's `retention.ms` and `retention.bytes` (-1: keep), and what the local log knows.
-
-    `log_start_offset`: records below are gone for clients (DeleteRecords). `local_only_bytes`: bytes of the log that
-    are not in the bucket, which count against `bytes` too. `grace_ms`: `remote.delete.grace.ms`, from giving a segment
-    up to removing its object, for readers that hold an older manifest.
-    """
-
-    ms: int
-    bytes: int
-    log_start_offset: int
-    local_only_bytes: int
-    grace_ms: int
+SPILL_LIMITS: Final = SpillLimits()
+_DELETE_BATCH: Final = 1000
+_WINDOW_SEGMENTS: Final = 64
+_WINDOWS_MAX: Final = 4
 
 
 @dataclass(slots=True)
 class PartitionTier:
     """The bucket's share of one partition.
 
-    `activate` first, once per leadership. It, `archive`, `expire` and `withdraw` block, and must be called one at a
-    time; they raise Fenced (give the leadership up, delete nothing), Unavailable (call again later: whatever was done
-    is found done) and Corrupt. The other members only look at `manifest`, which is replaced as a whole, and may be
-    used from any thread meanwhile.
+    `activate` first, once per leadership. It, `archive`, `merge`, `spill`, `expire` and `withdraw` block, and must be
+    called one at a time; they raise Fenced (give the leadership up, delete nothing), Unavailable (call again later:
+    whatever was done is found done) and Corrupt. The other members only look at `manifest`, which is replaced as a
+    whole, and may be used from any thread meanwhile; those that find segments may open an archive manifest: they block
+    then, and raise as `Archives` does.
     """
 
     store: ObjectStore
@@ -78,12 +75,19 @@ class PartitionTier:
     node_id: int
     entropy: Entropy
     index_interval_bytes: int = INDEX_INTERVAL_BYTES
+    shared_archives: Archives | None = None
+    spill_limits: SpillLimits = field(default_factory=lambda: SPILL_LIMITS)
     manifest: Manifest | None = None
     """The newest version known: confirmed once activated."""
     writer: Writer | None = field(default=None, init=False)
     _uploaded: dict[int, Entry] = field(default_factory=dict, init=False)
     _damaged: set[str] = field(default_factory=set, init=False)
     _boundary: int = field(default=0, init=False)
+    _archives: Archives = field(init=False)
+    _windows: tuple[tuple[RemoteSegment, ...], ...] = field(default=(), init=False)
+
+    def __post_init__(self) -> None:
+        self._archives = self.shared_archives or Archives(self.store)
 
     @property
     def key(self) -> PartitionKey:
@@ -99,9 +103,9 @@ class PartitionTier:
         """Whether objects of a tier that was taken away are not removed yet: nothing is copied before they are."""
         manifest = self.manifest
         return manifest is not None and any(
-            entry.state is not SegmentState.COPY_FINISHED
-            and entry.last_offset >= manifest.archived_end
-            for entry in manifest.segments
+            one.state is not SegmentState.COPY_FINISHED
+            and one.last_offset >= max(one.base_offset, manifest.archived_end)
+            for one in manifest.everything()
         )
 
     @property
@@ -114,23 +118,79 @@ class PartitionTier:
         """The log start that the bucket's retention has reached: the partition's own is never below it."""
         return self.manifest.log_start_offset if self.manifest is not None else 0
 
+    def known_entry_for(self, offset: int) -> RemoteSegment | None:
+        """As `entry_for`, at once; None too where an archive manifest would have to be opened."""
+        manifest = self.manifest
+        if manifest is None:
+            return None
+        if _archived_at(manifest, offset) is None:
+            return manifest.recent_segment_for(offset)
+        for window in self._windows:
+            if window[0].entry.base_offset <= offset <= window[-1].entry.last_offset:
+                return window[bisect_left(window, offset, key=lambda one: one.entry.last_offset)]
+        return None
+
     def entry_for(self, offset: int) -> RemoteSegment | None:
-        """The segment that covers `offset`; None below `start_offset` and from `tiered_end` on."""
-        return self.manifest.segment_for(offset) if self.manifest is not None else None
+        """The segment that covers `offset`; None below `start_offset` and from `tiered_end` on.
+
+        What lies behind it in its archive manifest is remembered: who asks next reads on.
+        """
+        if (known := self.known_entry_for(offset)) is not None:
+            return known
+
+        def look(manifest: Manifest) -> Iterator[RemoteSegment]:
+            named = _archived_at(manifest, offset)
+            end = named.last_offset + 1 if named is not None else 0
+            return islice(self._archives.live(manifest, first=offset, end=end), _WINDOW_SEGMENTS)
+
+        window = tuple(self._looked(look))
+        if not window:
+            return None
+        self._windows = (window, *self._windows)[:_WINDOWS_MAX]
+        return window[0]
+
+    def time_span_at(self, offset: int) -> tuple[int, int] | None:
+        """The least and greatest timestamp of what lies about `offset`, opening nothing; None where nothing does."""
+        manifest, known = self.manifest, self.known_entry_for(offset)
+        if known is not None:
+            return known.entry.min_timestamp, known.entry.max_timestamp
+        named = _archived_at(manifest, offset) if manifest is not None else None
+        return (named.min_timestamp, named.max_timestamp) if named is not None else None
 
     def entry_for_timestamp(self, timestamp: int, start_offset: int = 0) -> RemoteSegment | None:
         """The first segment that ends at `start_offset` or later and has a record of `timestamp` (epoch ms) or later.
 
-        That record may lie below `start_offset`: where a search of the segment finds nothing, go on after its end.
+        That record may lie below `start_offset`: where a search of the segment finds nothing, go on after its end. Its
+        first such offset may lie below the log's start.
         """
-        if self.manifest is None:
-            return None
-        return self.manifest.segment_for_timestamp(timestamp, start_offset)
+        start = max(self.start_offset, start_offset)
+        return next(
+            self._looked(lambda m: self._archives.live(m, first=start, since_ms=timestamp)), None
+        )
 
     def entry_for_max_timestamp(self) -> RemoteSegment | None:
         """The (first) segment with the greatest timestamp."""
-        live = list(self.manifest.live()) if self.manifest is not None else []
-        return max(live, key=lambda segment: segment.entry.max_timestamp, default=None)
+        manifest = self.manifest
+        if manifest is None:
+            return None
+        live = (one for one in manifest.everything() if one.state is SegmentState.COPY_FINISHED)
+        newest = max((one.max_timestamp for one in live), default=0)
+        return self.entry_for_timestamp(newest)
+
+    def _looked(
+        self, look: Callable[[Manifest], Iterator[RemoteSegment]]
+    ) -> Iterator[RemoteSegment]:
+        """What is found in the manifest, from the first on; in the newest, where one opened has been replaced."""
+        while (manifest := self.manifest) is not None:
+            found = look(manifest)
+            try:
+                first = next(found, None)
+            except Corrupt:
+                if self.manifest is manifest:
+                    raise
+                continue
+            return chain((first,), found) if first is not None else iter(())
+        return iter(())
 
     def manifest_bytes(self) -> bytes:
         """What to keep on local disk for the next `activate`, which then needs no list. Empty before activation."""
@@ -216,9 +276,38 @@ class PartitionTier:
 
         The result's `log_start_offset` is the partition's new log start. Only whole segments go, oldest first.
         """
-        self._commit(lambda tip: _without_expired(_there(tip), retention, now_ms), now_ms)
-        due = self._due(now_ms - retention.grace_ms)
-        return self._remove(due, now_ms)
+        archives = self._archives
+        self._commit(lambda tip: without_expired(_there(tip), retention, now_ms, archives), now_ms)
+        return self._remove(now_ms - retention.grace_ms, now_ms)
+
+    @property
+    def wants_spill(self) -> bool:
+        """Whether `spill` has anything to do."""
+        return (
+            self.manifest is not None and next_spill(self.manifest, self.spill_limits) is not None
+        )
+
+    def spill(self, now_ms: int) -> Manifest:
+        """Move the oldest entries into an archive manifest, where there are many.
+
+        May be called where `archive` may, and raises as it does.
+        """
+        while (spill := next_spill(_there(self.manifest), self.spill_limits)) is not None:
+            tip = _there(self.manifest)
+            opened = self._archives.open(tip, spill.onto) if spill.onto is not None else None
+            named, data = spilled(tip, spill, opened, topic_id_text(self.entropy.uuid()))
+            path = tip.archive_path(named)
+            if not run(self.store, _put(path, data)):
+                raise Unavailable(f"{path}: an archive manifest of that id is there already")
+            done = self._commit(
+                lambda tip, spill=spill, named=named: with_spilled(  # type: ignore[misc]
+                    _there(tip), spill, named, now_ms
+                ),
+                now_ms,
+            )
+            if named not in done.archives:
+                break  # another leader was here; its own cycles go on
+        return _there(self.manifest)
 
     def mergeable(self, limits: MergeLimits) -> tuple[Entry, ...]:
         """Small neighbours that shall be one segment, none of them known to be damaged; empty where none shall."""
@@ -269,31 +358,46 @@ class PartitionTier:
 
         def emptied(tip: Manifest | None) -> Manifest | None:
             tip = _there(tip)
-            segments = tuple(given_up(entry, now_ms) for entry in tip.segments)
-            log_start = max(tip.log_start_offset, log_start_offset)
-            if segments == tip.segments and log_start == tip.log_start_offset:
-                return None
-            return replace(tip, segments=segments, log_start_offset=log_start)
+            changed = replace(
+                tip,
+                archives=tuple(given_up(named, now_ms) for named in tip.archives),
+                segments=tuple(given_up(entry, now_ms) for entry in tip.segments),
+                log_start_offset=max(tip.log_start_offset, log_start_offset),
+            )
+            return changed if changed != tip else None
 
+        self._windows = ()
         return self._commit(emptied, now_ms)
 
-    def _due(self, since_ms: int) -> list[Entry]:
-        """Entries that a confirmed version gave up at `since_ms` or before."""
-        manifest = _there(self.manifest)
-        gone = SegmentState.DELETE_STARTED
-        return [e for e in manifest.segments if e.state is gone and e.state_ms <= since_ms]
+    def _remove(self, since_ms: int, now_ms: int) -> Manifest:
+        """Remove the objects that a confirmed version gave up at `since_ms` or before, and forget them.
 
-    def _remove(self, due: list[Entry], now_ms: int) -> Manifest:
+        Those of an archive go before it does: until then it says which they are.
+        """
         manifest = _there(self.manifest)
-        if not due:
+        due = [e for e in manifest.segments if _is_due(e, since_ms)]
+        archives = [one for one in manifest.archives if _is_due(one, since_ms)]
+        if not due and not archives:
             return manifest
-        self.store.delete([manifest.path_of(entry) for entry in due])
+        paths = [manifest.path_of(entry) for entry in due]
+        left = {one.id for one in manifest.archives if one not in archives}
+        gone = {manifest.archive_path(one) for one in archives if one.id not in left}
+        for named in archives:
+            paths += map(manifest.path_of, self._archives.entries_of(manifest, named))
+        for start in range(0, len(paths), _DELETE_BATCH):
+            self.store.delete(paths[start : start + _DELETE_BATCH])
+        if gone:
+            self.store.delete(sorted(gone))
         removed = {entry.id for entry in due}
 
         def forgotten(tip: Manifest | None) -> Manifest | None:
             tip = _there(tip)
-            kept = tuple(entry for entry in tip.segments if entry.id not in removed)
-            return replace(tip, segments=kept) if len(kept) < len(tip.segments) else None
+            changed = replace(
+                tip,
+                archives=tuple(one for one in tip.archives if one not in archives),
+                segments=tuple(entry for entry in tip.segments if entry.id not in removed),
+            )
+            return changed if changed != tip else None
 
         return self._commit(forgotten, now_ms)
 
@@ -326,6 +430,24 @@ class PartitionTier:
             with suppress(Unavailable):  # what was committed stays so; the next commit tries again
                 self._boundary = run(self.store, prune(prefix, manifest))
         return manifest
+
+
+def _put(path: str, data: bytes) -> Program[bool]:
+    """Put an object of a fresh id; False where another has that id."""
+    mine: bool = yield PutAbsent(path, data)
+    return mine
+
+
+def _archived_at(manifest: Manifest, offset: int) -> ArchivedManifest | None:
+    """The archive manifest that names the segment of `offset`; None where none does."""
+    if offset < manifest.start_offset:
+        return None
+    live = manifest.live_archives()
+    return next((one for one in live if one.base_offset <= offset <= one.last_offset), None)
+
+
+def _is_due(named: Entry | ArchivedManifest, since_ms: int) -> bool:
+    return named.state is SegmentState.DELETE_STARTED and named.state_ms <= since_ms
 
 
 def _good_until(uploaded: Entry) -> int:
@@ -361,27 +483,3 @@ def _with_entries(
         log_start_offset=log_start,
         last_stable_offset=max(tip.last_stable_offset, last_stable_offset),
     )
-
-
-def _without_expired(tip: Manifest, retention: Retention, now_ms: int) -> Manifest | None:
-    """`tip` with the segments given up that retention does not keep; None where there are none."""
-    log_start = max(tip.log_start_offset, retention.log_start_offset)
-    total = tip.live_bytes + retention.local_only_bytes
-    segments: list[Entry] = []
-    oldest = True
-    for entry in tip.segments:
-        if entry.state is not SegmentState.COPY_FINISHED:
-            segments.append(entry)
-            continue
-        too_old = retention.ms >= 0 and now_ms - entry.max_timestamp > retention.ms
-        too_much = retention.bytes >= 0 and total - entry.data_size >= retention.bytes
-        if oldest and (entry.last_offset < log_start or too_old or too_much):
-            total -= entry.data_size
-            log_start = max(log_start, entry.last_offset + 1)
-            segments.append(given_up(entry, now_ms))
-        else:
-            oldest = False
-            segments.append(entry)
-    if tuple(segments) == tip.segments and log_start == tip.log_start_offset:
-        return None
-    return replace(tip, segments=tuple(segments), log_start_offset=log_start)

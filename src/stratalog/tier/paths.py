@@ -14,6 +14,8 @@ from stratalog.wire.ids import topic_id_parse, topic_id_text
 __all__ = [
     "CLAIM",
     "SegmentName",
+    "archive_path",
+    "archive_prefix",
     "boundary_path",
     "boundary_prefix",
     "deleted_path",
@@ -93,6 +95,16 @@ def manifest_version(path: str) -> int:
     if len(name) != 20 or not name.isdecimal():
         raise Corrupt(f"{path}: not the name of a manifest version")
     return int(name)
+
+
+def archive_prefix(prefix: str) -> str:
+    """The folder of a partition's archive manifests."""
+    return f"{prefix}archive/"
+
+
+def archive_path(prefix: str, object_id: UUID) -> str:
+    """The path of one archive manifest."""
+    return archive_prefix(prefix) + topic_id_text(object_id)
 
 
 def boundary_prefix(prefix: str) -> str:

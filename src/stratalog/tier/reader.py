@@ -3,10 +3,12 @@
 In: a store. Out: topics, pinned manifests, checked bytes. It never writes, and needs no broker.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stratalog.errors import UserError
 from stratalog.ports import ObjectStore
+from stratalog.tier.archives import Archives
 from stratalog.tier.commit import load_latest, run
 from stratalog.tier.fetcher import load_index
 from stratalog.tier.identity import TierTopic, list_topics, read_claim
@@ -23,6 +25,7 @@ class Bucket:
 
     store: ObjectStore
     cluster_id: str
+    archives: Archives
 
     def topics(self) -> list[TierTopic]:
         """The topics that are not deleted, by name."""
@@ -36,11 +39,15 @@ class Bucket:
     def manifest(self, topic: TierTopic, partition: int) -> Manifest | None:
         """The newest manifest of a partition; None where nothing was ever archived.
 
-        It is a pinned version: what its `live` segments name stays readable for `remote.delete.grace.ms` after a later
-        version gives it up.
+        It is a pinned version: what it names stays readable for `remote.delete.grace.ms` after a later version gives
+        it up.
         """
         prefix = partition_prefix(self.cluster_id, topic.topic_uuid, partition)
         return run(self.store, load_latest(prefix))
+
+    def live(self, manifest: Manifest, *, first: int = 0) -> Iterator[RemoteSegment]:
+        """The segments of a pinned manifest in the order of offsets, from the one that reaches offset `first` on."""
+        return self.archives.live(manifest, first=first)
 
     def manifests(self, topic: TierTopic) -> dict[int, Manifest]:
         """The newest manifest of each partition that has one."""
@@ -53,7 +60,7 @@ def open_bucket(store: ObjectStore) -> Bucket:
     claim = read_claim(store)
     if claim is None:
         raise UserError(f"{store.url} holds no bucket of stratalog")
-    return Bucket(store, claim.cluster_id)
+    return Bucket(store, claim.cluster_id, Archives(store))
 
 
 def read_entries(

@@ -11,10 +11,12 @@ that it is about to name.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final, NamedTuple
 
 from stratalog.errors import Corrupt
 from stratalog.ports import ObjectInfo, ObjectStore
+from stratalog.tier.archives import Archives
 from stratalog.tier.cluster_state import ClusterState
 from stratalog.tier.commit import decode_version, is_pruned, load_latest, run
 from stratalog.tier.envelope import unseal
@@ -23,10 +25,11 @@ from stratalog.tier.fetcher import load_index
 from stratalog.tier.identity import DeletedTopic, Identity, TierTopic, read_claim
 from stratalog.tier.identity import decode as decode_document
 from stratalog.tier.incarnation import Incarnation
-from stratalog.tier.manifest import Manifest, RemoteSegment, SegmentState
+from stratalog.tier.manifest import Entry, Manifest, RemoteSegment, SegmentState
 from stratalog.tier.partition_tier import ORPHAN_GRACE_MS
 from stratalog.tier.paths import (
     CLAIM,
+    archive_prefix,
     boundary_prefix,
     deleted_prefix,
     identity_path,
@@ -225,11 +228,12 @@ def _registry(
 
 def _partition(survey: _Survey, folder: str, infos: list[ObjectInfo]) -> None:
     segments = {info.path: info for info in infos if info.path.endswith(".seg")}
+    archives = {i.path: i for i in infos if i.path.startswith(archive_prefix(folder))}
     versions = [info for info in infos if info.path.startswith(manifest_prefix(folder))]
     for info in infos:
         if info.path.startswith(boundary_prefix(folder)):
             _check_boundary(survey, info)
-        elif info.path not in segments and info not in versions:
+        elif info.path not in segments and info.path not in archives and info not in versions:
             survey.orphan(info, "no place of an object")
             survey.advance(info.size)
     sound = [_check_version(survey, folder, info) for info in versions]
@@ -242,11 +246,36 @@ def _partition(survey: _Survey, folder: str, infos: list[ObjectInfo]) -> None:
     else:
         if tip is None and segments:
             survey.report(manifest_prefix(folder), "no manifest names the segments in this folder")
-    if tip is None:
-        for info in segments.values():
+    opened = _opened(survey, tip) if tip is not None else None
+    if opened is None:
+        for info in (*segments.values(), *archives.values()):
             survey.advance(info.size)
-        return  # without its manifest nothing can be called an orphan
-    _check_segments(survey, tip, segments)
+        return  # without all of its manifest nothing can be called an orphan
+    tip, entries = opened
+    _check_archives(survey, tip, archives)
+    _check_segments(survey, tip, entries, segments)
+
+
+def _opened(survey: _Survey, tip: Manifest) -> tuple[Manifest, list[Entry]] | None:
+    """The manifest, or a newer one, and all that it and its archive manifests name; None where one is damaged."""
+    while True:
+        try:
+            return tip, list(Archives(survey.store).entries(tip))
+        except Corrupt as corrupt:
+            # It may have been given up and removed since the manifest was read.
+            newest = run(survey.store, load_latest(tip.prefix, tip))
+            if newest is None or newest.version == tip.version:
+                survey.report(str(corrupt).partition(": ")[0], str(corrupt))
+                return None
+            tip = newest
+
+
+def _check_archives(survey: _Survey, tip: Manifest, objects: dict[str, ObjectInfo]) -> None:
+    named = {tip.archive_path(one) for one in tip.archives}
+    for path, info in objects.items():
+        survey.advance(info.size)
+        if path not in named:
+            survey.orphan(info, "no manifest names it")
 
 
 def _check_boundary(survey: _Survey, info: ObjectInfo) -> None:
@@ -274,22 +303,26 @@ def _check_version(survey: _Survey, folder: str, info: ObjectInfo) -> bool:
     return True
 
 
-def _check_segments(survey: _Survey, tip: Manifest, objects: dict[str, ObjectInfo]) -> None:
-    for segment in tip.live():
+def _check_segments(
+    survey: _Survey, tip: Manifest, entries: list[Entry], objects: dict[str, ObjectInfo]
+) -> None:
+    live = (entry for entry in entries if entry.state is SegmentState.COPY_FINISHED)
+    for segment in (RemoteSegment(tip.path_of(entry), entry) for entry in live):
         try:
             _check_segment(survey, segment)
         except Corrupt as corrupt:
             # It may have been given up and removed since the manifest was read.
             newest = run(survey.store, load_latest(tip.prefix, tip))
-            kept = newest is not None and segment in newest.live()
-            if kept:
+            first = segment.entry.base_offset
+            now = () if newest is None else Archives(survey.store).live(newest, first=first)
+            if segment in islice(now, 1):
                 survey.report(segment.path, str(corrupt))
-    named = {tip.path_of(entry) for entry in tip.segments}
+    named = {tip.path_of(entry) for entry in entries}
     for path, info in objects.items():
         if path not in named:
             survey.orphan(info, "no manifest names it")
             survey.advance(info.size)
-    given_up = [e for e in tip.segments if e.state is not SegmentState.COPY_FINISHED]
+    given_up = [entry for entry in entries if entry.state is not SegmentState.COPY_FINISHED]
     survey.advance(sum(entry.size for entry in given_up if tip.path_of(entry) in objects))
 
 

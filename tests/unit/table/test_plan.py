@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stratalog.kernels.missing import Missing
 from stratalog.table.plan import BrokerTask, BucketTask, Range, Task, plan
-from stratalog.tier.manifest import Entry, Manifest, SegmentState
+from stratalog.tier.manifest import Entry, Manifest, RemoteSegment, SegmentState
 from stratalog.wire.ids import topic_id_text
 
 TOPIC = UUID(int=5)
@@ -36,8 +36,8 @@ def entry(base: int, last: int, data_size: int = 1000, *, live: bool = True) -> 
     )
 
 
-def manifest(*entries: Entry) -> Manifest:
-    return Manifest(
+def live_of(*entries: Entry) -> list[RemoteSegment]:
+    manifest = Manifest(
         cluster_id="c",
         topic_id=topic_id_text(TOPIC),
         topic="t",
@@ -45,6 +45,7 @@ def manifest(*entries: Entry) -> Manifest:
         tiered_end=entries[-1].last_offset + 1,
         segments=entries,
     )
+    return list(manifest.recent())
 
 
 def wanted(first: int, end: int) -> Range:
@@ -59,7 +60,7 @@ def shape(tasks: list[Task]) -> list[tuple[str, int, int]]:
 
 
 def test_the_seam_is_where_the_manifest_ends() -> None:
-    held = manifest(entry(0, 9), entry(10, 19))
+    held = live_of(entry(0, 9), entry(10, 19))
     tasks = plan([(wanted(3, 25), held)], has_broker=True, min_tasks=None)
     assert shape(tasks) == [("bucket", 3, 20), ("broker", 20, 25)]
     tasks = plan([(wanted(3, 15), held)], has_broker=True, min_tasks=None)
@@ -69,24 +70,22 @@ def test_the_seam_is_where_the_manifest_ends() -> None:
 
 
 def test_what_is_being_deleted_or_was_never_there_comes_from_the_broker() -> None:
-    held = manifest(entry(0, 9, live=False), entry(10, 19))
+    held = live_of(entry(0, 9, live=False), entry(10, 19))
     tasks = plan([(wanted(0, 20), held)], has_broker=True, min_tasks=None)
     assert shape(tasks) == [("broker", 0, 10), ("bucket", 10, 20)]
-    assert shape(plan([(wanted(0, 5), None)], has_broker=True, min_tasks=None)) == [
-        ("broker", 0, 5)
-    ]
+    assert shape(plan([(wanted(0, 5), [])], has_broker=True, min_tasks=None)) == [("broker", 0, 5)]
 
 
 def test_without_a_broker_what_the_bucket_lacks_is_missing() -> None:
     with pytest.raises(Missing, match="t-0 in the bucket: offsets 10 to 11 are missing"):
-        plan([(wanted(0, 12), manifest(entry(0, 9)))], has_broker=False, min_tasks=None)
+        plan([(wanted(0, 12), live_of(entry(0, 9)))], has_broker=False, min_tasks=None)
 
 
 def test_small_segments_go_together_and_large_ones_are_cut() -> None:
     small = [entry(number * 10, number * 10 + 9, 3 * MIB) for number in range(8)]
-    tasks = plan([(wanted(0, 80), manifest(*small))], has_broker=False, min_tasks=None)
+    tasks = plan([(wanted(0, 80), live_of(*small))], has_broker=False, min_tasks=None)
     assert [len(task.pieces) for task in tasks if isinstance(task, BucketTask)] == [2, 2, 2, 2]
-    large = manifest(entry(0, 9, 3 * MIB), entry(10, 19, 1024 * MIB), entry(20, 29, 3 * MIB))
+    large = live_of(entry(0, 9, 3 * MIB), entry(10, 19, 1024 * MIB), entry(20, 29, 3 * MIB))
     tasks = plan([(wanted(0, 30), large)], has_broker=False, min_tasks=None)
     sizes = [
         sum(piece.to_byte - piece.from_byte for piece in task.pieces)
@@ -97,10 +96,10 @@ def test_small_segments_go_together_and_large_ones_are_cut() -> None:
 
 
 def test_min_partitions_cuts_smaller() -> None:
-    held = manifest(entry(0, 999, 40 * MIB))
+    held = live_of(entry(0, 999, 40 * MIB))
     tasks = plan([(wanted(0, 1200), held)], has_broker=True, min_tasks=11)
     assert len([task for task in tasks if isinstance(task, BucketTask)]) >= 10
-    tasks = plan([(wanted(0, 30), None), (wanted(0, 10), None)], has_broker=True, min_tasks=4)
+    tasks = plan([(wanted(0, 30), []), (wanted(0, 10), [])], has_broker=True, min_tasks=4)
     assert shape(tasks) == [
         *[("broker", first, first + 10) for first in (0, 10, 20)],
         ("broker", 0, 10),
@@ -113,7 +112,7 @@ def test_no_task_has_more_offsets_than_are_allowed(
     sizes: list[int], most: int, data: st.DataObject
 ) -> None:
     bases = [0, *accumulate(sizes)]
-    held = manifest(*(entry(first, end - 1, 100 * MIB) for first, end in pairwise(bases)))
+    held = live_of(*(entry(first, end - 1, 100 * MIB) for first, end in pairwise(bases)))
     first = data.draw(st.integers(0, bases[-1]))
     end = data.draw(st.integers(first, bases[-1] + 20))
     ranges = [(wanted(first, end), held)]
@@ -143,7 +142,7 @@ def test_every_offset_is_in_exactly_one_task(data: st.DataObject) -> None:
     first = data.draw(st.integers(0, base + 10))
     end = data.draw(st.integers(first, base + 20))
     min_tasks = data.draw(st.one_of(st.none(), st.integers(1, 40)))
-    held = [(wanted(first, end), manifest(*entries))]
+    held = [(wanted(first, end), live_of(*entries))]
     tasks = plan(held, has_broker=True, min_tasks=min_tasks)
     live_spans = {
         one.base_offset: one for one in entries if one.state is SegmentState.COPY_FINISHED

@@ -57,18 +57,19 @@ def test_readers_find_the_same_batches_and_those_of_an_older_version_read_on(sto
     before = tier.manifest
     fetcher = Fetcher(store)
     batches = {
-        offset: bytes(fetcher.read(before.segment_for(offset), offset, 1)) for offset in range(80)
+        offset: bytes(fetcher.read(before.recent_segment_for(offset), offset, 1))
+        for offset in range(80)
     }
     after = tier.merge(tier.mergeable(LARGE), 20)
-    (merged,) = after.live()
+    (merged,) = after.recent()
     assert (merged.entry.base_offset, merged.entry.last_offset) == (0, 79)
     assert merged.entry.records == 80
     assert (merged.entry.min_timestamp, merged.entry.max_timestamp) == (1000, 1079)
     assert after.tiered_end == 80
     for manifest in (before, after):
         for offset, batch in batches.items():
-            assert bytes(fetcher.read(manifest.segment_for(offset), offset, 1)) == batch
-    assert after.segment_for_timestamp(1042).path == merged.path
+            assert bytes(fetcher.read(manifest.recent_segment_for(offset), offset, 1)) == batch
+    assert tier.entry_for_timestamp(1042).path == merged.path
     found = fetcher.offset_for_timestamp(merged, 1042)
     assert found.offset == 42
     assert len(objects(store)) == 9, "during the grace"
@@ -89,7 +90,7 @@ def test_an_object_that_is_damaged_stays_apart_and_holds_up_none_before_or_behin
         assert bases(run) == list(range(first, first + 80 + 10 * (first > 0), 10))
         tier.merge(run, 30)
     assert tier.mergeable(LARGE) == ()
-    assert bases(segment.entry for segment in tier.manifest.live()) == [0, 80, 90]
+    assert bases(segment.entry for segment in tier.manifest.recent()) == [0, 80, 90]
 
 
 def test_objects_that_read_well_after_a_merge_failed_are_not_tried_every_time(store):
@@ -108,4 +109,4 @@ def test_a_segment_that_retention_took_meanwhile_is_not_brought_back(store):
     run = tier.mergeable(LARGE)
     tier.expire(20, Retention(-1, -1, 10, 0, ORPHAN_GRACE_MS))
     after = tier.merge(run, 30)
-    assert bases(segment.entry for segment in after.live()) == [10 * n for n in range(1, 9)]
+    assert bases(segment.entry for segment in after.recent()) == [10 * n for n in range(1, 9)]

@@ -73,7 +73,7 @@ def test_offsets_and_times_find_their_segment(store, tier):
     assert tier.entry_for_timestamp(1010, 25).entry.base_offset == 20
     assert tier.entry_for_timestamp(1030) is None
     assert tier.entry_for_max_timestamp().entry.base_offset == 20
-    assert [segment.path for segment in manifest.live()] == objects(store)
+    assert [segment.path for segment in manifest.recent()] == objects(store)
 
 
 def test_only_what_is_stable_and_new_is_uploaded(store, tier):
@@ -275,7 +275,7 @@ def test_a_reader_with_an_older_version_reads_on_during_the_grace(store, tier):
     tier.expire(10, Retention(-1, -1, 20, 0, 1000))
     tier.expire(1009, Retention(-1, -1, 20, 0, 1000))
     fetcher = Fetcher(store)
-    for segment in pinned.live():
+    for segment in pinned.recent():
         assert len(fetcher.read(segment, segment.entry.base_offset, 1)) > 0
 
 
@@ -283,7 +283,7 @@ def test_a_tier_that_is_taken_away_is_empty_for_readers_and_then_in_the_bucket(s
     made, end = segments(3)
     archive(tier, made, end)
     manifest = tier.withdraw(50, 10)
-    assert list(manifest.live()) == []
+    assert list(manifest.recent()) == []
     assert (manifest.start_offset, manifest.tiered_end, manifest.log_start_offset) == (30, 30, 10)
     assert tier.withdraw(60, 10).version == manifest.version, "once is enough"
     assert len(objects(store)) == 3
