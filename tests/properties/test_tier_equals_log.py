@@ -10,7 +10,7 @@ list of batches is the model; a Hypothesis state machine drives `PartitionTier` 
 """
 
 import os
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -124,7 +124,8 @@ class TierEqualsLog(RuleBasedStateMachine):
             return
         offset, batch = data.draw(st.sampled_from(inside))
         fetcher = Fetcher(self.store, 4000, range_bytes=400)
-        segment = self.node.tier.entry_for(offset)
+        with self.no_fault():
+            segment = self.node.tier.entry_for(offset)
         for _ in range(3):
             with suppress(Corrupt, Unavailable):
                 assert bytes(fetcher.read(segment, offset, 1)) == batch
@@ -271,17 +272,26 @@ class TierEqualsLog(RuleBasedStateMachine):
     def a_search_by_time_finds_the_first_segment_that_can_have_it(self):
         tier = self.node.tier
         live = list(Archives(self.bucket).live(tier.manifest))
-        for found in live:
+        for found in live[len(live) // 3 :: 3]:
             wanted = found.entry.max_timestamp
             first = next(one for one in live if one.entry.max_timestamp >= wanted)
-            assert tier.entry_for_timestamp(wanted).path == first.path
+            with self.no_fault():
+                assert tier.entry_for_timestamp(wanted).path == first.path
+
+    @contextmanager
+    def no_fault(self):
+        """A checker looks; the faults to come are for others."""
+        faults, self.faults = self.faults, []
+        yield
+        self.faults = faults
 
     def read(self, fetcher, offset):
         """The batch at an offset, from wherever a broker would take it."""
         for base, end, data in [*self.segments, self.active()]:
             if base <= offset < end:
                 return next(data[p : p + h.size] for p, h in scan(data) if h.last_offset >= offset)
-        segment = self.node.tier.entry_for(offset)
+        with self.no_fault():
+            segment = self.node.tier.entry_for(offset)
         assert segment is not None, f"offset {offset} is nowhere"
         return bytes(fetcher.read(segment, offset, 1))
 
@@ -294,9 +304,9 @@ class TierEqualsLog(RuleBasedStateMachine):
         self.pinned = [pin for pin in self.pinned if self.now_ms < pin[0] + GRACE_MS]
         newest = run(self.bucket, load_latest(self.node.tier.key.prefix))
         self.pinned.append((self.now_ms, newest))
-        fetcher = Fetcher(self.bucket)
+        fetcher, archives = Fetcher(self.bucket), Archives(self.bucket)
         for _, manifest in self.pinned:
-            for segment in Archives(self.bucket).live(manifest):
+            for segment in archives.live(manifest):
                 assert len(fetcher.read(segment, segment.entry.base_offset, 1)) > 0
 
     def teardown(self):
