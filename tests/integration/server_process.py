@@ -78,6 +78,12 @@ class Server:
         self.port = json.loads(self._ready.read_text())["port"]
         return self
 
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        assert self._process is not None
+        return self._process.poll()
+
     def said(self) -> str:
         return self.output.read_text(errors="replace")[-2000:]
 

@@ -41,6 +41,8 @@ class Machine:
         self.slowness = 0.0
         """How likely a call of a drive or the bucket takes long, from the next start on."""
         self.starts = 0
+        self.reasons_to_stop: list[str] = []
+        """Why the node said that it cannot go on."""
         self.broken_tasks: list[BaseException] = []
         """What background work of the node failed with that nobody expected."""
         self._node: Node | None = None
@@ -80,6 +82,7 @@ class Machine:
         self._node = Node(config, replace(world.outside, workers=self._workers))
         self.starts += 1
         self._node.on_broken = self.broken_tasks.append
+        self._node.on_fatal = self.reasons_to_stop.append
         try:
             await self._node.start()
         except BaseException:
@@ -99,7 +102,8 @@ class Machine:
         await self.lose_power()
 
     async def connect(self) -> Client:
-        client = await Client.connect(self.world.network, ADDRESS)
+        address = self.settings["listeners"].removeprefix("PLAINTEXT://")
+        client = await Client.connect(self.world.network, address)
         self._clients.append(client)
         return client
 

@@ -20,6 +20,7 @@ from stratalog.cli import (
     pipeline,
     plan,
     produce,
+    restore,
     server,
     storage,
     tier,
@@ -44,6 +45,7 @@ app.command("consume")(consume.consume)
 app.add_typer(perf.perf_app, name="perf")
 app.add_typer(bench.bench_app, name="bench")
 app.add_typer(tier.tier_app, name="tier")
+app.command("restore")(restore.restore)
 app.command("plan")(plan.plan)
 app.add_typer(pipeline.pipeline_app, name="pipeline")
 app.add_typer(log.log_app, name="log")

@@ -1,0 +1,336 @@
+"""Makes a node out of a bucket: the cluster's next life, in an empty log directory.
+
+In: a store, an empty directory. Out: the directory of a node that leads every partition, from where the bucket ends. It
+starts nothing, removes nothing from the bucket, and never touches a directory that holds anything else.
+
+The order is what makes it safe to be broken off anywhere, and to be done twice:
+
+1. The directory gets `meta.properties.restoring`: all that it holds from here on is of this restore, and a later one
+   may clear it away. No broker starts on it.
+2. The next incarnation is claimed: of several who try, one has it, and the nodes of earlier ones are fenced.
+3. Topics are read only now; each tiered partition gets a manifest version of a leader epoch far above any known, after
+   which its old leader can commit nothing.
+4. Logs that go on where the bucket ends, committed offsets and metadata are written.
+5. The file of step 1 is renamed to `meta.properties`: a node, whole.
+
+Who runs it again takes the next incarnation. What a restored node adds to the bucket follows what was there; objects
+are never written again.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+from uuid import UUID
+
+from stratalog.broker.groups import OFFSETS_TOPIC
+from stratalog.broker.storage import read_meta
+from stratalog.broker.survey import METADATA_DIRECTORY, TIER_INCARNATION, TIER_MANIFEST
+from stratalog.config import LogConfig
+from stratalog.coordinators.messages import NO_EPOCH
+from stratalog.coordinators.placement import partition_for
+from stratalog.coordinators.records import KeptOffset, offset_record
+from stratalog.errors import Corrupt, UserError
+from stratalog.log.checkpoints import (
+    LEADER_EPOCHS,
+    META_PROPERTIES,
+    MetaProperties,
+    encode_meta_properties,
+)
+from stratalog.log.effects import (
+    Append,
+    Effect,
+    MakeDirectory,
+    Sync,
+    WriteFile,
+    perform,
+    together,
+)
+from stratalog.log.epochs import LeaderEpochs
+from stratalog.log.partition_log import create
+from stratalog.log.producers import ProducerStates
+from stratalog.log.segment import LOG, SNAPSHOT, segment_path
+from stratalog.metadata.image import (
+    METADATA_VERSION,
+    METADATA_VERSION_LEVEL,
+    Image,
+    Partition,
+    ResourceType,
+    Topic,
+)
+from stratalog.metadata.snapshot import encode_snapshot, snapshot_id
+from stratalog.ops.restore import Found, FoundPartition, FoundTopic, InOrder, look
+from stratalog.ports import Disk, Entropy, ObjectStore
+from stratalog.tier.cluster_state import StateOffset, newest_state
+from stratalog.tier.fetcher import load_index
+from stratalog.tier.incarnation import check_incarnation, claim_incarnation, newest_incarnation
+from stratalog.tier.manifest import Manifest, encode
+from stratalog.tier.partition_tier import PartitionTier
+from stratalog.tier.reader import open_bucket
+from stratalog.wire.ids import topic_id_parse, topic_id_text
+from stratalog.wire.records import Record, build_batch
+
+__all__ = ["RESTORING", "Taken", "prepare", "take_over"]
+
+RESTORING: Final = f"{META_PROPERTIES}.restoring"
+_NOT_OURS: Final = {".lock", "lost+found"}
+_EPOCHS_APART: Final = 1000
+"""Times the incarnation: how often the old leader may have been named anew since it told of itself. Clients must not
+take its successor for an older one.
+"""
+_PRODUCER_IDS_APART: Final = 1 << 32
+"""Likewise for producer ids."""
+_RECORDS_PER_BATCH: Final = 1000
+_METADATA_EPOCH: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What was made of what. `moved`: committed offsets past the end of what the bucket has, now at that end."""
+
+    found: Found
+    incarnation: int
+    node_id: int
+    moved: int
+    damaged: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Restored:
+    """A partition as it goes on: `manifest` has been committed in `leader_epoch`, where there is one."""
+
+    index: int
+    manifest: Manifest | None
+    leader_epoch: int
+    end_offset: int
+    producers: ProducerStates
+    damage: str | None
+
+
+def prepare(path: str, disk: Disk) -> None:
+    """Have an empty directory, at least of all but an unfinished restore. Raises UserError for any other."""
+    names = {entry.name for entry in disk.list("")} - _NOT_OURS
+    if RESTORING not in names:
+        if names:
+            meta = read_meta(path, disk)
+            held = (
+                f"is node {meta.node_id}'s of cluster {meta.cluster_id}"
+                if meta is not None
+                else f"is not empty ({min(names)}, …)"
+            )
+            raise UserError(f"log directory {path} {held}: a node is restored into an empty one")
+        return
+    for entry in disk.list(""):
+        if entry.name in _NOT_OURS or entry.name == RESTORING:
+            continue
+        if entry.is_directory:
+            disk.remove_tree(entry.name)
+        else:
+            disk.unlink(entry.name)
+
+
+def take_over(  # noqa: PLR0913 - what there is, where it goes, and the outside
+    store: ObjectStore,
+    path: str,
+    disk: Disk,
+    node_id: int | None,
+    *,
+    entropy: Entropy,
+    now_ms: int,
+    in_order: InOrder,
+) -> Taken:
+    """Take the bucket's cluster over and write its node; `node_id` None: as the one who told of the cluster.
+
+    `disk` is the directory at `path`, locked. Raises UserError where the directory is not empty, the bucket is nobody's
+    or another takeover was quicker; Fenced where one came later; Unavailable and Corrupt: then it may be tried again.
+    """
+    prepare(path, disk)
+    cluster_id = open_bucket(store).cluster_id
+    if node_id is None:
+        told, _ = newest_state(store, cluster_id, newest_incarnation(store, cluster_id))
+        node_id = 1 if told is None else told.node_id
+    meta = MetaProperties(cluster_id=cluster_id, node_id=node_id, directory_id=entropy.uuid())
+    assert meta.directory_id is not None
+    disk.write_file(RESTORING, encode_meta_properties(meta))
+    life = claim_incarnation(
+        store,
+        cluster_id,
+        node_id=node_id,
+        write_id=topic_id_text(entropy.uuid()),
+        now_ms=now_ms,
+    )
+    found = look(store, in_order)
+    # Else the epochs in it may be a later life's, and must not be outdone.
+    check_incarnation(store, cluster_id, life.incarnation)
+    restored = in_order(
+        partial(_fence, store, found, topic, partition, (node_id, entropy, now_ms))
+        for topic in found.topics
+        for partition in topic.partitions
+    )
+    topics = [(topic, [next(restored) for _ in topic.partitions]) for topic in found.topics]
+    groups = _Offsets(found, topics)
+    effects: list[Effect] = []
+    for topic, partitions in topics:
+        for one in partitions:
+            data = groups.batches(one.index, now_ms) if topic.name == OFFSETS_TOPIC else ()
+            effects += _log(topic, one, data, now_ms)
+    image = _image(found, topics, node_id, meta.directory_id)
+    effects += _metadata(image, life.incarnation, now_ms)
+    for effect in together(effects):
+        perform(disk, effect)
+    check_incarnation(store, cluster_id, life.incarnation)
+    disk.rename(RESTORING, META_PROPERTIES)
+    disk.sync_directory("")
+    damaged = [one.damage for _, partitions in topics for one in partitions if one.damage]
+    return Taken(found, life.incarnation, node_id, groups.moved, (*found.damaged, *damaged))
+
+
+def _fence(
+    store: ObjectStore,
+    found: Found,
+    topic: FoundTopic,
+    partition: FoundPartition,
+    writer: tuple[int, Entropy, int],
+) -> _Restored:
+    """Have nobody of an earlier life commit to the partition any more; what it goes on from."""
+    node_id, entropy, now_ms = writer
+    # Of two takeovers at once the later life's epoch is the higher one, whatever each has seen of the other.
+    index, epoch = partition.index, partition.leader_epoch + _EPOCHS_APART * found.incarnation
+    if not topic.is_registered:
+        return _Restored(index, None, epoch, 0, ProducerStates(), None)
+    tier = PartitionTier(store, found.cluster_id, topic.id, topic.name, index, node_id, entropy)
+    manifest = tier.activate(epoch, now_ms=now_ms)
+    end = FoundPartition(index, manifest, partition.told).end_offset
+    producers, damage = ProducerStates(), None
+    try:
+        last = list(manifest.live())[-1:]
+        for segment in last:
+            snapshot = load_index(store, segment).producer_snapshot
+            producers = ProducerStates.decode(snapshot, now_ms) if snapshot else producers
+    except Corrupt as corrupt:
+        damage = f"repeats of idempotent producers of {topic.name}-{index} are not known: {corrupt}"
+    return _Restored(index, manifest, epoch, end, producers, damage)
+
+
+class _Offsets:
+    """Committed offsets as records of the partitions that coordinate their groups."""
+
+    def __init__(self, found: Found, topics: Sequence[tuple[FoundTopic, list[_Restored]]]) -> None:
+        self.moved = 0
+        self._records: dict[int, list[tuple[bytes, bytes | None]]] = {}
+        ends = {
+            (topic.name, one.index): one.end_offset
+            for topic, partitions in topics
+            for one in partitions
+        }
+        count = next((len(found) for topic, found in topics if topic.name == OFFSETS_TOPIC), 0)
+        for group, offsets in found.groups.items() if count else ():
+            records = self._records.setdefault(partition_for(group, count), [])
+            for one in offsets:
+                kept = self._kept(one, ends.get((one.topic, one.partition), one.offset))
+                records.append(offset_record(group, one.topic, one.partition, kept))
+
+    def _kept(self, one: StateOffset, end: int) -> KeptOffset:
+        """An offset past the end would pass over what is written there from now on."""
+        moves = one.offset > end
+        self.moved += moves
+        return KeptOffset(
+            end if moves else one.offset,
+            NO_EPOCH if moves else one.leader_epoch,
+            one.metadata,
+            one.commit_ms,
+            one.expire_ms,
+            topic_id_parse(one.topic_id),
+        )
+
+    def batches(self, partition: int, now_ms: int) -> Iterator[bytearray]:
+        """One partition's log."""
+        records = self._records.get(partition, [])
+        for start in range(0, len(records), _RECORDS_PER_BATCH):
+            some = records[start : start + _RECORDS_PER_BATCH]
+            yield build_batch(
+                (Record(0, now_ms, key, value, ()) for key, value in some),
+                base_offset=start,
+                leader_epoch=0,
+            )
+
+
+def _log(
+    topic: FoundTopic, one: _Restored, batches: Iterable[bytearray], now_ms: int
+) -> list[Effect]:
+    """A partition's directory: nothing is local but what `batches` has, the rest is in the bucket."""
+    directory = f"{topic.name}-{one.index}"
+    end = one.end_offset
+    _, made = create(directory, topic.id, LogConfig(), now_ms=now_ms, start_offset=end)
+    effects: list[Effect] = [*made]
+    data = list(batches)
+    if data:
+        path = segment_path(directory, 0, LOG)
+        effects += [Append(path, 0, data), Sync(path)]
+    if one.manifest is not None:
+        pairs = sorted(
+            pair for segment in one.manifest.live() for pair in segment.entry.leader_epochs
+        )
+        epochs = LeaderEpochs(pairs)
+        effects += [
+            WriteFile(f"{directory}/{LEADER_EPOCHS}", epochs.encode()),
+            WriteFile(f"{directory}/{TIER_MANIFEST}", encode(one.manifest)),
+        ]
+    if len(one.producers):
+        snapshot = segment_path(directory, end, SNAPSHOT)
+        effects.append(WriteFile(snapshot, one.producers.encode()))
+    return effects
+
+
+def _image(
+    found: Found,
+    topics: Sequence[tuple[FoundTopic, list[_Restored]]],
+    node_id: int,
+    directory_id: UUID,
+) -> Image:
+    """Metadata in which the node leads everything; its next start names it leader in epochs one higher."""
+    state = found.state
+    configs = {
+        (int(ResourceType.TOPIC), topic.name): topic.configs for topic, _ in topics if topic.configs
+    }
+    for name, changed in state.brokers.items() if state is not None else ():
+        owner = str(node_id) if state is not None and name == str(state.node_id) else name
+        if changed:
+            configs[int(ResourceType.BROKER), owner] = changed
+    by_id = {
+        topic.id: Topic(
+            topic.id,
+            topic.name,
+            {
+                one.index: Partition(
+                    replicas=(node_id,),
+                    isr=(node_id,),
+                    leader=node_id,
+                    leader_epoch=one.leader_epoch,
+                    directories=(directory_id,),
+                )
+                for one in partitions
+            },
+        )
+        for topic, partitions in topics
+    }
+    seen = [id_ for _, parts in topics for one in parts for id_, _ in one.producers.items()]
+    known = max([state.next_producer_id if state is not None else 0, *(id_ + 1 for id_ in seen)])
+    return Image(
+        offset=0,
+        epoch=_METADATA_EPOCH,
+        features={METADATA_VERSION: METADATA_VERSION_LEVEL},
+        topics_by_id=by_id,
+        topic_ids_by_name={topic.name: topic.id for topic in by_id.values()},
+        configs=configs,
+        next_producer_id=(known // _PRODUCER_IDS_APART + 1) * _PRODUCER_IDS_APART,
+    )
+
+
+def _metadata(image: Image, incarnation: int, now_ms: int) -> list[Effect]:
+    path = f"{METADATA_DIRECTORY}/{snapshot_id(image).file_name()}"
+    return [
+        MakeDirectory(METADATA_DIRECTORY),
+        WriteFile(path, encode_snapshot(image, now_ms, now_ms)),
+        WriteFile(TIER_INCARNATION, b"%d\n" % incarnation),
+    ]

@@ -1,0 +1,316 @@
+"""Goal: a takeover is whole or can be done again, whatever ends it and whoever else is at work.
+
+Method: an old node's tier, a bucket and a simulated disk; something happens before the n-th call of the store or the
+disk, for every n there is.
+"""
+
+from random import Random
+
+import pytest
+from tests.faulty_store import FaultyStore
+from tests.sim.disk import SimDisk
+from tests.unit.tier.segments import CountingEntropy, closed, log_bytes
+
+from stratalog.adapters.object_store import MemoryStore
+from stratalog.broker.storage import read_meta
+from stratalog.broker.survey import TIER_MANIFEST, read_incarnation, survey_directory
+from stratalog.errors import Fenced, UserError
+from stratalog.log.effects import run
+from stratalog.ops.restore import look
+from stratalog.ops.takeover import RESTORING, prepare, take_over
+from stratalog.tier.cluster_state import (
+    ClusterState,
+    StateOffset,
+    StatePartition,
+    StateTopic,
+    put_state,
+)
+from stratalog.tier.identity import claim_bucket, delete_topic, register_topic
+from stratalog.tier.incarnation import check_incarnation
+from stratalog.tier.manifest import decode
+from stratalog.tier.partition_tier import PartitionTier
+from stratalog.tier.reader import open_bucket
+from stratalog.wire.ids import topic_id_text
+
+CLUSTER = "a-cluster-of-22-chars_"
+IDS = CountingEntropy(7000)
+TOPIC_ID, OFFSETS_ID = IDS.uuid(), IDS.uuid()
+OFFSETS = "__consumer_offsets"
+NOW_MS = 1_700_000_000_000
+
+
+class Died(Exception):
+    """The process ended before this call."""
+
+
+class OldNode:
+    """The tier of the node before: two partitions with a segment each, a third without any."""
+
+    def __init__(self):
+        self.store = FaultyStore(MemoryStore("memory://bucket"))
+        self.before = lambda: None
+        self.store.fault = self._called
+        claim_bucket(self.store, CLUSTER, 1)
+        register_topic(self.store, CLUSTER, TOPIC_ID, "events", 3, {"retention.ms": "-1"}, 1)
+        self.tiers = []
+        for index in range(3):
+            tier = PartitionTier(
+                self.store, CLUSTER, TOPIC_ID, "events", index, 1, CountingEntropy(100 * index)
+            )
+            tier.activate(4, now_ms=2)
+            self.tiers.append(tier)
+        for tier in self.tiers[:2]:
+            self.archive(tier)
+        put_state(self.store, state(), 0)
+
+    def _called(self, _operation, _path):
+        self.before()
+
+    def archive(self, tier):
+        """One segment more."""
+        base = tier.tiered_end
+        data, end = log_bytes(base, [5, 5])
+        segments = [closed(data, base, end, snapshot=b"")]
+        tier.archive(segments, last_stable_offset=end, log_start_offset=0, now_ms=3)
+
+
+def state(**changes):
+    topics = (
+        StateTopic(
+            name="events",
+            topic_id=topic_id_text(TOPIC_ID),
+            configs={"retention.ms": "-1"},
+            partitions=tuple(StatePartition(4, 0, end) for end in (12, 10, 3)),
+        ),
+        StateTopic(
+            name=OFFSETS,
+            topic_id=topic_id_text(OFFSETS_ID),
+            partitions=(StatePartition(9, 0, 100),) * 2,
+        ),
+    )
+    offset = StateOffset("events", topic_id_text(TOPIC_ID), 0, 12, 4, "", NOW_MS, -1)
+    fields = {"topics": topics, "groups": {"readers": (offset,)}, **changes}
+    return ClusterState(
+        cluster_id=CLUSTER, incarnation=0, node_id=1, written_ms=NOW_MS - 5000, **fields
+    )
+
+
+def one_by_one(calls):
+    return (call() for call in calls)
+
+
+def take(store, disk, entropy=None, node_id=None):
+    return take_over(
+        store,
+        "/new",
+        disk,
+        node_id,
+        entropy=entropy or CountingEntropy(500),
+        now_ms=NOW_MS,
+        in_order=one_by_one,
+    )
+
+
+def check_whole(store, disk, ends=(10, 10, 0)):
+    """A directory that a broker would start on, which has exactly what the bucket has."""
+    names = {entry.name for entry in disk.list("")}
+    assert RESTORING not in names
+    meta = read_meta("/new", disk)
+    assert (meta.cluster_id, meta.node_id) == (CLUSTER, 1)
+    check_incarnation(store, CLUSTER, run(disk, read_incarnation()))
+    survey = run(disk, survey_directory())
+    expected = {("events", 0), ("events", 1), ("events", 2), (OFFSETS, 0), (OFFSETS, 1)}
+    assert {(name.rpartition("-")[0], int(name[-1])) for name, _ in survey.partitions} == expected
+    bucket = open_bucket(store)
+    for index, end in enumerate(ends):
+        newest = bucket.manifest(bucket.topic("events"), index)
+        kept = disk.read(f"events-{index}/{TIER_MANIFEST}", 0, 1 << 20)
+        assert decode(kept, "") == newest
+        assert newest.tiered_end == end
+        assert disk.size(f"events-{index}/{end:020d}.log") == 0
+    offsets = [disk.size(f"{OFFSETS}-{n}/{0:020d}.log") for n in range(2)]
+    assert sorted(bool(size) for size in offsets) == [False, True]
+
+
+def calls_of_a_takeover():
+    """How many calls of the store, and changes of the disk, one takes."""
+    old, disk, counts = OldNode(), SimDisk(), [0, 0]
+
+    def count(at):
+        counts[at] += 1
+
+    old.before = lambda: count(0)
+    disk.before = lambda _operation, _path: count(1)
+    taken = take(old.store, disk)
+    assert taken.moved == 1
+    store_calls, disk_changes = counts
+    check_whole(old.store, disk)
+    return store_calls, disk_changes
+
+
+STORE_CALLS, DISK_CHANGES = calls_of_a_takeover()
+
+
+def after(calls, act):
+    """What to do before each call: nothing, but once, after so many of them."""
+    left = iter(range(calls, -1, -1))
+
+    def before(*_):
+        if next(left, None) == 0:
+            act()
+
+    return before
+
+
+def die():
+    raise Died
+
+
+@pytest.mark.parametrize("cut_power", [False, True], ids=["process", "power"])
+def test_broken_off_anywhere_it_can_be_done_again(cut_power):
+    for where in ("store", "disk"):
+        for n in range(STORE_CALLS if where == "store" else DISK_CHANGES):
+            old, disk = OldNode(), SimDisk()
+            if where == "store":
+                old.before = after(n, die)
+            else:
+                disk.before = after(n, die)
+            with pytest.raises(Died):
+                take(old.store, disk)
+            old.before, disk.before = lambda: None, lambda *_: None
+            if cut_power:
+                disk.crash(Random(n))
+            else:
+                disk.end_process()
+            names = {entry.name for entry in disk.list("")}
+            if "meta.properties" in names:
+                assert where == "disk", "only the sync of its name was left to do"
+                check_whole(old.store, disk)
+                continue
+            taken = take(old.store, disk, CountingEntropy(900))
+            check_whole(old.store, disk)
+            assert taken.incarnation <= 2
+
+
+def test_whatever_the_old_node_commits_meanwhile_is_in_the_new_one_or_was_never_confirmed():
+    confirmed = fenced = 0
+    for n in range(STORE_CALLS):
+        old, disk = OldNode(), SimDisk()
+
+        def commit(old=old):
+            nonlocal confirmed, fenced
+            old.before = lambda: None
+            for tier in old.tiers:
+                try:
+                    old.archive(tier)
+                except Fenced:
+                    fenced += 1
+                else:
+                    confirmed += 1
+
+        old.before = after(n, commit)
+        take(old.store, disk)
+        check_whole(old.store, disk, tuple(tier.tiered_end for tier in old.tiers))
+        for tier in old.tiers:
+            with pytest.raises(Fenced):
+                old.archive(tier)
+    assert confirmed > STORE_CALLS
+    assert fenced > STORE_CALLS / 2
+
+
+def test_a_topic_that_the_old_node_makes_meanwhile_is_there_or_its_maker_is_told():
+    made = 0
+    for n in range(STORE_CALLS):
+        old, disk = OldNode(), SimDisk()
+        told = []
+
+        def make(old=old, told=told):
+            old.before = lambda: None
+            register_topic(old.store, CLUSTER, IDS.uuid(), "new", 1, {}, NOW_MS)
+            try:
+                check_incarnation(old.store, CLUSTER, 0)
+            except Fenced:
+                told.append("fenced")
+
+        old.before = after(n, make)
+        taken = take(old.store, disk)
+        there = "new" in {topic.name for topic in taken.found.topics}
+        assert there or told == ["fenced"]
+        made += there
+    assert made > 1
+
+
+def test_of_two_takeovers_at_once_one_node_starts():
+    for n in range(STORE_CALLS):
+        old, first, second = OldNode(), SimDisk(), SimDisk()
+
+        def overtake(old=old, second=second):
+            old.before = lambda: None
+            take(old.store, second, CountingEntropy(900))
+
+        old.before = after(n, overtake)
+        try:
+            take(old.store, first)
+        except (UserError, Fenced):
+            assert "meta.properties" not in {entry.name for entry in first.list("")}
+            check_whole(old.store, second)
+        else:
+            check_whole(old.store, first)
+            with pytest.raises(Fenced):
+                check_incarnation(old.store, CLUSTER, run(second, read_incarnation()))
+
+
+def test_only_an_empty_directory_is_restored_into():
+    disk = SimDisk()
+    prepare("/new", disk)
+    disk.write_file("mine.txt", b"x")
+    with pytest.raises(UserError, match=r"log directory /new is not empty \(mine.txt, …\)"):
+        prepare("/new", disk)
+    done = SimDisk()
+    old = OldNode()
+    take(old.store, done)
+    with pytest.raises(UserError, match=f"is node 1's of cluster {CLUSTER}"):
+        take(old.store, done)
+
+
+def test_topics_come_from_registry_and_state():
+    old = OldNode()
+    first, again = IDS.uuid(), IDS.uuid()
+    register_topic(old.store, CLUSTER, first, "gone", 1, {}, 1)
+    delete_topic(old.store, CLUSTER, first, 2)
+    register_topic(old.store, CLUSTER, again, "since", 2, {"retention.ms": "5"}, NOW_MS)
+    old_since = StateTopic(
+        name="since", topic_id=topic_id_text(first), partitions=(StatePartition(0, 0, 9),)
+    )
+    gone = StateTopic(name="gone", topic_id=topic_id_text(first), partitions=())
+    put_state(old.store, state(topics=(*state().topics, old_since, gone)), 1)
+    found = {topic.name: topic for topic in look(old.store, one_by_one).topics}
+    assert set(found) == {"events", OFFSETS, "since"}
+    assert found["since"].id == again, "made since the state was told"
+    assert len(found["since"].partitions) == 2
+    assert [one.missing for one in found["events"].partitions] == [2, 0, 3]
+    assert [one.manifest is None for one in found[OFFSETS].partitions] == [True, True]
+
+
+def test_without_any_state_the_registry_has_what_was_tiered():
+    old = OldNode()
+    old.store.delete([info.path for info in old.store.list(f"{CLUSTER}/cluster/state/")])
+    disk = SimDisk()
+    taken = take(old.store, disk)
+    assert taken.found.state is None
+    assert [topic.name for topic in taken.found.topics] == ["events"]
+    assert taken.node_id == 1
+    assert read_meta("/new", disk).node_id == 1
+
+
+def test_a_damaged_segment_costs_the_memory_of_repeats_and_no_more():
+    old = OldNode()
+    for info in list(old.store.list("")):
+        if info.path.endswith(".seg"):
+            data = old.store.get(info.path)
+            old.store.put(info.path, [data[:-1] + b"?"])
+    disk = SimDisk()
+    taken = take(old.store, disk)
+    assert len(taken.damaged) == 2
+    assert "repeats of idempotent producers of events-0 are not known" in taken.damaged[0]
+    check_whole(old.store, disk)
