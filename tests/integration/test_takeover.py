@@ -18,7 +18,7 @@ from kafka import TopicPartition as KafkaTopicPartition
 from tests.integration.server_process import STRATA, Server, strata
 from tests.integration.waiting import wait_for
 
-import stratalog
+from stratalog import read
 
 LOG = Path(__file__).parent.parent.parent / "pipelines" / "access_log" / "apache_access.log"
 STATUS = {200: 9126, 206: 45, 301: 164, 304: 445, 403: 2, 404: 213, 416: 2, 500: 3}
@@ -153,7 +153,7 @@ def test_the_real_log_through_a_restored_node_and_everybody_goes_on(tmp_path: Pa
         assert sorted(more.values()) == sorted(lines[:300])
         wait_for(lambda: restorable(bucket)[0]["access_log"]["records"] == 10_300, "tiered")
         assert heir.stop() == 0
-    answer = stratalog.read("access_log", tier_url=bucket, columns=["value"])
+    answer = read("access_log", tier_url=bucket, columns=["value"])
     values = [value for batch in answer for value in batch.column("value").to_pylist()]
     assert sorted(values) == sorted([*lines, *lines[:300]])
     verified = strata("tier", "verify", bucket)
