@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from stratalog.table.figures import Figures
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["read"]
+__all__ = ["Figures", "read"]
 
 
-def read(
+def read(  # noqa: PLR0913 - one argument for each thing to say
     topic: str,
     *,
     bootstrap_servers: str | None = None,
@@ -21,6 +23,8 @@ def read(
     since: datetime | timedelta | int | str | None = None,
     until: datetime | timedelta | int | str | None = None,
     columns: Sequence[str] | None = None,
+    isolation: str = "read_uncommitted",
+    figures: Figures | None = None,
 ) -> "pa.RecordBatchReader":
     """A topic's records, history and tail, as Arrow record batches that are read while they are iterated.
 
@@ -28,7 +32,9 @@ def read(
     brokers and only the tail comes from them. `since` (inclusive) and `until` (exclusive) are times of records: with a
     time zone, as ISO 8601, in milliseconds since 1970, or a timedelta back from now; without them everything that is
     there now is read. `columns` are some of key, value, topic, partition, offset, timestamp, timestampType and
-    headers. Rows come partition by partition, in the order of offsets. Needs `stratalog[arrow]`.
+    headers. With `isolation="read_committed"` records of aborted transactions are left out, and the tail ends where the
+    oldest open one begins. `figures` are added to: the requests and bytes that it took. Rows come partition by
+    partition, in the order of offsets. Needs `stratalog[arrow]`.
 
     Raises ValueError for what is asked wrongly, Unavailable, Corrupt, DataLoss.
     """
@@ -41,4 +47,6 @@ def read(
         since=since,
         until=until,
         columns=columns,
+        isolation=isolation,
+        figures=figures,
     )

@@ -4,11 +4,13 @@ held byte for byte against what today's code writes, and read back.
 These files never change. A format that changes gets a new version, a new file, and readers for both.
 """
 
+from dataclasses import replace as replace_dataclass
 from pathlib import Path
 
 import pytest
 from crc32c import crc32c
 from msgspec.structs import replace
+from tests.transactional_log import ABORT, Step, transactional_log
 from tests.unit.tier.segments import CountingEntropy, closed
 
 from stratalog.adapters.object_store import MemoryStore
@@ -153,6 +155,26 @@ def test_the_segment_object_is_read_as_ever():
     assert index.aborted_transactions == b""
     assert len(index.entries) == 3
     assert read_entries(store, found, index, 0, 3) == golden("segment.v1.log")
+
+
+def transactions():
+    """Two producers' transactions: one aborted, one committed, the segment's last batch in one that ends later."""
+    log = transactional_log(
+        [Step(1, 2), Step(2, 1), Step(1, 0, kind=ABORT), Step(2, 0), Step(1, 1)]
+    )
+    data = b"".join(log.batches[:-1])
+    return replace_dataclass(closed(data, 0, 6), aborted=tuple(log.aborted)), log
+
+
+def test_a_segment_with_transactions_is_written_and_read_as_ever():
+    store = MemoryStore("memory://golden")
+    made, log = transactions()
+    name = SegmentName(0, made.next_offset - 1, 3, OBJECT_ID)
+    entry = archive(store, KEY, made, name, now_ms=1_700_000_000_000, index_interval_bytes=200)
+    (info,) = store.list("")
+    assert store.get(info.path) == golden("segment.transactions.v1.seg")
+    index = load_index(store, RemoteSegment(info.path, entry))
+    assert index.aborted == tuple(log.aborted) == ((1, 0, 3), (1, 5, 6))
 
 
 def test_the_manifest_is_written_and_read_as_ever():

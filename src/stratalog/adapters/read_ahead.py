@@ -1,7 +1,8 @@
-"""Work done one step ahead, on a thread.
+"""Work done ahead, on threads.
 
-In: calls that wait (range GETs, fetches). Out: their results, in order, while the next ones already run. It never
-holds more than `depth` results that nobody has taken, and it ends its thread when the iteration ends, early or not.
+In: calls that wait (range GETs), each with the bytes that it brings. Out: their results, in order, while the next ones
+already run. It never holds more than `bytes_max` that nobody has taken (but for one larger result), and it ends its
+threads when the iteration ends, early or not.
 """
 
 from collections import deque
@@ -12,17 +13,25 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def read_ahead(calls: Iterable[Callable[[], T]], depth: int = 1) -> Iterator[T]:
-    """Results of `calls` in order; `depth` of them run or wait while one is being used. Raises what a call raised."""
-    assert depth > 0, "one step at least"
-    pool = ThreadPoolExecutor(max_workers=depth, thread_name_prefix="read-ahead")
-    waiting: deque[Future[T]] = deque()
+def read_ahead(
+    calls: Iterable[tuple[int, Callable[[], T]]], bytes_max: int, at_once: int = 4
+) -> Iterator[T]:
+    """Results of `calls` in order; `at_once` of them run beside each other. Raises what a call raised.
+
+    `calls` are gone through only as far as their bytes fit; what is being used counts no more.
+    """
+    pool = ThreadPoolExecutor(max_workers=at_once, thread_name_prefix="read-ahead")
+    waiting: deque[tuple[int, Future[T]]] = deque()
+    held = 0
     try:
-        for call in calls:
-            waiting.append(pool.submit(call))
-            if len(waiting) > depth:
-                yield waiting.popleft().result()
+        for size, call in calls:
+            while waiting and held + size > bytes_max:
+                taken, future = waiting.popleft()
+                held -= taken
+                yield future.result()
+            waiting.append((size, pool.submit(call)))
+            held += size
         while waiting:
-            yield waiting.popleft().result()
+            yield waiting.popleft()[1].result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)

@@ -5,7 +5,7 @@ cannot be turned into a bound, and what can, is checked on every row.
 """
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pyspark.sql.datasource import (
@@ -20,6 +20,8 @@ from pyspark.sql.datasource import (
 
 from stratalog.table.pruning import Pruning
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
 
 def pruning_of(filters: Iterable[Filter]) -> Pruning:
     """The bounds that conditions on topic, partition, offset and timestamp give."""
@@ -28,6 +30,7 @@ def pruning_of(filters: Iterable[Filter]) -> Pruning:
     firsts: list[int] = []
     ends: list[int] = []
     since: list[int] = []
+    until: list[int] = []
     for one in filters:
         match one:
             case EqualTo(("topic",), value):
@@ -49,21 +52,37 @@ def pruning_of(filters: Iterable[Filter]) -> Pruning:
                 ends.append(value)
             case LessThanOrEqual(("offset",), int(value)):
                 ends.append(value + 1)
-            case (
-                EqualTo(("timestamp",), datetime() as value)
-                | GreaterThan(("timestamp",), datetime() as value)
-                | GreaterThanOrEqual(("timestamp",), datetime() as value)
-            ) if value.tzinfo is not None:
-                since.append(
-                    int(value.timestamp() * 1000)
-                )  # down to the millisecond: never too late
+            case _:
+                _add_time(one, since, until)
     return Pruning(
         None if topics is None else frozenset(topics),
         None if partitions is None else frozenset(partitions),
         max(firsts, default=None),
         min(ends, default=None),
         max(since, default=None),
+        min(until, default=None),
     )
+
+
+def _add_time(one: Filter, since: list[int], until: list[int]) -> None:
+    """Note the bounds (epoch ms) that a condition on the timestamp gives, if it is one."""
+    match one:
+        case EqualTo(("timestamp",), datetime() as value) if value.tzinfo is not None:
+            since.append(_whole_ms(value))
+            until.append(_whole_ms(value) + 1)
+        case GreaterThan(("timestamp",), datetime() as value) | GreaterThanOrEqual(
+            ("timestamp",), datetime() as value
+        ) if value.tzinfo is not None:
+            since.append(_whole_ms(value))
+        case LessThan(("timestamp",), datetime() as value) | LessThanOrEqual(
+            ("timestamp",), datetime() as value
+        ) if value.tzinfo is not None:
+            until.append(_whole_ms(value) + 1)
+
+
+def _whole_ms(moment: datetime) -> int:
+    """Epoch milliseconds, those begun left out: a record's are whole, so as a bound this is never too narrow."""
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
 def _both(known: set[Any] | None, values: Iterable[Any]) -> set[Any]:

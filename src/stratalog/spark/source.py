@@ -9,6 +9,7 @@ wherever they lie by then.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from logging import getLogger
 from typing import Any
 from uuid import UUID
 
@@ -42,9 +43,11 @@ from stratalog.kernels.columns import HEADERS, ORIGIN
 from stratalog.spark.filters import pruning_of
 from stratalog.spark.sink import BatchSink, StreamSink, checked
 from stratalog.table import bounds
+from stratalog.table.figures import Figures
 from stratalog.table.log import Key, Log, Snapshot
 from stratalog.table.offsets import Positions, TopicPosition, from_json, to_json
 from stratalog.table.options import LATEST, Options, parse_options
+from stratalog.table.places import Shared
 from stratalog.table.plan import Task, plan
 from stratalog.table.pruning import Pruning
 from stratalog.table.query import batch_tasks, shared_of, starting_offsets
@@ -107,12 +110,23 @@ def _planned(tasks: list[Task]) -> list[InputPartition]:
 
 
 def _read(partition: InputPartition, options: Options) -> Iterator[pa.RecordBatch]:
+    if partition.value is None:
+        return iter(())  # Spark's stand-in for a plan without tasks
+    return _told(partition.value, shared_of(options))
+
+
+def _told(task: Task, shared: Shared) -> Iterator[pa.RecordBatch]:
+    """A task's batches; what it took is logged when it ends, early or not."""
     # Only tasks load numba: the driver's planning and Spark's look-up of data sources do without.
     from stratalog.table.tasks import read_task
 
-    if partition.value is None:
-        return iter(())  # Spark's stand-in for a plan without tasks
-    return read_task(partition.value, shared_of(options))
+    figures = Figures()
+    wanted = task.wanted
+    try:
+        yield from read_task(task, shared, figures)
+    finally:
+        where = f"{wanted.topic}-{wanted.partition} [{wanted.first}, {wanted.end})"
+        getLogger("stratalog.spark").info("read %s: %s", where, figures)
 
 
 class StratalogReader(DataSourceReader):

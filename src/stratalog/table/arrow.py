@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from stratalog.adapters.system import SystemClock
 from stratalog.kernels.rows import arrow_schema
+from stratalog.table.figures import Figures
 from stratalog.table.options import Options, parse_options
 from stratalog.table.plan import Task
 from stratalog.table.query import batch_tasks, shared_of
@@ -20,7 +21,7 @@ Moment = datetime | timedelta | int | str
 """A time zone's time, how long ago, milliseconds since 1970, or ISO 8601."""
 
 
-def read_topic(
+def read_topic(  # noqa: PLR0913 - as `stratalog.read`
     topic: str,
     *,
     bootstrap_servers: str | None,
@@ -28,9 +29,15 @@ def read_topic(
     since: Moment | None,
     until: Moment | None,
     columns: Sequence[str] | None,
+    isolation: str,
+    figures: Figures | None,
 ) -> pa.RecordBatchReader:
     """What `stratalog.read` says."""
-    given = {"subscribe": topic, "startingOffsetsByTimestampStrategy": "latest"}
+    given = {
+        "subscribe": topic,
+        "startingOffsetsByTimestampStrategy": "latest",
+        "kafka.isolation.level": isolation,
+    }
     if bootstrap_servers is not None:
         given["kafka.bootstrap.servers"] = bootstrap_servers
     if tier_url is not None:
@@ -43,14 +50,16 @@ def read_topic(
     options = parse_options(given)
     tasks = batch_tasks(options)
     return pa.RecordBatchReader.from_batches(
-        arrow_schema(options.columns), _batches(tasks, options)
+        arrow_schema(options.columns), _batches(tasks, options, figures)
     )
 
 
-def _batches(tasks: Sequence[Task], options: Options) -> Iterator[pa.RecordBatch]:
+def _batches(
+    tasks: Sequence[Task], options: Options, figures: Figures | None
+) -> Iterator[pa.RecordBatch]:
     shared = shared_of(options)
     for task in tasks:
-        yield from read_task(task, shared)
+        yield from read_task(task, shared, figures)
 
 
 def _epoch_ms(moment: Moment) -> int:

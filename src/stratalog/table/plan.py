@@ -11,7 +11,7 @@ that planning reads no object: an entry belongs to the cut that its first byte l
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from uuid import UUID
 
@@ -34,6 +34,23 @@ class Range:
     first: int
     end: int
     gaps: bool = False
+    since_ms: int | None = None
+    until_ms: int | None = None
+    """Records older than the one (epoch ms), and not older than the other, are not wanted: they may be left out."""
+
+    @property
+    def bounds_times(self) -> bool:
+        """Whether some timestamps are not wanted."""
+        return self.since_ms is not None or self.until_ms is not None
+
+    def may_hold(self, min_timestamp: int, max_timestamp: int, *, exact: bool) -> bool:
+        """Whether something of these timestamps may be wanted; `exact`: none is older than the least.
+
+        Timestamps need not rise with offsets, so only what is known of all records of a span rules it out.
+        """
+        if self.since_ms is not None and max_timestamp < self.since_ms:
+            return False
+        return self.until_ms is None or not exact or min_timestamp < self.until_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +99,7 @@ def plan(
             order += _seam(cut, live)
     for part, segments in order:
         if segments is not None:
-            cold.append((part, segments))
+            cold.append((part, [one for one in segments if _may_hold(part, one)]))
         elif not has_broker:
             name = f"{part.topic}-{part.partition} in the bucket"
             raise Missing(name, part.first, part.end)
@@ -96,8 +113,14 @@ def plan(
         if segments is None:
             tasks += _hot_tasks(part, offsets, min_tasks)
         else:
-            tasks += _cold_tasks(part, segments, limit)
+            tasks += _cold_tasks(part, [one for one in segments if _may_hold(part, one)], limit)
     return tasks
+
+
+def _may_hold(part: Range, segment: RemoteSegment) -> bool:
+    entry = segment.entry
+    exact = entry.min_timestamp_exact
+    return part.may_hold(entry.min_timestamp, entry.max_timestamp, exact=exact)
 
 
 def _in_parts(wanted: Range, max_records: int | None) -> Iterator[Range]:
@@ -141,7 +164,7 @@ def _seam(
 
 
 def _cut(wanted: Range, first: int, end: int) -> Range:
-    return Range(wanted.topic, wanted.topic_id, wanted.partition, first, end, wanted.gaps)
+    return replace(wanted, first=first, end=end)
 
 
 def _task_bytes(cold_bytes: int, min_tasks: int | None, hot_tasks: int) -> int:

@@ -5,9 +5,10 @@ every condition is still checked on each row, and a bound that cannot be used is
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stratalog.table.log import Key, Snapshot
+from stratalog.table.plan import Range
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,8 @@ class Pruning:
     """The first that is not wanted."""
     since_ms: int | None = None
     """No wanted row's timestamp (epoch ms) is older."""
+    until_ms: int | None = None
+    """Each wanted row's timestamp is older than this."""
 
     def cut(
         self,
@@ -45,6 +48,10 @@ class Pruning:
                 # Before the first that is as young, none is; None: all are older.
                 first[key] = end[key] if offset is None else min(max(first[key], offset), end[key])
         return first, end
+
+    def timed(self, wanted: Range) -> Range:
+        """The range, with the times that are wanted of it."""
+        return replace(wanted, since_ms=self.since_ms, until_ms=self.until_ms)
 
     def _touches(self, topic: str, partition: int) -> bool:
         return (self.topics is None or topic in self.topics) and (

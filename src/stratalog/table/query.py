@@ -49,6 +49,8 @@ def batch_tasks(options: Options, pruning: Pruning | None = None) -> list[Task]:
             snapshot, first, end, lambda wanted: log.offsets_at(snapshot, wanted)
         )
     wanted = bounds.ranges(snapshot, first, end, fail_on_data_loss=options.fail_on_data_loss)
+    if pruning is not None:
+        wanted = [(pruning.timed(one), manifest) for one, manifest in wanted]
     return plan(
         log.located(wanted),
         has_broker=log.has_broker,

@@ -1,22 +1,20 @@
 """What a task does: one planned range, from the bucket or from a broker, to Arrow.
 
 In: a task of `plan.py` and what every task of the query shares. Out: Arrow record batches, bounded in rows and
-bytes, which together hold every offset of the range exactly once; else an exception. It never holds more than a few
-MiB whatever the segments' sizes are. It runs in Spark's Python workers, and keeps connections and stores open for the
-worker's next task.
+bytes, which together hold every offset of the range exactly once (but for records that the query's times rule out,
+where that is known); else an exception. Memory is bounded whatever the segments' sizes are: `chunks.py` says by what,
+and beside it there are the Arrow batch that grows and the largest batch restored. It runs in Spark's Python workers,
+and keeps connections and stores open for the worker's next task.
 
 Nothing goes missing silently: offsets follow each other without a gap (but for a compacted topic) up to the range's
 end, or `Missing`, `Corrupt` or `DataLoss` says what is not there.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterator
-from functools import partial
 from logging import getLogger
 
 import pyarrow as pa
 
-from stratalog.adapters.read_ahead import read_ahead
 from stratalog.client.blocking import BlockingClient
 from stratalog.client.calls import EARLIEST, READ_COMMITTED
 from stratalog.client.fetches import FetchSpan
@@ -25,25 +23,35 @@ from stratalog.kernels.decode import Decoder
 from stratalog.kernels.missing import Missing
 from stratalog.kernels.rows import Layout
 from stratalog.ports import ObjectStore
+from stratalog.table.chunks import chunks
+from stratalog.table.figures import Figures
 from stratalog.table.places import DataLoss, Shared, client_of, store_at
-from stratalog.table.plan import BrokerTask, BucketTask, Piece, Range, Task
-from stratalog.tier.reader import load_index, read_entries
-from stratalog.tier.segment_index import FLAG_TRANSACTIONAL, IndexBlock
+from stratalog.table.plan import BrokerTask, BucketTask, Range, Task
 
-CHUNK_BYTES = 4 << 20
-"""Bytes of one GET (more only where one index entry is larger), and of one Fetch answer."""
+FETCH_BYTES = 4 << 20
+"""Of one Fetch answer (more only where one batch is larger)."""
 EMPTY_ANSWERS_MAX = 40
 """Fetch answers without progress, half a second each, before a task gives up."""
 
 BUCKET, BROKER = "bucket", "broker"
 
 
-def read_task(task: Task, shared: Shared) -> Iterator[pa.RecordBatch]:
-    """Everything in the task's range, in order. Raises Corrupt, Missing, DataLoss, Rejected, Unavailable."""
+def read_task(
+    task: Task, shared: Shared, figures: Figures | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Everything in the task's range that may be wanted, in order; `figures` are added to.
+
+    Raises Corrupt, Missing, DataLoss, Rejected, Unavailable.
+    """
+    figures = figures if figures is not None else Figures()
     if isinstance(task, BucketTask):
         assert shared.tier_url is not None, "a bucket task without a bucket"
-        return _read_bucket(task, shared, store_at(shared.tier_url))
-    return _read_broker(task, shared, client_of(shared))
+        found = _read_bucket(task, shared, store_at(shared.tier_url), figures)
+    else:
+        found = _read_broker(task, shared, client_of(shared), figures)
+    for batch in found:
+        figures.records += batch.num_rows
+        yield batch
 
 
 def _decoder(wanted: Range, shared: Shared, origin: str) -> Decoder:
@@ -55,69 +63,38 @@ def _decoder(wanted: Range, shared: Shared, origin: str) -> Decoder:
 # --- bucket ---------------------------------------------------------------------------------------------------
 
 
-def _read_bucket(task: BucketTask, shared: Shared, store: ObjectStore) -> Iterator[pa.RecordBatch]:
-    decoder = _decoder(task.wanted, shared, BUCKET)
-    for piece in task.pieces:
-        yield from _read_piece(
-            task, piece, decoder, store, committed=shared.isolation == READ_COMMITTED
+def _read_bucket(
+    task: BucketTask, shared: Shared, store: ObjectStore, figures: Figures
+) -> Iterator[pa.RecordBatch]:
+    wanted = task.wanted
+    decoder = _decoder(wanted, shared, BUCKET)
+    committed = shared.isolation == READ_COMMITTED
+    run, path = (0, 0), ""
+    for chunk in chunks(task, store, figures, committed=committed):
+        if chunk.run != run:
+            _check_end(decoder, path, wanted)
+            run, path = chunk.run, chunk.path
+            decoder.aim(max(wanted.first, run[0]), min(wanted.end, run[1]))
+        yield from decoder.decode(
+            chunk.data, path, gaps=wanted.gaps, checked=True, aborted=chunk.aborted
         )
+        if decoder.consumed != len(chunk.data) and decoder.next_offset < decoder.end:
+            raise Corrupt(f"{path}: a batch does not end with its index entry")
+    _check_end(decoder, path, wanted)
     yield from decoder.flush()
 
 
-def _read_piece(
-    task: BucketTask, piece: Piece, decoder: Decoder, store: ObjectStore, *, committed: bool
-) -> Iterator[pa.RecordBatch]:
-    """The index entries of one piece, chunk by chunk, the next one fetched while this one is decoded."""
-    path, entry = piece.segment.path, piece.segment.entry
-    index = load_index(store, piece.segment)
-    entries = index.entries
-    first_entry = max(
-        bisect_left(entries.positions, piece.from_byte), entries.entry_of(task.wanted.first)
-    )
-    stop_entry = bisect_left(entries.positions, piece.to_byte)
-    while stop_entry > first_entry and entries.base_offsets[stop_entry - 1] >= task.wanted.end:
-        stop_entry -= 1
-    if first_entry >= stop_entry:
-        return
-    # Offsets this piece answers for: up to where the next entry begins, compacted ones in between included.
-    low = entries.base_offsets[first_entry] if first_entry else entry.base_offset
-    high = entries.base_offsets[stop_entry] if stop_entry < len(entries) else entry.last_offset + 1
-    decoder.aim(max(task.wanted.first, low), min(task.wanted.end, high))
-    if committed and any(
-        flag & FLAG_TRANSACTIONAL for flag in entries.flags[first_entry:stop_entry]
-    ):
-        raise Rejected(
-            ErrorCode.unsupported_version,
-            f"{path} holds transactions: kafka.isolation.level=read_committed cannot read them from the bucket yet",
-        )
-    gets = (
-        partial(read_entries, store, piece.segment, index, *chunk)
-        for chunk in _chunks(entries, first_entry, stop_entry)
-    )
-    for data in read_ahead(gets):
-        yield from decoder.decode(data, path, gaps=task.wanted.gaps, checked=True)
-        if decoder.consumed != len(data) and decoder.next_offset < decoder.end:
-            raise Corrupt(f"{path}: a batch does not end with its index entry")
-    if decoder.next_offset < decoder.end and not task.wanted.gaps:
+def _check_end(decoder: Decoder, path: str, wanted: Range) -> None:
+    """Raise Missing where the run in `path` ("": none yet) ended before its offsets did."""
+    if path and decoder.next_offset < decoder.end and not wanted.gaps:
         raise Missing(path, decoder.next_offset, decoder.end)
-
-
-def _chunks(entries: IndexBlock, first: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Runs of entries of about CHUNK_BYTES."""
-    begin, size = first, 0
-    for at in range(first, stop):
-        if size and size + entries.lengths[at] > CHUNK_BYTES:
-            yield begin, at
-            begin, size = at, 0
-        size += entries.lengths[at]
-    yield begin, stop
 
 
 # --- broker ---------------------------------------------------------------------------------------------------
 
 
 def _read_broker(
-    task: BrokerTask, shared: Shared, client: BlockingClient
+    task: BrokerTask, shared: Shared, client: BlockingClient, figures: Figures
 ) -> Iterator[pa.RecordBatch]:
     wanted = task.wanted
     decoder = _decoder(wanted, shared, BROKER)
@@ -129,6 +106,7 @@ def _read_broker(
         if fetched is None:
             continue
         records, aborted = fetched
+        figures.broker(len(records))
         try:
             yield from decoder.decode(records, name, gaps=wanted.gaps, aborted=aborted)
         except Missing as missing:
@@ -156,7 +134,7 @@ def _fetch(
         wanted.topic_id,
         wanted.partition,
         decoder.next_offset,
-        max_bytes=CHUNK_BYTES,
+        max_bytes=FETCH_BYTES,
         isolation=shared.isolation,
     )
     try:

@@ -17,6 +17,7 @@ from stratalog.tier.manifest import Entry, SegmentState
 from stratalog.tier.paths import SegmentName, partition_prefix, segment_path
 from stratalog.tier.segment_object import INDEX_INTERVAL_BYTES, SegmentWriter
 from stratalog.wire.ids import topic_id_text
+from stratalog.wire.transactions import AbortedTransaction
 
 __all__ = ["ClosedSegment", "PartitionKey", "archive"]
 
@@ -41,7 +42,9 @@ class ClosedSegment:
 
     `next_offset` is its successor's base offset. `read` opens it anew and gives the `.log` file's bytes in order, in
     pieces of any size (1-4 MiB is good: a piece is held at a time). `leader_epochs` are (epoch, first offset) pairs;
-    the last two are the `.snapshot` and `.txnindex` files (empty: none).
+    then come the `.snapshot` and `.txnindex` files (empty: none). `aborted` are all aborted transactions with records
+    here, wherever they end (below the last stable offset each has); None: not known, and where batches are
+    transactional a reader of committed records refuses the object.
     """
 
     base_offset: int
@@ -50,6 +53,7 @@ class ClosedSegment:
     leader_epochs: tuple[tuple[int, int], ...] = ()
     producer_snapshot: bytes = b""
     aborted_transactions: bytes = b""
+    aborted: tuple[AbortedTransaction, ...] | None = None
 
 
 def archive(
@@ -108,6 +112,7 @@ def _pieces(writer: SegmentWriter, segment: ClosedSegment, path: str) -> Iterato
             leader_epochs=segment.leader_epochs,
             producer_snapshot=segment.producer_snapshot,
             aborted_transactions=segment.aborted_transactions,
+            aborted=segment.aborted,
         )
     except Corrupt as corrupt:
         raise Corrupt(f"the local segment {segment.base_offset} for {path}: {corrupt}") from corrupt

@@ -17,6 +17,7 @@ Readers skip sections of types they do not know. `docs/formats.md` has each sect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from operator import attrgetter
 from struct import Struct, error
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -25,9 +26,15 @@ from crc32c import crc32c
 
 from stratalog.errors import Corrupt
 from stratalog.ports import Buffer, ObjectStore
-from stratalog.tier.segment_index import FLAG_MINIMUM_EXACT, IndexBlock, OpenEntry
+from stratalog.tier.segment_index import (
+    FLAG_MINIMUM_EXACT,
+    FLAG_TRANSACTIONAL,
+    IndexBlock,
+    OpenEntry,
+)
 from stratalog.tier.segment_index import decode as decode_index
 from stratalog.wire.batch import CRC_START, HEADER, HEADER_SIZE, PREFIX_SIZE
+from stratalog.wire.transactions import AbortedTransaction
 
 __all__ = [
     "INDEX_INTERVAL_BYTES",
@@ -51,6 +58,7 @@ FOOTER_SIZE: Final = _FOOTER.size + _CRC.size
 _SECTION: Final = Struct(">HHQQI")
 _SUMMARY: Final = Struct(">16siiqqQqqI")
 _EPOCHS: Final = Struct(">iq")
+_ABORTED: Final = Struct(">qqq")
 _TAIL_GUESS: Final = 64 * 1024
 
 
@@ -63,6 +71,7 @@ class SectionType(IntEnum):
     PRODUCER_SNAPSHOT = 4
     ABORTED_TRANSACTIONS = 5
     SUMMARY = 6
+    VISIBILITY = 7
     KEY_FILTER = 16  # reserved
     COLUMN_STATISTICS = 17  # reserved
     COMPACTION_GENERATION = 18  # reserved
@@ -106,6 +115,8 @@ class SegmentIndex:
 
     `leader_epochs` are (epoch, first offset) pairs; `producer_snapshot` and `aborted_transactions` are Kafka's
     `.snapshot` and `.txnindex` files byte for byte (empty: none).
+    `aborted` are all aborted transactions with records here, wherever they begin and end, in the order of last offsets;
+    None where some batch is transactional and whoever archived it did not say.
     """
 
     path: str
@@ -114,6 +125,7 @@ class SegmentIndex:
     leader_epochs: tuple[tuple[int, int], ...]
     producer_snapshot: bytes
     aborted_transactions: bytes
+    aborted: tuple[AbortedTransaction, ...] | None
     sections: tuple[Section, ...]
 
     def locate(self, offset: int) -> tuple[int, int] | None:
@@ -199,11 +211,12 @@ class SegmentWriter:
         leader_epochs: Sequence[tuple[int, int]] = (),
         producer_snapshot: bytes = b"",
         aborted_transactions: bytes = b"",
+        aborted: Sequence[AbortedTransaction] | None = None,
     ) -> bytes:
         """What follows the data: sections, table and footer; `summary` is there from now on.
 
-        `next_offset` is where the segment's successor begins. Raises Corrupt where the data ended within a batch or
-        holds offsets past it.
+        `next_offset` is where the segment's successor begins; `aborted` as in `SegmentIndex`. Raises Corrupt where the
+        data ended within a batch or holds offsets past it.
         """
         if self._rest:
             raise Corrupt(f"the segment ends within the batch at byte {self._position}")
@@ -228,19 +241,25 @@ class SegmentWriter:
             flags,
         )
         data_size = index.data_size
-        tail, footer_crc = _encode_tail(
-            Section(SectionType.BATCHES, 0, data_size, self._crc),
-            {
-                SectionType.INDEX: index.encode(),
-                SectionType.LEADER_EPOCHS: b"".join(_EPOCHS.pack(*pair) for pair in leader_epochs),
-                SectionType.PRODUCER_SNAPSHOT: producer_snapshot,
-                SectionType.ABORTED_TRANSACTIONS: aborted_transactions,
-                SectionType.SUMMARY: summary,
-            },
-        )
+        sections = {
+            SectionType.INDEX: index.encode(),
+            SectionType.LEADER_EPOCHS: b"".join(_EPOCHS.pack(*pair) for pair in leader_epochs),
+            SectionType.PRODUCER_SNAPSHOT: producer_snapshot,
+            SectionType.ABORTED_TRANSACTIONS: aborted_transactions,
+            SectionType.SUMMARY: summary,
+        }
+        if aborted is not None and _is_transactional(index):
+            ordered = sorted(aborted, key=attrgetter("last_offset"))
+            sections[SectionType.VISIBILITY] = b"".join(_ABORTED.pack(*one) for one in ordered)
+        batches = Section(SectionType.BATCHES, 0, data_size, self._crc)
+        tail, footer_crc = _encode_tail(batches, sections)
         crcs = (self._crc, footer_crc)
         self.summary = _summary(summary, data_size, data_size + len(tail), crcs)
         return tail
+
+
+def _is_transactional(entries: IndexBlock) -> bool:
+    return any(flags & FLAG_TRANSACTIONAL for flags in entries.flags)
 
 
 def _encode_tail(data: Section, sections: dict[SectionType, bytes]) -> tuple[bytes, int]:
@@ -329,6 +348,12 @@ def _decode_sections(
         snapshot = contents[SectionType.PRODUCER_SNAPSHOT]
         aborted = contents[SectionType.ABORTED_TRANSACTIONS]
         pairs = tuple(_EPOCHS.iter_unpack(epochs))
+        visible = contents.get(SectionType.VISIBILITY, None if _is_transactional(entries) else b"")
+        hidden = (
+            None
+            if visible is None
+            else tuple(map(AbortedTransaction._make, _ABORTED.iter_unpack(visible)))
+        )
         parsed = _summary(summary, rows[0].length, size, (rows[0].crc, footer_crc))
     except KeyError as missing:
         raise Corrupt(f"{path}: it has no section {missing}") from missing
@@ -336,7 +361,7 @@ def _decode_sections(
         raise Corrupt(f"{path}: a section has the wrong length") from wrong
     if entries.data_size != rows[0].length:
         raise Corrupt(f"{path}: its index covers {entries.data_size} of {rows[0].length} bytes")
-    return SegmentIndex(path, parsed, entries, pairs, snapshot, aborted, rows)
+    return SegmentIndex(path, parsed, entries, pairs, snapshot, aborted, hidden, rows)
 
 
 def _summary(data: bytes, data_size: int, size: int, crcs: tuple[int, int]) -> SegmentSummary:

@@ -11,6 +11,7 @@ from stratalog.tier.archiver import ClosedSegment
 from stratalog.tier.identity import claim_bucket, register_topic
 from stratalog.tier.partition_tier import PartitionTier
 from stratalog.wire.records import BatchBuilder
+from stratalog.wire.transactions import AbortedTransaction
 
 CLUSTER = "stratalog-test-cluster"
 NOW_MS = 1_700_000_000_000
@@ -21,12 +22,19 @@ def topic_id(name: str) -> UUID:
     return uuid5(UUID(int=7), name)
 
 
-def batch(base_offset: int, count: int, *, codec: str = "none", size: int = 20) -> bytes:
-    """A batch of `count` records whose key and value say their offset; timestamps are NOW_MS + offset."""
+def batch(
+    base_offset: int,
+    count: int,
+    *,
+    codec: str = "none",
+    size: int = 20,
+    timestamp: int | None = None,
+) -> bytes:
+    """A batch of `count` records whose key and value say their offset; timestamps are NOW_MS + offset, or one."""
     builder = BatchBuilder(codec)
     for offset in range(base_offset, base_offset + count):
         value = b"value-%d" % offset
-        builder.add(b"key-%d" % offset, value.ljust(size, b"."), NOW_MS + offset)
+        builder.add(b"key-%d" % offset, value.ljust(size, b"."), timestamp or NOW_MS + offset)
     return bytes(builder.build(base_offset, 0))
 
 
@@ -35,6 +43,7 @@ class Bucket:
     """One cluster's bucket, filled partition by partition."""
 
     store: ObjectStore
+    index_interval_bytes: int = 1 << 10
 
     def create(self, name: str, partitions: int = 1) -> None:
         """Register a topic."""
@@ -42,11 +51,21 @@ class Bucket:
         register_topic(self.store, CLUSTER, topic_id(name), name, partitions, {}, NOW_MS)
 
     def archive(
-        self, name: str, partition: int, segments: Sequence[Sequence[bytes]], *, first: int = 0
+        self,
+        name: str,
+        partition: int,
+        segments: Sequence[Sequence[bytes]],
+        *,
+        first: int = 0,
+        aborted: Sequence[AbortedTransaction] | None = None,
     ) -> int:
-        """Archive segments of batches that follow each other from offset `first`; returns the tiered end."""
+        """Archive segments of batches that follow each other from offset `first`; returns the tiered end.
+
+        `aborted` are the log's; each segment is told of those that have records in it.
+        """
+        interval = self.index_interval_bytes
         tier = PartitionTier(
-            self.store, CLUSTER, topic_id(name), name, partition, 1, SystemEntropy(), 1 << 10
+            self.store, CLUSTER, topic_id(name), name, partition, 1, SystemEntropy(), interval
         )
         tier.activate(0, now_ms=NOW_MS)
         closed = []
@@ -56,7 +75,13 @@ class Bucket:
             for one in batches:
                 end = int.from_bytes(one[:8], "big") + int.from_bytes(one[23:27], "big") + 1
             data = b"".join(batches)
-            closed.append(ClosedSegment(base, end, partial(list, [data]), ((0, base),)))
+            known = (
+                None
+                if aborted is None
+                else tuple(a for a in aborted if a.first_offset < end and a.last_offset >= base)
+            )
+            read = partial(list, [data])
+            closed.append(ClosedSegment(base, end, read, ((0, base),), aborted=known))
             base = end
         tier.archive(closed, last_stable_offset=base, log_start_offset=0, now_ms=NOW_MS)
         return base

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from crc32c import crc32c
+from tests.transactional_log import ABORT, Step, transactional_log
 from tests.unit.table.buckets import Bucket, batch, topic_id
 
 from stratalog.adapters.object_store import open_store
@@ -19,7 +20,7 @@ from stratalog.client.fetches import FetchSpan
 from stratalog.errors import Corrupt, ErrorCode, Rejected, Unavailable
 from stratalog.kernels.columns import COLUMNS, ORIGIN
 from stratalog.kernels.missing import Missing
-from stratalog.table import tasks
+from stratalog.table import chunks, tasks
 from stratalog.table.places import DataLoss, Shared
 from stratalog.table.plan import BrokerTask, Range, Task, plan
 from stratalog.table.tasks import read_task
@@ -27,6 +28,7 @@ from stratalog.tier.manifest import Manifest
 from stratalog.tier.reader import open_bucket, read_entries
 from stratalog.wire.compression import CODEC_NAMES
 from stratalog.wire.fetch import FetchedPartition
+from stratalog.wire.transactions import AbortedTransaction
 
 END = 600
 
@@ -48,8 +50,8 @@ def values(found: Iterator[pa.RecordBatch]) -> list[int]:
     return offsets
 
 
-def read_all(work: list[Task], place: Path) -> list[int]:
-    return [offset for task in work for offset in values(read_task(task, shared(place)))]
+def read_all(work: list[Task], place: Path, asked: Shared | None = None) -> list[int]:
+    return [offset for task in work for offset in values(read_task(task, asked or shared(place)))]
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +94,7 @@ def planned(
 def test_a_bucket_s_range_comes_whole_whatever_the_cuts(
     bucket: Path, first: int, end: int, min_tasks: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasks, "CHUNK_BYTES", 3000)
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 3000)
     found = []
     for task in planned(bucket, first, end, min_tasks):
         found += values(read_task(task, shared(bucket)))
@@ -108,7 +110,7 @@ def test_only_the_bytes_of_a_range_are_asked_for(
         asked.append((index.entries.base_offsets[first], index.entries.last_offsets[stop - 1]))
         return read_entries(store, segment, index, first, stop)
 
-    monkeypatch.setattr(tasks, "read_entries", counted)
+    monkeypatch.setattr(chunks, "read_entries", counted)
     (task,) = planned(bucket, 250, 260)
     assert values(read_task(task, shared(bucket))) == list(range(250, 260))
     ((first, last),) = asked
@@ -118,9 +120,9 @@ def test_only_the_bytes_of_a_range_are_asked_for(
 
 def test_a_range_that_ends_early_is_missing(bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Should an index and its data ever disagree: what was to come is named."""
-    chunks = tasks._chunks
-    monkeypatch.setattr(tasks, "CHUNK_BYTES", 3000)
-    monkeypatch.setattr(tasks, "_chunks", lambda *where: list(chunks(*where))[:-1])
+    cuts = chunks._cuts
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 3000)
+    monkeypatch.setattr(chunks, "_cuts", lambda *where: list(cuts(*where))[:-1])
     (task,) = planned(bucket, 0, 200)
     with pytest.raises(Missing, match=r"\.seg: offsets 1\d\d to 199 are missing"):
         values(read_task(task, shared(bucket)))
@@ -184,8 +186,21 @@ def test_transactions_in_the_bucket_are_not_guessed_at(tmp_path: Path) -> None:
     made.archive("t", 0, [[bytes(one)]])
     (task,) = planned(tmp_path, 0, 5)
     assert values(read_task(task, shared(tmp_path))) == [0, 1, 2, 3, 4]
-    with pytest.raises(Rejected, match="read_committed"):
+    with pytest.raises(Rejected, match="not how they ended"):
         values(read_task(task, replace(shared(tmp_path), isolation=READ_COMMITTED)))
+
+
+def test_what_a_transaction_s_end_says_holds_in_every_segment_it_has_records_in(
+    tmp_path: Path,
+) -> None:
+    """Aborted in the third segment: the first one, read alone, knows it."""
+    log = transactional_log([Step(1, 3), Step(2, 3), Step(1, 0, kind=ABORT), Step(2, 0)])
+    made = Bucket(open_store(tmp_path.as_uri()))
+    made.create("t")
+    made.archive("t", 0, [[one] for one in log.batches], aborted=log.aborted)
+    asked = replace(shared(tmp_path), isolation=READ_COMMITTED)
+    for first, end, seen in ((0, 3, []), (3, 6, [3, 4, 5]), (0, 8, [3, 4, 5]), (6, 8, [])):
+        assert read_all(planned(tmp_path, first, end), tmp_path, asked) == seen
 
 
 # --- broker -----------------------------------------------------------------------------------------------------
@@ -200,6 +215,7 @@ class PlayedClient:
     at_once: int = 3
     script: list[Any] = field(default_factory=list)
     asked: list[int] = field(default_factory=list)
+    aborted: list[AbortedTransaction] = field(default_factory=list)
 
     def fetch(self, span: FetchSpan) -> FetchedPartition:
         self.asked.append(span.offset)
@@ -213,7 +229,15 @@ class PlayedClient:
             for one in self.batches
         ]
         left = [one for one, last in zip(self.batches, ends, strict=True) if last >= span.offset]
-        return FetchedPartition(0, 0, 100, records=memoryview(b"".join(left[: self.at_once])))
+        behind = ends[len(ends) - len(left) : len(ends) - len(left) + self.at_once]
+        # As Kafka's index of aborted transactions answers: those that reach into what is answered.
+        aborted = [
+            (one.producer_id, one.first_offset)
+            for one in self.aborted
+            if one.last_offset >= span.offset and behind and one.first_offset <= behind[-1]
+        ]
+        records = memoryview(b"".join(left[: self.at_once]))
+        return FetchedPartition(0, 0, 100, aborted=aborted, records=records)
 
     def list_offsets(
         self, wanted: dict[tuple[str, int], int]

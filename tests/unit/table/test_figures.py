@@ -1,0 +1,98 @@
+"""What is not wanted is not read: bytes and requests of reading, counted."""
+
+from pathlib import Path
+
+import pytest
+from tests.unit.table.buckets import NOW_MS, Bucket, batch, topic_id
+from tests.unit.table.test_tasks import manifest_in, shared, values
+
+from stratalog import Figures, read
+from stratalog.adapters.object_store import open_store
+from stratalog.table.plan import Range, plan
+from stratalog.table.tasks import read_task
+
+END = 4000
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Topic `t`: eight segments; each batch has one record, so what is oldest of it is known."""
+    where = tmp_path_factory.mktemp("bucket")
+    made = Bucket(open_store(where.as_uri()))
+    made.create("t")
+    segments = [
+        [batch(at, 1, size=200) for at in range(base, base + 500)] for base in range(0, END, 500)
+    ]
+    # A segment that came late: its records are older than all others.
+    late = [batch(at, 1, size=200, timestamp=NOW_MS - 2 * END + at) for at in range(END, END + 500)]
+    made.archive("t", 0, [*segments, late])
+    return where
+
+
+def taken(place: Path, **asked: str | int) -> Figures:
+    figures = Figures()
+    table = read("t", tier_url=place.as_uri(), figures=figures, **asked).read_all()  # type: ignore[arg-type]
+    assert figures.records == table.num_rows
+    return figures
+
+
+def test_times_that_bound_a_read_bound_its_bytes(place: Path) -> None:
+    whole = taken(place)
+    assert whole.records == END + 500
+    assert whole.bucket_requests == 2 * 9, "of each segment its index and its data"
+    some = taken(place, since=NOW_MS + 1000, until=NOW_MS + 1500)
+    assert some.records == 500
+    assert some.bucket_bytes < whole.bucket_bytes / 6
+    assert taken(place, since=NOW_MS + END + 500) == Figures()
+
+
+def read_between(
+    place: Path, since_ms: int | None, until_ms: int | None
+) -> tuple[list[int], Figures]:
+    """As a query's conditions on the timestamp prune: what comes may have more, and every row that is wanted."""
+    figures = Figures()
+    wanted = Range("t", topic_id("t"), 0, 0, END + 500, since_ms=since_ms, until_ms=until_ms)
+    work = plan([(wanted, manifest_in(place))], has_broker=False, min_tasks=None)
+    found = [offset for task in work for offset in values(read_task(task, shared(place), figures))]
+    return found, figures
+
+
+def test_conditions_on_the_timestamp_skip_segments_and_entries_that_cannot_hold_a_row(
+    place: Path,
+) -> None:
+    everything, whole = read_between(place, None, None)
+    assert everything == list(range(END + 500))
+    for since, until in ((1000, 1500), (1010, 1020), (None, 100), (3900, None), (-100, 10)):
+        found, figures = read_between(
+            place,
+            None if since is None else NOW_MS + since,
+            None if until is None else NOW_MS + until,
+        )
+        times = {at: at if at < END else at - END - END for at in everything}
+        wanted = [
+            at
+            for at in everything
+            if (since is None or times[at] >= since) and (until is None or times[at] < until)
+        ]
+        assert set(wanted) <= set(found), "late records lie behind younger ones and are found"
+        assert figures.bucket_bytes < whole.bucket_bytes / 3
+        assert len(found) <= len(wanted) + 2 * 10, "an index entry is some four records"
+    assert read_between(place, NOW_MS + END, None) == ([], Figures())
+
+
+def test_what_may_be_older_than_it_says_is_read(tmp_path: Path) -> None:
+    """A batch's header has the time of its first record: others may be older: an upper bound rules nothing out."""
+    made = Bucket(open_store(tmp_path.as_uri()))
+    made.create("t")
+    made.archive("t", 0, [[batch(at, 10)] for at in range(0, 50, 10)])
+    wanted = Range("t", topic_id("t"), 0, 0, 50, until_ms=NOW_MS)
+    work = plan([(wanted, manifest_in(tmp_path))], has_broker=False, min_tasks=None)
+    found = [offset for task in work for offset in values(read_task(task, shared(tmp_path)))]
+    assert found == list(range(50))
+
+
+def test_fewer_columns_are_the_same_bytes_and_less_decoded(place: Path) -> None:
+    whole = read("t", tier_url=place.as_uri()).read_all()
+    some = read("t", tier_url=place.as_uri(), columns=["offset"]).read_all()
+    assert some.nbytes < whole.nbytes / 10
+    assert taken(place, columns=["offset"]).bucket_bytes == taken(place).bucket_bytes
