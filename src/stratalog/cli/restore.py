@@ -135,19 +135,15 @@ class counted:  # noqa: N801 - used as a function
 
 def topic_row(topic: "FoundTopic") -> dict[str, Any]:
     """A topic and what the bucket has of it."""
-    live = [
-        segment.entry
-        for one in topic.partitions
-        if one.manifest is not None
-        for segment in one.manifest.live()
-    ]
+    manifests = [one.manifest for one in topic.partitions if one.manifest is not None]
+    live = [one for manifest in manifests for one in manifest.live_totals()]
     return {
         "topic": topic.name,
         "id": topic_id(topic),
         "partitions": len(topic.partitions),
-        "segments": len(live),
-        "records": sum(entry.records for entry in live),
-        "bytes": sum(entry.size for entry in live),
+        "segments": sum(one.segments for one in live),
+        "records": sum(one.records for one in live),
+        "bytes": sum(one.size for one in live),
         "missing": topic.missing,
     }
 

@@ -61,6 +61,7 @@ from stratalog.metadata.image import (
 from stratalog.metadata.snapshot import encode_snapshot, snapshot_id
 from stratalog.ops.restore import Found, FoundPartition, FoundTopic, InOrder, look
 from stratalog.ports import Disk, Entropy, ObjectStore
+from stratalog.tier.archives import Archives
 from stratalog.tier.cluster_state import StateOffset, newest_state
 from stratalog.tier.fetcher import load_index
 from stratalog.tier.incarnation import check_incarnation, claim_incarnation, newest_incarnation
@@ -203,8 +204,8 @@ def _fence(
     end = FoundPartition(index, manifest, partition.told).end_offset
     producers, damage = ProducerStates(), None
     try:
-        last = list(manifest.live())[-1:]
-        for segment in last:
+        # The last one, or none where nothing is live.
+        for segment in Archives(store).live(manifest, first=manifest.tiered_end - 1):
             snapshot = load_index(store, segment).producer_snapshot
             producers = ProducerStates.decode(snapshot, now_ms) if snapshot else producers
     except Corrupt as corrupt:
@@ -268,10 +269,9 @@ def _log(
         path = segment_path(directory, 0, LOG)
         effects += [Append(path, 0, data), Sync(path)]
     if one.manifest is not None:
-        pairs = sorted(
-            pair for segment in one.manifest.live() for pair in segment.entry.leader_epochs
-        )
-        epochs = LeaderEpochs(pairs)
+        # Not those in archive manifests: an older epoch is answered with the first offset known, past all of its own.
+        recent = one.manifest.recent()
+        epochs = LeaderEpochs(sorted(p for segment in recent for p in segment.entry.leader_epochs))
         effects += [
             WriteFile(f"{directory}/{LEADER_EPOCHS}", epochs.encode()),
             WriteFile(f"{directory}/{TIER_MANIFEST}", encode(one.manifest)),
