@@ -128,7 +128,9 @@ class counted:  # noqa: N801 - used as a function
         from stratalog.adapters.read_ahead import read_ahead
 
         waiting = list(calls)
-        for done, result in enumerate(read_ahead(waiting, _CALLS_AT_A_TIME), 1):
+        each = ((1, call) for call in waiting)
+        ahead = read_ahead(each, _CALLS_AT_A_TIME, at_once=_CALLS_AT_A_TIME)
+        for done, result in enumerate(ahead, 1):
             self._advance(done, len(waiting))
             yield result
 
