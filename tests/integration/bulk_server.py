@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 Rule = Callable[[list[str]], tuple[int, list[int]] | None]
-"""Ids of a bulk request -> the answer's status and each item's; None hangs up without an answer."""
+"""Ids of a bulk request -> the answer's status and each item's; None hangs up within an answer's headers."""
 
 
 def taken(ids: list[str]) -> tuple[int, list[int]]:
@@ -110,6 +110,7 @@ def bulk_server(certificates: Path | None = None) -> Iterator[BulkServer]:
             if made.authorization in {None, self.headers.get("Authorization")}:
                 said = made.answer(self.command, self.path, body)
             if said is None:
+                self.wfile.write(b"HTTP/1.1 200 OK\r\ncont")
                 self.close_connection = True
                 return
             answer = json.dumps(said[1]).encode()

@@ -86,6 +86,10 @@ class HttpClient:
                 raise UserError(f"{host}: {reason.verify_message}") from error
             self._turn = turn + 1
             raise Unavailable(f"{host}: {str(reason) or type(reason).__name__}") from error
+        if not any(name in answer.headers for name in ("content-length", "transfer-encoding")):
+            # Cut off within its headers, an answer looks whole and empty.
+            self._turn = turn + 1
+            raise Unavailable(f"{host}: an answer that does not say how long it is")
         return Answer(answer.status, answer.data)
 
     def close(self) -> None:

@@ -130,7 +130,10 @@ def answered(index: str, documents: Sequence[Document], status: int, body: bytes
         return Answered(documents, (), f"{status} {error_text(body)}")
     if status != 200:
         raise UserError(f"index {index}: {status} {error_text(body)}")
-    bulk = msgspec.json.decode(body, type=_Bulk)
+    try:
+        bulk = msgspec.json.decode(body, type=_Bulk)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return Answered(documents, (), f"200 {error_text(body)}")  # of something in between
     if not bulk.errors:
         return Answered((), (), "")
     again, refused, why = [], [], ""

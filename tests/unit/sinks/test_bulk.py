@@ -78,6 +78,14 @@ def test_a_request_that_was_not_taken_is_sent_again_whole(status: int) -> None:
     assert result.why == f"{status} too much"
 
 
+def test_an_answer_of_something_in_between_takes_nothing() -> None:
+    documents = some(2)
+    for body in (b"", b"<html>log in</html>", b'{"errors":', b"{}"):
+        result = answered("i", documents, 200, body)
+        assert (result.again, result.refused) == (documents, ())
+        assert result.why.startswith("200")
+
+
 @pytest.mark.parametrize("status", [401, 403, 404])
 def test_what_is_not_a_documents_fault_fails(status: int) -> None:
     with pytest.raises(UserError, match=f"index i: {status} no"):

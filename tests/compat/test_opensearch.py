@@ -1,0 +1,162 @@
+"""The sink into a real OpenSearch that is full, killed, cut off, or of another opinion about a document.
+
+Method: the real access log goes in; afterwards OpenSearch counts each line once, by status as the log's known answers.
+What must have happened in between (rejections, a kill, answers that were lost) is shown, so that no test passes for
+want of it.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from sinks.opensearch_server import RunningOpenSearch, ask, counts_by
+from tests.compat.real_opensearch import STATUS, bytes_of, log_lines, log_rows, opensearch
+from tests.compat.toxiproxy import toxiproxy
+from tests.integration.waiting import wait_for
+
+from stratalog.errors import Unavailable, UserError
+from stratalog.sinks.opensearch import Counts, prepare, refresh, write_documents
+from stratalog.sinks.opensearch_options import OpenSearchOptions, parse_opensearch_options
+
+pytestmark = [pytest.mark.big, pytest.mark.timeout(600), pytest.mark.xdist_group("opensearch")]
+
+TIGHT = {"indexing_pressure.memory.limit": "256kb", "thread_pool.write.size": "1"}
+FULL = {"thread_pool.write.size": "1", "thread_pool.write.queue_size": "1"}
+ROWS_PER_BATCH = 500
+PATIENCE_S = 120
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningOpenSearch]:
+    with opensearch(tmp_path_factory.mktemp("opensearch"), TIGHT) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def lines() -> list[str]:
+    return log_lines()
+
+
+def options(url: str, index: str, **given: str) -> OpenSearchOptions:
+    patient = {"backoff.init": "50ms", "backoff.max": "1s", "max_retries": "300"}
+    none = {"index.number_of_replicas": "0"}
+    return parse_opensearch_options({"hosts": url, "index": index, **none, **patient, **given})
+
+
+def written(rows: Iterator[pa.RecordBatch], given: OpenSearchOptions) -> Counts:
+    batches = list(rows)
+    prepare(given, batches[0].schema)
+    counts = write_documents(batches, given)
+    refresh(given)
+    return counts
+
+
+def rejected(url: str, *path: str) -> int:
+    (stats,) = ask(url, "GET", "/_nodes/stats/thread_pool,indexing_pressure")["nodes"].values()
+    for name in path:
+        stats = stats[name]
+    return int(stats)
+
+
+def test_a_full_queue_costs_patience_and_no_document(tmp_path: Path, lines: list[str]) -> None:
+    """Four shards, one thread, room for one to wait: of every request two shards' documents are refused for now."""
+    with opensearch(tmp_path / "server", FULL) as server:
+        given = options(server.url, "full", **{"index.number_of_shards": "4"})
+        for _ in range(2):  # the second time everything overwrites itself
+            assert written(log_rows(lines, ROWS_PER_BATCH), given) == Counts(len(lines), 0)
+            assert counts_by(server.url, "full", "status") == STATUS
+        assert rejected(server.url, "thread_pool", "write", "rejected") > 0
+        shards = ask(server.url, "GET", "/full/_settings?flat_settings=true")["full"]["settings"]
+        assert shards["index.number_of_shards"] == "4"
+
+
+def test_a_server_that_is_short_of_memory_is_waited_for(
+    server: RunningOpenSearch, lines: list[str]
+) -> None:
+    """Whole requests are turned away: more of them at once than the server's memory for them has room for."""
+    given = options(server.url, "pressed", worker="8", bulk_max_size="400")
+    assert written(log_rows(lines, ROWS_PER_BATCH), given) == Counts(len(lines), 0)
+    assert counts_by(server.url, "pressed", "status") == STATUS
+    turned_away = ("indexing_pressure", "memory", "total", "coordinating_rejections")
+    assert rejected(server.url, *turned_away) > 0
+    # One that never has room is given up, and says what OpenSearch said.
+    large = options(server.url, "pressed", max_retries="2")
+    with pytest.raises(Unavailable, match=r"1600 documents were not taken after 2 retries: 429"):
+        write_documents(log_rows(lines, 1600), large)
+
+
+def test_documents_of_another_mapping_become_letters_or_one_clear_error(
+    server: RunningOpenSearch, lines: list[str]
+) -> None:
+    mapping = {"mappings": {"properties": {"bytes": {"type": "short"}}}}
+    ask(server.url, "PUT", "/strict", mapping)
+    too_long = [at for at, line in enumerate(lines) if (bytes_of(line) or 0) > 32767]
+    small = {"bulk_max_size": "400"}
+    with pytest.raises(UserError) as error:
+        written(log_rows(lines, ROWS_PER_BATCH), options(server.url, "strict", **small))
+    said = str(error.value)
+    assert f"strict refuses topic access_log, partition 0, offset {too_long[0]} " in said
+    assert "out of range" in said
+    lettered = options(server.url, "strict", dead_letter_index="letters", **small)
+    counts = written(log_rows(lines, ROWS_PER_BATCH), lettered)
+    assert counts == Counts(len(lines) - len(too_long), len(too_long))
+    assert ask(server.url, "GET", "/strict/_count")["count"] == counts.documents
+    query = {"size": 10_000, "_source": ["offset", "error.type"], "query": {"match_all": {}}}
+    letters = ask(server.url, "POST", "/letters/_search", query)["hits"]["hits"]
+    assert sorted(one["_source"]["offset"] for one in letters) == too_long
+    assert {one["_source"]["error"]["type"] for one in letters} == {"mapper_parsing_exception"}
+
+
+def test_a_server_killed_in_the_middle_has_everything_once_it_is_back(
+    tmp_path: Path, lines: list[str]
+) -> None:
+    half, killed = Event(), Event()
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for number, batch in enumerate(log_rows(lines, ROWS_PER_BATCH)):
+            if number == 5:
+                half.set()
+            if number == 15:
+                assert killed.wait(PATIENCE_S), "never killed"
+            yield batch
+
+    with opensearch(tmp_path / "server") as first, ThreadPoolExecutor(1) as thread:
+        given = options(first.url, "killed", worker="2", bulk_max_size="100")
+        prepare(given, next(rows()).schema)
+        writing = thread.submit(write_documents, rows(), given)
+        assert half.wait(PATIENCE_S), "nothing is written"
+        first.kill()
+        killed.set()
+        assert not writing.done(), "requests are under way, and more to come"
+        with opensearch(tmp_path / "server", port=first.port) as second:
+            assert second.url == first.url
+            assert writing.result(PATIENCE_S) == Counts(len(lines), 0)
+            assert counts_by(second.url, "killed", "status") == STATUS
+
+
+def test_answers_that_are_lost_repeat_nothing(
+    server: RunningOpenSearch, lines: list[str], tmp_path: Path
+) -> None:
+    """Every answer is cut off behind its first bytes: OpenSearch has the documents, the sink cannot know."""
+    some = lines[:300]
+    with toxiproxy(server.port, tmp_path) as proxy, ThreadPoolExecutor(1) as thread:
+        given = options(f"http://127.0.0.1:{proxy.port}", "cut")
+        prepare(given, next(log_rows(some, 300)).schema)
+        with proxy.toxic("limit_data", bytes=20):
+            writing: Future[Any] = thread.submit(write_documents, log_rows(some, 300), given)
+            wait_for(lambda: version(server, "cut") > 1, "a document that was sent again")
+            assert not writing.done(), "it has no answer"
+        assert writing.result(PATIENCE_S) == Counts(300, 0)
+    assert sum(counts_by(server.url, "cut", "status").values()) == 300
+
+
+def version(server: RunningOpenSearch, index: str) -> int:
+    """How often the first record's document was written."""
+    try:
+        return int(ask(server.url, "GET", f"/{index}/_doc/access_log-0-0")["_version"])
+    except UserError:  # 404: not yet
+        return 0
