@@ -13,7 +13,7 @@ from stratalog.cli.app import app
 from stratalog.config.broker_settings import BROKER_SETTINGS
 from stratalog.config.topic_settings import TOPIC_SETTINGS
 from stratalog.sinks.opensearch_options import OPENSEARCH_OPTIONS
-from stratalog.table.options import OPTION_NAMES, WITHOUT_EFFECT
+from stratalog.table.options import OPTION_NAMES, REFUSED, WITHOUT_EFFECT
 from stratalog.table.sink_options import SINK_OPTIONS
 
 TOP = Path(__file__).parent.parent
@@ -105,7 +105,7 @@ def test_every_option_of_the_opensearch_sink_is_told() -> None:
 
 
 def test_settings_named_in_pages_exist() -> None:
-    options = {*OPTION_NAMES, *WITHOUT_EFFECT, *SINK_OPTIONS}
+    options = {*OPTION_NAMES, *REFUSED, *WITHOUT_EFFECT, *SINK_OPTIONS}
     known = BROKER_SETTINGS.keys() | TOPIC_SETTINGS.keys() | options
     families = {name.partition(".")[0] for name in known}
     unknown = []

@@ -1,7 +1,7 @@
 """A Spark driver for tests: a command a line on stdin (JSON), an answer a line on stdout (JSON).
 
-In: {"do": name, …arguments}. Out: {"result": …} or {"error": text}; {"ready": true} first. In a process of its own, so
-that it can be killed, and so that no JVM lives in the test's process.
+In: {"do": name, …arguments}; Spark's configuration as arguments, NAME=VALUE. Out: {"result": …} or {"error": text};
+{"ready": true} first. In a process of its own, so that it can be killed, and so that no JVM lives in the test's own.
 """
 
 import json
@@ -13,6 +13,15 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import lit
+
+CONF = {
+    "spark.master": "local[2]",
+    "spark.driver.memory": "512m",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # a driver of a test lives for seconds
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
 
 SUMMARY = """
     SELECT partition, origin, count(*) AS records, min(offset) AS first, max(offset) AS last,
@@ -115,15 +124,13 @@ COMMANDS: dict[str, Callable[..., Any]] = {
 
 
 def main() -> None:
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.driver.memory", "512m")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("OFF")
+    given = dict(word.split("=", 1) for word in sys.argv[1:])
+    builder = SparkSession.builder
+    for name, value in (given if "spark.remote" in given else CONF | given).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    if "spark.remote" not in given:
+        spark.sparkContext.setLogLevel("OFF")
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         command = json.loads(line)

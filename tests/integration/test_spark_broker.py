@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -48,21 +48,30 @@ SEGMENT = {
 }
 
 
-class Driver:
-    """A Spark driver in a process of its own; `ask` waits for its answer."""
+def spark_environment(**more: str) -> dict[str, str]:
+    """This process's environment for a JVM of Spark's, less what would change its class path."""
+    kept = {name: value for name, value in os.environ.items() if name != "CLASSPATH"}
+    return {**kept, "SPARK_LOCAL_IP": "127.0.0.1", **more}
 
-    def __init__(self, place: Path) -> None:
+
+class Driver:
+    """A Spark driver in a process of its own, with `conf`; `ask` waits for its answer."""
+
+    def __init__(
+        self,
+        place: Path,
+        conf: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
+        python: str = sys.executable,
+    ) -> None:
         place.mkdir(parents=True, exist_ok=True)
-        environment = {
-            **os.environ,
-            "PYSPARK_PYTHON": sys.executable,
-            "SPARK_LOCAL_IP": "127.0.0.1",
-        }
-        environment.pop("CLASSPATH", None)
+        if environment is None:
+            environment = spark_environment(PYSPARK_PYTHON=sys.executable)
+        words = [f"{name}={value}" for name, value in (conf or {}).items()]
         self.log = place / "driver.log"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, str(Path(__file__).parent / "spark_driver.py")],
+                [python, str(Path(__file__).parent / "spark_driver.py"), *words],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

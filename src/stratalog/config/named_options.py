@@ -31,9 +31,10 @@ def named_options(
         known = by_lower.get(name.lower())
         if known is not None:
             options[known] = value
-        elif name.lower() not in {*SPARKS_OWN, *without_effect}:
-            close = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
-            nearest = f"did you mean '{by_lower[close[0]]}'?" if close else f"see {page}"
+        elif name.lower() not in (taken := {*SPARKS_OWN, *without_effect}):
+            names = dict(zip(taken, taken, strict=True)) | by_lower
+            close = get_close_matches(name.lower(), names, n=1, cutoff=0.5)
+            nearest = f"did you mean '{names[close[0]]}'?" if close else f"see {page}"
             raise ValueError(f"unknown option '{name}' of a sink: {nearest}")
     return options
 

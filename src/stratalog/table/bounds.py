@@ -78,6 +78,15 @@ def _name(snapshot: Snapshot, key: Key) -> str:
     return f"{snapshot.topics[key[0]].name}-{key[1]}"
 
 
+def check_order(snapshot: Snapshot, first: Mapping[Key, int], end: Mapping[Key, int]) -> None:
+    """Raises ValueError where a partition would end before it begins (an offset that the log lacks is lost data)."""
+    for key, extent in snapshot.extents.items():
+        if end[key] < first[key] <= extent.end:
+            raise ValueError(
+                f"{_name(snapshot, key)}: reading would begin at offset {first[key]} and end before it, at {end[key]}"
+            )
+
+
 def ranges(
     snapshot: Snapshot, first: Mapping[Key, int], end: Mapping[Key, int], *, fail_on_data_loss: bool
 ) -> list[tuple[Range, Manifest | None]]:

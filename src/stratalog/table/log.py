@@ -125,7 +125,11 @@ class Log:
         found = info.topics
         if pattern:
             chosen = re.compile(options.topics[0])
-            found = {name: topic for name, topic in found.items() if chosen.fullmatch(name)}
+            found = {
+                name: topic
+                for name, topic in found.items()
+                if chosen.search(name) and not topic.is_internal
+            }
         for name, topic in found.items():
             if topic.error == ErrorCode.unknown_topic_or_partition:
                 raise ValueError(f"topic {name} does not exist at {options.bootstrap}")
@@ -158,7 +162,7 @@ class Log:
         there = {topic.name: topic for topic in self._bucket.topics()}
         if options.selection is Selection.PATTERN:
             chosen = re.compile(options.topics[0])
-            names = [name for name in there if chosen.fullmatch(name)]
+            names = [name for name in there if chosen.search(name)]
         else:
             names = list(options.topics)
         topics = []

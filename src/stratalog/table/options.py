@@ -51,6 +51,11 @@ class Bound:
     timestamp: int | None = None
     timestamps: Mapping[str, Mapping[int, int]] | None = None
 
+    def has(self, place: int) -> bool:
+        """Whether some partition's bound is EARLIEST or LATEST, as `place` says."""
+        given = (self.offsets or {}).values()
+        return self.everywhere == place or any(place in offsets.values() for offsets in given)
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -113,28 +118,37 @@ OPTION_NAMES = (
 )
 _CONSUMER_SETTINGS = (
     "allow.auto.create.topics auto.commit.interval.ms check.crcs client.dns.lookup client.rack "
-    "connections.max.idle.ms default.api.timeout.ms fetch.max.bytes fetch.max.wait.ms fetch.min.bytes group.id "
+    "connections.max.idle.ms default.api.timeout.ms enable.metrics.push exclude.internal.topics fetch.max.bytes "
+    "fetch.max.wait.ms fetch.min.bytes group.id group.instance.id group.protocol group.remote.assignor "
     "heartbeat.interval.ms max.partition.fetch.bytes max.poll.interval.ms max.poll.records metadata.max.age.ms "
-    "partition.assignment.strategy receive.buffer.bytes reconnect.backoff.max.ms reconnect.backoff.ms "
-    "retry.backoff.max.ms retry.backoff.ms send.buffer.bytes session.timeout.ms"
+    "metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy metric.reporters metrics.num.samples "
+    "metrics.recording.level metrics.sample.window.ms partition.assignment.strategy receive.buffer.bytes "
+    "reconnect.backoff.max.ms reconnect.backoff.ms retry.backoff.max.ms retry.backoff.ms send.buffer.bytes "
+    "session.timeout.ms socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms"
 )
 WITHOUT_EFFECT = {
-    "groupidprefix",
-    "kafkaconsumer.polltimeoutms",
-    "fetchoffset.numretries",
-    "fetchoffset.retryintervalms",
-    *(f"kafka.{name}" for name in _CONSUMER_SETTINGS.split()),
+    name.lower(): name
+    for name in (
+        "groupIdPrefix",
+        "kafkaConsumer.pollTimeoutMs",
+        "fetchOffset.numRetries",
+        "fetchOffset.retryIntervalMs",
+        *(f"kafka.{name}" for name in _CONSUMER_SETTINGS.split()),
+    )
 }
 """Taken, so that a job moves by changing one word, and not looked at: no Java consumer is there to be tuned."""
 _DECODED = "every key and value is bytes: cast or decode the column"
-_REFUSED = {
+REFUSED = {
     "kafka.auto.offset.reset": "option 'kafka.auto.offset.reset' is not for Spark: use 'startingOffsets'",
     "kafka.enable.auto.commit": "option 'kafka.enable.auto.commit' is not for Spark: its checkpoint keeps the offsets",
     "kafka.key.deserializer": f"option 'kafka.key.deserializer' is not for Spark: {_DECODED}",
     "kafka.value.deserializer": f"option 'kafka.value.deserializer' is not for Spark: {_DECODED}",
     "kafka.interceptor.classes": "option 'kafka.interceptor.classes' is not for Spark: no Java consumer runs here",
 }
+_SECURITY = ("kafka.sasl.", "kafka.ssl.", "kafka.security.providers")
 _BY_LOWER = {name.lower(): name for name in OPTION_NAMES}
+_NAMES = WITHOUT_EFFECT | _BY_LOWER
+_LIMITS = ("min", "max")
 
 
 def parse_options(given: Mapping[str, str]) -> Options:
@@ -145,7 +159,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         if known is not None:
             options[known] = value
         elif name.lower() not in WITHOUT_EFFECT:
-            raise ValueError(_REFUSED.get(name.lower()) or _unknown(name))
+            raise ValueError(REFUSED.get(name.lower()) or insecure(name) or _unknown(name))
     selection, topics, assigned = _selection(options)
     _parsed(options, "kafka.security.protocol", _protocol)
     bootstrap = _parsed(options, "kafka.bootstrap.servers", _bootstrap)
@@ -153,6 +167,11 @@ def parse_options(given: Mapping[str, str]) -> Options:
     if bootstrap is None and tier_url is None:
         raise ValueError(
             "option 'kafka.bootstrap.servers' or 'tier.url' (or both) must say where the log is"
+        )
+    least, most = (_parsed(options, f"{kind}OffsetsPerTrigger", _positive) for kind in _LIMITS)
+    if least is not None and most is not None and least > most:
+        raise ValueError(
+            f"option 'minOffsetsPerTrigger' is {least}: more than 'maxOffsetsPerTrigger', {most}"
         )
     return Options(
         bootstrap=bootstrap,
@@ -164,8 +183,8 @@ def parse_options(given: Mapping[str, str]) -> Options:
         ending=_bound(options, "ending", refuse=EARLIEST),
         late_timestamp_is_error=_parsed(options, "startingOffsetsByTimestampStrategy", _strategy)
         is not False,
-        max_offsets_per_trigger=_parsed(options, "maxOffsetsPerTrigger", _positive),
-        min_offsets_per_trigger=_parsed(options, "minOffsetsPerTrigger", _positive),
+        max_offsets_per_trigger=most,
+        min_offsets_per_trigger=least,
         max_trigger_delay_s=_parsed(options, "maxTriggerDelay", _delay) or 0.0,
         min_partitions=_parsed(options, "minPartitions", _positive),
         max_records_per_partition=_parsed(options, "maxRecordsPerPartition", _positive),
@@ -179,12 +198,17 @@ def parse_options(given: Mapping[str, str]) -> Options:
     )
 
 
+def insecure(name: str) -> str | None:
+    """Why an option of TLS or SASL cannot be taken, where it is one; its value is nobody's to print."""
+    if not name.lower().startswith(_SECURITY):
+        return None
+    return f"option '{name}': only PLAINTEXT is spoken yet, without TLS or SASL"
+
+
 def _unknown(name: str) -> str:
-    close = get_close_matches(name.lower(), _BY_LOWER, n=1, cutoff=0.5)
+    close = get_close_matches(name.lower(), _NAMES, n=1, cutoff=0.5)
     nearest = (
-        f"did you mean '{_BY_LOWER[close[0]]}'?"
-        if close
-        else f"known are {', '.join(OPTION_NAMES)}"
+        f"did you mean '{_NAMES[close[0]]}'?" if close else f"known are {', '.join(OPTION_NAMES)}"
     )
     return f"unknown option '{name}': {nearest}"
 
@@ -220,15 +244,14 @@ def _selection(
 
 
 def _bound(options: Mapping[str, str], side: str, refuse: int | None) -> Bound | None:
-    """The bound on one side: a timestamp per partition, else one timestamp, else offsets (Spark's precedence)."""
-    names = {name: f"{side}{name}" for name in ("OffsetsByTimestamp", "Timestamp", "Offsets")}
-    per_partition = _parsed(options, names["OffsetsByTimestamp"], _timestamps)
-    if per_partition is not None:
-        return Bound(timestamps=per_partition)
-    one = _parsed(options, names["Timestamp"], _timestamp)
+    """The bound on one side: one timestamp, else a timestamp per partition, else offsets (Spark's precedence)."""
+    one = _parsed(options, f"{side}Timestamp", _timestamp)
     if one is not None:
         return Bound(timestamp=one)
-    return _parsed(options, names["Offsets"], lambda text: _offsets(text, refuse))
+    per_partition = _parsed(options, f"{side}OffsetsByTimestamp", _timestamps)
+    if per_partition is not None:
+        return Bound(timestamps=per_partition)
+    return _parsed(options, f"{side}Offsets", lambda text: _offsets(text, refuse))
 
 
 def _columns(options: Mapping[str, str]) -> tuple[str, ...]:

@@ -39,11 +39,14 @@ def batch_tasks(options: Options, pruning: Pruning | None = None) -> list[Task]:
 
     Raises ValueError for options that the log cannot fulfil, DataLoss, Missing, Unavailable, Corrupt, Rejected.
     """
+    if options.starting is not None and options.starting.has(LATEST):
+        raise ValueError("option 'startingOffsets': a batch cannot begin at the end ('latest', -1)")
     log = Log(options, shared_of(options))
     snapshot = log.snapshot()
     first = starting_offsets(log, snapshot, options, EARLIEST)
     ending = options.ending or Bound(everywhere=LATEST)
     end = _resolve(log, snapshot, ending, "ending", late_is_error=False)
+    bounds.check_order(snapshot, first, end)
     if pruning is not None:
         first, end = pruning.cut(
             snapshot, first, end, lambda wanted: log.offsets_at(snapshot, wanted)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from stratalog.client.cluster import parse_bootstrap
 from stratalog.config.named_options import named_options, positive
+from stratalog.table.options import insecure
 from stratalog.wire.compression import CODEC_NAMES
 
 _DEFAULTS = {
@@ -23,10 +24,22 @@ _DEFAULTS = {
     "includeHeaders": "false",
 }
 _PRODUCER_SETTINGS = (
-    "buffer.memory client.dns.lookup connections.max.idle.ms delivery.timeout.ms enable.idempotence linger.ms "
-    "max.block.ms max.in.flight.requests.per.connection max.request.size metadata.max.age.ms receive.buffer.bytes "
-    "reconnect.backoff.max.ms reconnect.backoff.ms retries retry.backoff.ms send.buffer.bytes"
+    "buffer.memory client.dns.lookup compression.gzip.level compression.lz4.level compression.zstd.level "
+    "connections.max.idle.ms delivery.timeout.ms enable.idempotence enable.metrics.push linger.ms max.block.ms "
+    "max.in.flight.requests.per.connection max.request.size metadata.max.age.ms metadata.max.idle.ms "
+    "metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy metric.reporters metrics.num.samples "
+    "metrics.recording.level metrics.sample.window.ms receive.buffer.bytes reconnect.backoff.max.ms "
+    "reconnect.backoff.ms retries retry.backoff.max.ms retry.backoff.ms send.buffer.bytes "
+    "socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms"
 )
+_WRITTEN = "keys and values are written as the bytes they are"
+REFUSED = {
+    "kafka.key.serializer": f"option 'kafka.key.serializer' is not for Spark: {_WRITTEN}",
+    "kafka.value.serializer": f"option 'kafka.value.serializer' is not for Spark: {_WRITTEN}",
+    "kafka.interceptor.classes": "option 'kafka.interceptor.classes' is not for Spark: no Java producer runs here",
+    "kafka.partitioner.class": "option 'kafka.partitioner.class': keys go where murmur2 says, or a column 'partition'",
+    "kafka.transactional.id": "option 'kafka.transactional.id': the sink has no transactions yet, it is at least once",
+}
 WITHOUT_EFFECT = {f"kafka.{name}" for name in _PRODUCER_SETTINGS.split()}
 """Taken, so that a job moves by changing one word, and not looked at."""
 SINK_OPTIONS = tuple(_DEFAULTS)
@@ -57,6 +70,10 @@ class SinkOptions:
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Parse and check everything. Raises ValueError."""
+    for name in given:
+        why = REFUSED.get(name.lower()) or insecure(name)
+        if why is not None:
+            raise ValueError(why)
     options = named_options(given, _DEFAULTS, without_effect=WITHOUT_EFFECT, page="docs/spark.md")
     if not options["kafka.bootstrap.servers"]:
         raise ValueError("option 'kafka.bootstrap.servers' must say where to write")

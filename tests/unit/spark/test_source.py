@@ -162,7 +162,6 @@ def test_the_schema_is_what_tasks_give(grown: Grown, headers: bool, origin: bool
         ({"assign": '{"t":[1]}'}, span(1, 0, 10)),
         ({"subscribePattern": "[s-u]"}, span(0, 0, 30) + span(1, 0, 10)),
         ({"subscribePattern": "x.*"}, []),
-        ({"startingOffsets": "latest"}, []),
         (
             {"startingOffsets": '{"t":{"0":28,"1":-2}}', "endingOffsets": '{"t":{"0":-1,"1":2}}'},
             span(0, 28, 30) + span(1, 0, 2),
@@ -196,6 +195,16 @@ def test_a_batch_reads_what_was_chosen(
         ({"subscribe": "none"}, "topic none is not in the bucket"),
         ({"startingTimestamp": str(NOW_MS + 20)}, "t-1 has no record as young"),
         ({"startingOffsets": '{"t":{"0":1}}'}, "says nothing about t-1"),
+        ({"startingOffsets": "latest"}, "'startingOffsets': a batch cannot begin at the end"),
+        ({"startingOffsets": '{"t":{"0":1,"1":-1}}'}, "a batch cannot begin at the end"),
+        (
+            {"startingOffsets": '{"t":{"0":9,"1":0}}', "endingOffsets": '{"t":{"0":8,"1":-1}}'},
+            "t-0: reading would begin at offset 9 and end before it, at 8",
+        ),
+        (
+            {"startingTimestamp": str(NOW_MS + 8), "endingTimestamp": str(NOW_MS + 5)},
+            "t-0: reading would begin at offset 8",
+        ),
     ],
 )
 def test_what_is_not_there(grown: Grown, options: dict[str, str], says: str) -> None:

@@ -47,8 +47,9 @@ def test_bounds() -> None:
     assert found.starting == Bound(offsets={"t": {0: 23, 1: EARLIEST, 2: LATEST}})
     assert found.ending == Bound(everywhere=LATEST)
     assert parse(startingTimestamp="17").starting == Bound(timestamp=17)
-    both = parse(startingTimestamp="17", startingOffsetsByTimestamp='{"t":{"0":18}}')
-    assert both.starting == Bound(timestamps={"t": {0: 18}})
+    by_partition = {"startingOffsetsByTimestamp": '{"t":{"0":18}}', "startingOffsets": "latest"}
+    assert parse(**by_partition).starting == Bound(timestamps={"t": {0: 18}})
+    assert parse(**by_partition, startingTimestamp="17").starting == Bound(timestamp=17)
 
 
 def test_the_rest() -> None:
@@ -83,7 +84,15 @@ def test_columns() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["kafka.group.id", "groupIdPrefix", "fetchOffset.numRetries", "kafka.max.poll.records"]
+    "name",
+    [
+        "kafka.group.id",
+        "groupIdPrefix",
+        "fetchOffset.numRetries",
+        "fetchoffset.retryintervalms",
+        "kafkaConsumer.pollTimeoutMs",
+        "kafka.max.poll.records",
+    ],
 )
 def test_what_tunes_the_java_consumer_is_taken_and_changes_nothing(name: str) -> None:
     assert parse_options(PLACE | {name: "7"}) == parse_options(PLACE)
@@ -98,6 +107,8 @@ def test_what_tunes_the_java_consumer_is_taken_and_changes_nothing(name: str) ->
         ("bootstrap.servers", "kafka.bootstrap.servers"),
         ("tierurl", "tier.url"),
         ("maxOffsetPerTrigger", "maxOffsetsPerTrigger"),
+        ("kafka.max.poll.record", "kafka.max.poll.records"),
+        ("groupPrefix", "groupIdPrefix"),
     ],
 )
 def test_an_unknown_option_is_told_the_nearest(name: str, meant: str) -> None:
@@ -143,13 +154,17 @@ def test_an_option_like_no_other_is_told_them_all() -> None:
         ({**PLACE, "minPartitions": "many"}, "at least 1"),
         ({**PLACE, "minOffsetsPerTrigger": "-1"}, "at least 1"),
         ({**PLACE, "maxRecordsPerPartition": "0"}, "at least 1"),
+        (
+            {**PLACE, "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"},
+            "'minOffsetsPerTrigger' is 9: more than 'maxOffsetsPerTrigger', 8",
+        ),
         ({**PLACE, "maxTriggerDelay": "soon"}, "500ms, 30s or 15m"),
         ({**PLACE, "columns": "value,ofset"}, "no column 'ofset'; there are key, value"),
         ({**PLACE, "columns": ","}, "at least one column"),
         ({**PLACE, "kafka.security.protocol": "SASL_SSL"}, "only PLAINTEXT"),
         ({**PLACE, "kafka.auto.offset.reset": "latest"}, "use 'startingOffsets'"),
         ({**PLACE, "kafka.key.deserializer": "x"}, "cast or decode the column"),
-        ({**PLACE, "kafka.group.idd": "x"}, "unknown option 'kafka.group.idd'"),
+        ({**PLACE, "kafka.group.idd": "x"}, "'kafka.group.idd': did you mean 'kafka.group.id'"),
         ({**PLACE, "failOnDataLoss": "yes"}, "'true' or 'false'"),
         ({**PLACE, "kafka.isolation.level": "serializable"}, "'read_committed'"),
         ({**PLACE, "startingOffsetsByTimestampStrategy": "x"}, "'error' or 'latest'"),
@@ -168,3 +183,12 @@ def test_a_secret_in_a_url_is_not_repeated() -> None:
     with pytest.raises(ValueError, match="credentials") as wrong:
         parse_options({"subscribe": "t", "tier.url": "s3://key:secret@b"})
     assert "secret" not in str(wrong.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["kafka.sasl.jaas.config", "kafka.ssl.keystore.password", "KAFKA.SSL.key.password"]
+)
+def test_a_secret_in_an_option_is_refused_and_not_repeated(name: str) -> None:
+    with pytest.raises(ValueError, match=f"option '{name}': only PLAINTEXT") as wrong:
+        parse_options(PLACE | {name: "hunter2"})
+    assert "hunter2" not in str(wrong.value)

@@ -131,6 +131,10 @@ def test_a_row_that_cannot_be_written_says_why(
         ({"topics": "x"}, "did you mean 'topic'"),
         ({"zzzz": "x"}, "unknown option 'zzzz' of a sink"),
         ({"kafka.security.protocol": "SSL"}, "only PLAINTEXT"),
+        ({"kafka.sasl.jaas.config": "x"}, "option 'kafka.sasl.jaas.config': only PLAINTEXT"),
+        ({"kafka.linger": "5"}, "did you mean 'kafka.linger.ms'"),
+        ({"kafka.value.serializer": "x"}, "written as the bytes they are"),
+        ({"kafka.transactional.id": "x"}, "no transactions yet"),
     ],
 )
 def test_a_wrong_option_is_one_line(given: dict[str, str], says: str) -> None:
