@@ -9,6 +9,7 @@ wherever they lie by then.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from logging import getLogger
 from typing import Any
 from uuid import UUID
@@ -163,6 +164,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._target: Positions | None = None
         self._triggered_s = monotonic_s()
         self._latest: Positions | None = None
+        self._behind: list[int] = []
 
     def __getstate__(self) -> dict[str, Any]:
         """Tasks get the options alone."""
@@ -175,7 +177,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         first = starting_offsets(self._opened(), snapshot, options, LATEST)
         # An offset given by hand must be there now; later on it is the checkpoint that counts.
         bounds.ranges(snapshot, first, first, fail_on_data_loss=options.fail_on_data_loss)
-        return to_json(_positions(snapshot, first))
+        return to_json(_begun(_positions(snapshot, first)))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # Spark's name
         limit = self._options.max_offsets_per_trigger
@@ -194,12 +196,12 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         begun = from_json(start, _ids(snapshot))
         ends = {key: extent.end for key, extent in snapshot.extents.items()}
         self._latest = _positions(snapshot, ends)
-        firsts = self._firsts(begun, snapshot)
+        firsts = self._firsts(begun, snapshot, ends)
         if self._target is not None:
             target = self._target
             ends = {key: at for key in ends if (at := target.of(*key)) is not None}
         elif not self._is_due(firsts, ends):
-            return start
+            ends = {}
         for key, end in ends.items():
             if end < firsts[key]:
                 name = f"{snapshot.topics[key[0]].name}-{key[1]}"
@@ -208,7 +210,17 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
                 ends[key] = firsts[key]
         if isinstance(limit, ReadMaxRows):
             ends = bounds.limited(firsts, ends, limit.max_rows)
-        return to_json(_positions(snapshot, ends))
+        self._behind = [
+            max(0, extent.end - ends.get(key, firsts[key]))
+            for key, extent in snapshot.extents.items()
+        ]
+        if not ends:
+            return start
+        following = _positions(snapshot, ends)
+        if following.topics == begun.topics:
+            return start  # as it is, or Spark would run a batch of nothing
+        is_first = begun.begins == begun.topics
+        return to_json(_begun(following, begun) if is_first else following)
 
     def _is_due(self, firsts: Mapping[Key, int], ends: Mapping[Key, int]) -> bool:
         """Whether `minOffsetsPerTrigger` offsets wait, or have waited for long enough."""
@@ -225,19 +237,34 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return True
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # Spark's name
-        """The log's end as last seen, for the query's progress."""
-        return to_json(self._latest) if self._latest is not None else None
+        """The log's end as last seen and how far behind it the last batch ends, for the query's progress.
+
+        The three numbers are offsets of one partition, named as the metrics of Spark's Kafka source.
+        """
+        if self._latest is None:
+            return None
+        behind = self._behind or [0]
+        return to_json(self._latest) | {
+            "minOffsetsBehindLatest": min(behind),
+            "maxOffsetsBehindLatest": max(behind),
+            "avgOffsetsBehindLatest": sum(behind) / len(behind),
+        }
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        if start == end:
+            return []
         snapshot = self._snapshot()
         ids = _ids(snapshot)
         begun, until = from_json(start, ids), from_json(end, ids)
-        firsts = self._firsts(begun, snapshot)
-        options = self._options
-        ends = {key: until.of(*key) for key in snapshot.extents}
+        if until.begins is not None:
+            # A first batch that is run again: where the query would begin now (`latest`) is not where it began.
+            begun = Positions(until.begins)
         self._refuse_strangers(until, snapshot)
-        stops = {key: firsts[key] if at is None else at for key, at in ends.items()}
-        wanted = bounds.ranges(snapshot, firsts, stops, fail_on_data_loss=options.fail_on_data_loss)
+        stops = {key: at for key in snapshot.extents if (at := until.of(*key)) is not None}
+        firsts = self._firsts(begun, snapshot, stops)
+        options = self._options
+        asked = replace(snapshot, extents={key: snapshot.extents[key] for key in stops})
+        wanted = bounds.ranges(asked, firsts, stops, fail_on_data_loss=options.fail_on_data_loss)
         log = self._opened()
         tasks = plan(
             log.located(wanted),
@@ -264,12 +291,20 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def _snapshot(self) -> Snapshot:
         return self._opened().snapshot()
 
-    def _firsts(self, begun: Positions, snapshot: Snapshot) -> dict[Key, int]:
+    def _firsts(
+        self, begun: Positions, snapshot: Snapshot, wanted: Iterable[Key]
+    ) -> dict[Key, int]:
         """Where each partition goes on: behind what was read, or at its beginning where it is new."""
         self._refuse_strangers(begun, snapshot)
         firsts = {}
-        for key, extent in snapshot.extents.items():
-            at = begun.of(*key)
+        for key in wanted:
+            at, extent = begun.of(*key), snapshot.extents[key]
+            if at is None and extent.start > 0:
+                name = f"{snapshot.topics[key[0]].name}-{key[1]}"
+                what = (
+                    f"{name} is new to the query, and its offsets 0 to {extent.start - 1} are gone"
+                )
+                bounds.lose(what, fail=self._options.fail_on_data_loss)
             firsts[key] = extent.start if at is None else at
         return firsts
 
@@ -293,6 +328,11 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
 def _ids(snapshot: Snapshot) -> dict[str, UUID]:
     return {topic.name: topic_id for topic_id, topic in snapshot.topics.items()}
+
+
+def _begun(positions: Positions, begins: Positions | None = None) -> Positions:
+    """The positions, as the end of a batch that begins at `begins` (there, if None) and is a query's first."""
+    return Positions(positions.topics, (begins or positions).topics)
 
 
 def _positions(snapshot: Snapshot, offsets: Mapping[Key, int]) -> Positions:

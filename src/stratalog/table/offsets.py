@@ -9,7 +9,8 @@ golden files):
     {"version":1,"topics":{"<topic id>":{"name":"t","partitions":{"0":17}}}}
 
 Topics are keyed by id, so that a topic deleted and created again under its name is another topic; the name is there for
-people and errors. An offset is that of the next record to read.
+people and errors. An offset is that of the next record to read. The first batch's also say where it begins ("begins",
+as "topics"): Spark keeps only where it ends, and asks again where the query begins when that batch is run again.
 """
 
 from collections.abc import Mapping
@@ -35,6 +36,8 @@ class Positions:
     """Next offsets to read, by topic id."""
 
     topics: Mapping[UUID, TopicPosition]
+    begins: Mapping[UUID, TopicPosition] | None = None
+    """Where the batch that ends here begins, where it is a query's first."""
 
     def of(self, topic_id: UUID, partition: int) -> int | None:
         """The next offset of a partition; None where it was not known then."""
@@ -44,18 +47,22 @@ class Positions:
 
 def to_json(positions: Positions) -> dict[str, Any]:
     """What Spark is to keep; topics by name, partitions by number, so that equal positions are equal texts."""
-    ordered = sorted(positions.topics.items(), key=lambda item: (item[1].name, item[0].bytes))
+    kept = {"version": VERSION, "topics": _topics_json(positions.topics)}
+    if positions.begins is not None:
+        kept["begins"] = _topics_json(positions.begins)
+    return kept
+
+
+def _topics_json(topics: Mapping[UUID, TopicPosition]) -> dict[str, Any]:
+    ordered = sorted(topics.items(), key=lambda item: (item[1].name, item[0].bytes))
     return {
-        "version": VERSION,
-        "topics": {
-            topic_id_text(topic_id): {
-                "name": topic.name,
-                "partitions": {
-                    str(index): topic.partitions[index] for index in sorted(topic.partitions)
-                },
-            }
-            for topic_id, topic in ordered
-        },
+        topic_id_text(topic_id): {
+            "name": topic.name,
+            "partitions": {
+                str(index): topic.partitions[index] for index in sorted(topic.partitions)
+            },
+        }
+        for topic_id, topic in ordered
     }
 
 
@@ -71,14 +78,20 @@ def from_json(kept: Mapping[str, Any], ids: Mapping[str, UUID]) -> Positions:
         raise ValueError(
             f"stream offsets of version {version!r}: this release reads version {VERSION}"
         )
-    topics = {}
     try:
-        for text, topic in kept["topics"].items():
-            partitions = {int(index): int(offset) for index, offset in topic["partitions"].items()}
-            topics[topic_id_parse(text)] = TopicPosition(str(topic["name"]), partitions)
+        begins = kept.get("begins")
+        topics = _topics(kept["topics"])
+        return Positions(topics, None if begins is None else _topics(begins))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"stream offsets that cannot be read: {error!r}") from None
-    return Positions(topics)
+
+
+def _topics(kept: Mapping[str, Any]) -> dict[UUID, TopicPosition]:
+    topics = {}
+    for text, topic in kept.items():
+        partitions = {int(index): int(offset) for index, offset in topic["partitions"].items()}
+        topics[topic_id_parse(text)] = TopicPosition(str(topic["name"]), partitions)
+    return topics
 
 
 def _of_kafka(kept: Mapping[str, Mapping[str, Any]], ids: Mapping[str, UUID]) -> Positions:

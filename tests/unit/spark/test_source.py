@@ -83,6 +83,15 @@ def offsets(*ends: int) -> dict[str, Any]:
     return {"version": 1, "topics": topics}
 
 
+def first_offsets(*ends: int, begins: dict[str, Any]) -> dict[str, Any]:
+    """Where a query begins, or its first batch ends: what it keeps of itself beside."""
+    return offsets(*ends) | {"begins": begins["topics"]}
+
+
+def begins_at(*at: int) -> dict[str, Any]:
+    return first_offsets(*at, begins=offsets(*at))
+
+
 def span(partition: int, first: int, end: int) -> list[tuple[int, int]]:
     return [(partition, offset) for offset in range(first, end)]
 
@@ -270,11 +279,11 @@ def test_what_filters_rule_out_is_not_read(
 
 
 def test_a_stream_begins_where_it_is_told(grown: Grown) -> None:
-    assert grown.source().streamReader(NONE).initialOffset() == offsets(30, 10)
+    assert grown.source().streamReader(NONE).initialOffset() == begins_at(30, 10)
     earliest = grown.source(startingOffsets="earliest").streamReader(NONE)
-    assert earliest.initialOffset() == offsets(0, 0)
+    assert earliest.initialOffset() == begins_at(0, 0)
     given = grown.source(startingOffsets='{"t":{"0":3,"1":-1}}').streamReader(NONE)
-    assert given.initialOffset() == offsets(3, 10)
+    assert given.initialOffset() == begins_at(3, 10)
     beyond = grown.source(startingOffsets='{"t":{"0":31,"1":0}}').streamReader(NONE)
     with pytest.raises(DataLoss, match="offset 31 lies behind"):
         beyond.initialOffset()
@@ -293,8 +302,48 @@ def test_micro_batches_follow_each_other_without_loss_or_repeat(grown: Grown) ->
         found += rows(reader, reader.partitions(at, following))
         at = following
     assert sorted(found) == span(0, 0, 42) + span(1, 0, 10)
-    assert reader.latestOffset(at, ALL) == at
-    assert reader.reportLatestOffset() == at
+    assert reader.latestOffset(at, ALL) == at == offsets(42, 10)
+
+
+def test_a_first_batch_that_is_run_again_begins_where_it_did(grown: Grown) -> None:
+    """Spark's offset log says where it ends alone; `latest` is elsewhere by the time it is asked for again."""
+    killed = grown.source().streamReader(NONE)
+    begun = killed.initialOffset()
+    grown.grow(0, 5)
+    ended = killed.latestOffset(begun, ALL)
+    assert ended == first_offsets(35, 10, begins=offsets(30, 10))
+    grown.grow(0, 5)
+    again = grown.source().streamReader(NONE)
+    assert rows(again, again.partitions(again.initialOffset(), ended)) == span(0, 30, 35)
+    following = again.latestOffset(ended, ALL)
+    assert following == offsets(40, 10)
+    assert rows(again, again.partitions(ended, following)) == span(0, 35, 40)
+    assert again.partitions(ended, ended) == [], "nothing is read where nothing follows"
+
+
+def test_a_first_batch_may_be_empty(grown: Grown) -> None:
+    reader = grown.source().streamReader(NONE)
+    begun = reader.initialOffset()
+    assert reader.latestOffset(begun, ALL) == begun
+    assert reader.partitions(begun, begun) == []
+    grown.grow(1, 5)
+    following = reader.latestOffset(begun, ALL)
+    assert rows(reader, reader.partitions(begun, following)) == span(1, 10, 15)
+
+
+def test_how_far_behind_a_query_is_can_be_seen(grown: Grown) -> None:
+    reader = grown.source(maxOffsetsPerTrigger="20").streamReader(NONE)
+    assert reader.reportLatestOffset() is None
+    at = reader.latestOffset(offsets(0, 0), ReadMaxRows(20))
+    assert at == offsets(15, 5)
+    told = {"minOffsetsBehindLatest": 5, "maxOffsetsBehindLatest": 15, "avgOffsetsBehindLatest": 10}
+    assert reader.reportLatestOffset() == offsets(30, 10) | told
+    reader.latestOffset(at, ALL)
+    caught_up = dict.fromkeys(told, 0)
+    assert reader.reportLatestOffset() == offsets(30, 10) | caught_up
+    waits = grown.source(minOffsetsPerTrigger="50").streamReader(NONE)
+    assert waits.latestOffset(at, ALL) == at
+    assert waits.reportLatestOffset() == offsets(30, 10) | told
 
 
 def test_a_batch_replanned_later_by_another_process_is_the_same(grown: Grown) -> None:
@@ -338,6 +387,22 @@ def test_a_partition_that_is_new_is_read_from_its_beginning(grown: Grown) -> Non
     following = reader.latestOffset(offsets(30), ALL)
     assert following == offsets(30, 10)
     assert rows(reader, reader.partitions(offsets(30), following)) == span(1, 0, 10)
+
+
+def test_a_partition_that_is_new_and_has_lost_its_beginning_is_lost_data(grown: Grown) -> None:
+    grown.bucket.create("u")
+    grown.bucket.archive("u", 0, [[batch(0, 15)]], log_start=5)
+    both = {"subscribe": "t,u"}
+    at = offsets(30, 10)
+    with pytest.raises(DataLoss, match="u-0 is new to the query, and its offsets 0 to 4 are gone"):
+        grown.source(**both).streamReader(NONE).latestOffset(at, ALL)
+    going_on = grown.source(**both, failOnDataLoss="false").streamReader(NONE)
+    following = going_on.latestOffset(at, ALL)
+    assert rows(going_on, going_on.partitions(at, following)) == span(0, 5, 15)
+    with pytest.raises(DataLoss, match="u-0 is new to the query"):
+        grown.source(**both).streamReader(NONE).partitions(at, following)
+    # What a batch does not reach yet is no loss of that batch's.
+    assert grown.source(**both).streamReader(NONE).partitions(offsets(29, 10), at)
 
 
 def test_a_partition_that_is_new_and_empty_has_its_place_from_then_on(tmp_path: Path) -> None:

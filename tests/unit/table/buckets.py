@@ -58,6 +58,7 @@ class Bucket:
         *,
         first: int = 0,
         aborted: Sequence[AbortedTransaction] | None = None,
+        log_start: int = 0,
     ) -> int:
         """Archive segments of batches that follow each other from offset `first`; returns the tiered end.
 
@@ -83,5 +84,5 @@ class Bucket:
             read = partial(list, [data])
             closed.append(ClosedSegment(base, end, read, ((0, base),), aborted=known))
             base = end
-        tier.archive(closed, last_stable_offset=base, log_start_offset=0, now_ms=NOW_MS)
+        tier.archive(closed, last_stable_offset=base, log_start_offset=log_start, now_ms=NOW_MS)
         return base

@@ -23,6 +23,13 @@ def test_the_golden_file_is_what_is_written() -> None:
     assert json.dumps(to_json(POSITIONS)) + "\n" == GOLDEN.read_text()
 
 
+def test_the_first_batch_s_golden_file_is_what_is_written_and_read() -> None:
+    first = Positions(POSITIONS.topics, {ACCESS: TopicPosition("access", {0: 16})})
+    golden = GOLDEN.with_name("stream-offsets-first.v1.json").read_text()
+    assert json.dumps(to_json(first)) + "\n" == golden
+    assert from_json(json.loads(golden), {}) == first
+
+
 def test_the_golden_file_is_read() -> None:
     found = from_json(json.loads(GOLDEN.read_text()), {})
     assert found == POSITIONS
@@ -49,6 +56,7 @@ def test_offsets_of_spark_s_kafka_source_are_read() -> None:
         ({"version": 1}, "cannot be read"),
         ({"version": 1, "topics": {"short": {"name": "t", "partitions": {}}}}, "cannot be read"),
         ({"version": 1, "topics": []}, "cannot be read"),
+        ({"version": 1, "topics": {}, "begins": {"t": 1}}, "cannot be read"),
         ({"version": 1, "topics": {"AAAAAAAAAAAAAAAAAAAAZA": {"name": "t"}}}, "cannot be read"),
     ],
 )
