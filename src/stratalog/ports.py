@@ -122,7 +122,7 @@ class ObjectStore(Protocol):
 
     def get(self, path: str) -> bytes: ...
 
-    def get_range(self, path: str, start: int, size: int) -> bytes:
+    def get_range(self, path: str, start: int, size: int) -> bytes | memoryview:
         """`size` bytes from `start`; fewer only past the end of the object."""
 
     def size(self, path: str) -> int: ...

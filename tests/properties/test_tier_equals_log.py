@@ -128,9 +128,9 @@ class TierEqualsLog(RuleBasedStateMachine):
             segment = self.node.tier.entry_for(offset)
         for _ in range(3):
             with suppress(Corrupt, Unavailable):
-                assert bytes(fetcher.read(segment, offset, 1)) == batch
+                assert b"".join(fetcher.read(segment, offset, 1).buffers) == batch
         self.faults = []
-        assert bytes(fetcher.read(segment, offset, 1)) == batch
+        assert b"".join(fetcher.read(segment, offset, 1).buffers) == batch
 
     @rule(unstable=st.integers(0, 5))
     def archive(self, unstable):
@@ -293,7 +293,7 @@ class TierEqualsLog(RuleBasedStateMachine):
         with self.no_fault():
             segment = self.node.tier.entry_for(offset)
         assert segment is not None, f"offset {offset} is nowhere"
-        return bytes(fetcher.read(segment, offset, 1))
+        return b"".join(fetcher.read(segment, offset, 1).buffers)
 
     def active(self):
         data = b"".join(b for h, b in self.log if h.base_offset >= self.active_start)
@@ -307,7 +307,7 @@ class TierEqualsLog(RuleBasedStateMachine):
         fetcher, archives = Fetcher(self.bucket), Archives(self.bucket)
         for _, manifest in self.pinned:
             for segment in archives.live(manifest):
-                assert len(fetcher.read(segment, segment.entry.base_offset, 1)) > 0
+                assert fetcher.read(segment, segment.entry.base_offset, 1).size > 0
 
     def teardown(self):
         if not hasattr(self, "node"):

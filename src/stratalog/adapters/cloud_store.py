@@ -130,10 +130,10 @@ class CloudStore:
         with self._failures(path):
             return bytes(obstore.get(self._store, path).bytes())
 
-    def get_range(self, path: str, start: int, size: int) -> bytes:
+    def get_range(self, path: str, start: int, size: int) -> bytes | memoryview:
         try:
             with self._failures(path):
-                return bytes(obstore.get_range(self._store, path, start=start, length=size))
+                return memoryview(obstore.get_range(self._store, path, start=start, length=size))
         except Unavailable:
             # A range that begins past the end is refused (416), and the reason is only text.
             if start < self.size(path):

@@ -9,7 +9,7 @@ fetch waits for the bucket before it is answered without; `remote.log.manager.fe
 comes. A read that came too late for its fetch stays in the cache for the next one.
 
 Who reads on where the last read ended is a consumer on its way: what comes next is brought before it asks, twice as far
-ahead each time up to a limit, by a thread of its own, so that nobody who asked waits for what nobody asked for.
+ahead each time up to a limit, by threads of their own, so that nobody who asked waits for what nobody asked for.
 """
 
 import asyncio
@@ -23,13 +23,17 @@ from stratalog.broker.copy_pace import quota_of
 from stratalog.broker.partition import HostedPartition
 from stratalog.config import BrokerConfig
 from stratalog.errors import Corrupt, ErrorCode, Rejected, Unavailable
+from stratalog.log.reading import Slices
 from stratalog.ports import ObjectStore, Outside, Worker
 from stratalog.tier.fetcher import RANGE_BYTES, Fetcher
 from stratalog.tier.manifest import RemoteSegment
 from stratalog.tier.partition_tier import PartitionTier
 
 T = TypeVar("T")
-_AHEAD_BYTES_MAX: Final = 8 << 20
+_AHEAD_BYTES_MAX: Final = 16 << 20
+_REQUEST_BYTES: Final = 4 << 20
+_AHEAD_THREADS: Final = 2
+"""So many requests of that size are on their way at once: a bucket's answers take their time to begin."""
 _AHEAD_SHARE: Final = 4
 """One reader may have a quarter of the cache before it."""
 _AHEAD_SEGMENTS_MAX: Final = 4
@@ -58,7 +62,7 @@ class RemoteReads:
         self._ahead_max = min(_AHEAD_BYTES_MAX, cache_bytes // _AHEAD_SHARE)
         self._threads = config.int("remote.log.reader.threads")
         self._worker = outside.workers.start("tier-read", self._threads)
-        self._ahead_worker = outside.workers.start("tier-ahead")
+        self._ahead_worker = outside.workers.start("tier-ahead", _AHEAD_THREADS)
         self._pending = 0
         self.configure(config)
         self._readers: dict[HostedPartition, dict[int, _Reader]] = {}
@@ -122,18 +126,18 @@ class RemoteReads:
         max_bytes: int,
         *,
         minimum_one: bool,
-    ) -> memoryview:
+    ) -> Slices:
         """As `Fetcher.read`; empty where the bucket or the quota takes longer than a fetch waits. Raises Rejected."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._wait_s
         while self._quota is not None and (wait := self._quota.wait_ms(self._clock.steady_ms())):
             rest = deadline - loop.time()
             if rest <= 0:
-                return memoryview(b"")
+                return Slices([], offset, offset)
             await asyncio.sleep(min(wait / 1000, rest))
         call = partial(self._fetcher.read, segment, offset, max_bytes, minimum_one=minimum_one)
         data = await self._ask(hosted, segment.path, call, deadline - loop.time())
-        return memoryview(b"") if data is None else data
+        return data or Slices([], offset, offset)
 
     async def search(
         self, hosted: HostedPartition, segment: RemoteSegment, timestamp: int, start: int = 0
@@ -173,16 +177,19 @@ class RemoteReads:
         if self._quota is not None and self._quota.wait_ms(self._clock.steady_ms()):
             return  # what consumers ask for comes first
 
-        def bring() -> None:
-            at, left = offset, size
+        def bring(skip: int) -> None:
+            at, left = offset, _REQUEST_BYTES
             for _ in range(_AHEAD_SEGMENTS_MAX):
                 segment = tier.entry_for(at)
                 if segment is None or left <= 0 or at >= stop:
                     break
-                left -= self._fetcher.prefetch(segment, at, left)
+                there = self._fetcher.prefetch(segment, at, left, skip)
+                left -= max(0, min(left, there - skip))
+                skip = max(0, skip - there)
                 at = segment.entry.last_offset + 1
 
-        self._ahead_worker.submit(bring).add_done_callback(_heard)
+        for skip in range(0, size, _REQUEST_BYTES):
+            self._ahead_worker.submit(partial(bring, skip)).add_done_callback(_heard)
 
     async def _ask(
         self, hosted: HostedPartition, name: str, call: Callable[[], T], wait_s: float

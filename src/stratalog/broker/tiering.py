@@ -195,20 +195,16 @@ class Tiering:
             raise Rejected(
                 ErrorCode.offset_out_of_range, f"{hosted.identity}: {offset} is not in the bucket"
             )
-        data = await self._reads.batches(
+        found = await self._reads.batches(
             hosted, segment, offset, max_bytes, minimum_one=minimum_one_batch
         )
-        first = next_offset = offset
-        cut = 0
         hosted.figures.remote_reads += 1
-        hosted.figures.remote_bytes += len(data)
-        for position, header in scan(data):
-            if header.base_offset >= end_offset:
-                break
-            cut, next_offset = position + header.size, header.next_offset
-        if cut:
-            self._reads.progress(hosted, tier, offset, next_offset, cut)
-        return Slices([data[:cut]] if cut else [], first, next_offset)
+        hosted.figures.remote_bytes += found.size
+        if found.next_offset > end_offset:
+            found = _below(found, end_offset)
+        if found.buffers:
+            self._reads.progress(hosted, tier, offset, found.next_offset, found.size)
+        return found
 
     async def offset_for_timestamp(
         self, hosted: HostedPartition, timestamp: int
@@ -403,6 +399,21 @@ class Tiering:
                         self._led(hosted)
                 await self._forget_topics()
             await asyncio.sleep(wait_s)
+
+
+def _below(found: Slices, end_offset: int) -> Slices:
+    """The batches that begin below `end_offset`."""
+    buffers, next_offset = [], found.first_offset
+    for buffer in found.buffers:
+        cut = 0
+        for position, header in scan(buffer):
+            if header.base_offset >= end_offset:
+                break
+            cut, next_offset = position + header.size, header.next_offset
+        buffers.append(buffer[:cut])
+        if cut < len(buffer):
+            break
+    return Slices([buffer for buffer in buffers if buffer], found.first_offset, next_offset)
 
 
 def _threads(config: BrokerConfig) -> dict[str, int]:

@@ -9,13 +9,14 @@ Neighbouring ranges come in one request, and who wants a range that is on its wa
 """
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from concurrent.futures import Future  # noqa: TID251 - no threads: one waits for what another brings
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from stratalog.errors import Corrupt
+from stratalog.log.reading import Slices
 from stratalog.ports import ObjectStore
 from stratalog.tier.cache import ByteCache
 from stratalog.tier.manifest import Entry, RemoteSegment
@@ -101,7 +102,7 @@ class Fetcher:
         max_bytes: int,
         *,
         minimum_one: bool = True,
-    ) -> memoryview:
+    ) -> Slices:
         """Whole batches of `segment` from the one that holds `offset` (in a gap: the next one), at most `max_bytes`.
 
         With `minimum_one` the first batch comes whole even where it is larger. Empty where the segment has nothing at
@@ -111,7 +112,7 @@ class Fetcher:
         entries = tail.index.entries
         first = entries.entry_of(offset)
         if first == len(entries):
-            return memoryview(b"")
+            return Slices([], offset, offset)
         start = entries.positions[first]
         wanted = min(max_bytes, READ_BYTES_MAX)
         # The batch asked for may lie at the end of its entry: what is before it does not count.
@@ -122,41 +123,16 @@ class Fetcher:
             stop += 1
             if end - start - before >= wanted:
                 break
+        pieces = self._pieces(segment, tail, number, stop)
         origin = entries.positions[tail.firsts[number]]
-        data = self._fetch(segment, tail, number, stop)
         limit = start - origin + entries.lengths[first]
-        reaching = (at for at, h in scan(data, start - origin, limit) if h.last_offset >= offset)
-        begin = next(reaching)  # the index says that the entry has it
-        cut = self._cut(entries, data, origin, (first, begin), wanted)
+        reaching = ((at, h) for at, h in scan(pieces[0], start - origin, limit))
+        # The index says that the entry has it.
+        begin, header = next((at, h) for at, h in reaching if h.last_offset >= offset)
+        cut, next_offset = _cut(tail, pieces, number, begin, (first, offset), wanted)
         if cut == begin and minimum_one:
-            for at, header in scan(data, begin):
-                cut = at + header.size
-                break
-        return data[begin:cut]
-
-    def _cut(
-        self,
-        entries: IndexBlock,
-        data: memoryview,
-        origin: int,
-        start: tuple[int, int],
-        wanted: int,
-    ) -> int:
-        """The end of the last whole batch within `wanted` bytes of `start` (an entry's number and a place in `data`).
-
-        Only the entry where the bytes run out is scanned.
-        """
-        first, begin = start
-        limit = begin + wanted
-        if limit >= len(data):
-            return len(data)
-        entry = bisect_right(entries.positions, origin + limit) - 1
-        cut = begin if entry == first else entries.positions[entry] - origin
-        for at, header in scan(data, cut):
-            if at + header.size > limit:
-                break
-            cut = at + header.size
-        return cut
+            cut, next_offset = begin + header.size, header.next_offset
+        return Slices(_between(pieces, begin, cut), offset, next_offset)
 
     def offset_for_timestamp(
         self, segment: RemoteSegment, timestamp: int, start_offset: int = 0
@@ -171,7 +147,7 @@ class Fetcher:
             if entries.max_timestamps[at] < timestamp:
                 continue
             number = tail.range_of(at)
-            data = self._fetch(segment, tail, number, number + 1)
+            (data,) = self._pieces(segment, tail, number, number + 1)
             begin = entries.positions[at] - entries.positions[tail.firsts[number]]
             for position, header in scan(data, begin, begin + entries.lengths[at]):
                 if header.max_timestamp < timestamp:
@@ -182,23 +158,26 @@ class Fetcher:
                         return TimestampOffset(record.offset, record.timestamp, epoch)
         return None
 
-    def prefetch(self, segment: RemoteSegment, offset: int, size: int) -> int:
-        """Have about `size` bytes from `offset` on in the cache, as far as the segment goes; its bytes from there on.
-
-        Raises as `read`.
+    def prefetch(self, segment: RemoteSegment, offset: int, size: int, skip: int = 0) -> int:
+        """Have in the cache what is from `skip` to `skip + size` bytes behind `offset`, as far as the segment goes;
+        its bytes from `offset` on. What is on its way is not waited for. Raises as `read`.
         """
         tail = self._tail(segment)
         entries = tail.index.entries
         first = entries.entry_of(offset)
         if first == len(entries):
             return 0
-        number = stop = tail.range_of(first)
-        while stop < len(tail.firsts) and entries.positions[tail.firsts[stop]] < (
-            entries.positions[first] + size
-        ):
-            stop += 1
-        self._pieces(segment, tail, number, stop)
-        return segment.entry.data_size - entries.positions[first]
+        start = entries.positions[first]
+        number = tail.range_of(first)
+        aheads = [max(entries.positions[at] - start, 0) for at in tail.firsts[number:]]
+        stop = number + bisect_left(aheads, skip + size)
+        number += bisect_left(aheads, skip)
+        while number < stop:
+            mine = self._claim(segment.path, number, stop)
+            if mine:
+                self._request(segment, tail, number, mine)
+            number += len(mine) or 1
+        return segment.entry.data_size - start
 
     def _tail(self, segment: RemoteSegment) -> _Tail:
         tail = self._tails.get(segment.path)
@@ -223,13 +202,10 @@ class Fetcher:
         self._tails.put(segment.path, tail, size)
         return tail
 
-    def _fetch(self, segment: RemoteSegment, tail: _Tail, number: int, stop: int) -> memoryview:
-        """The bytes of ranges `number` to `stop` (excluded)."""
-        pieces = self._pieces(segment, tail, number, stop)
-        return memoryview(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-
     def _pieces(self, segment: RemoteSegment, tail: _Tail, number: int, stop: int) -> list[bytes]:
-        """As `_fetch`; neighbours that are neither cached nor on their way come in one request."""
+        """The bytes of ranges `number` to `stop` (excluded), one by one; neighbours that are neither cached nor on
+        their way come in one request.
+        """
         path = segment.path
         pieces: list[bytes] = []
         while number < stop:
@@ -241,13 +217,9 @@ class Fetcher:
                 pieces.append(held)
                 number += 1
                 continue
-            mine = self._claim(path, number, stop)
-            if not mine:
-                continue  # another thread was quicker
-            try:
-                pieces.append(self._request(segment, tail, number, mine))
-            finally:
-                self._arrived(path, number, mine)
+            mine = self._claim(path, number, stop)  # nothing where another thread was quicker
+            if mine:
+                pieces += self._request(segment, tail, number, mine)
             number += len(mine)
         return pieces
 
@@ -273,21 +245,72 @@ class Fetcher:
 
     def _request(
         self, segment: RemoteSegment, tail: _Tail, number: int, mine: list[Future[Any]]
-    ) -> bytes:
+    ) -> list[bytes]:
         """Bring the ranges that were claimed, from `number` on."""
         entries = tail.index.entries
-        stop = number + len(mine)
-        first, end = tail.firsts[number], tail.entries_of(stop - 1)[1]
+        first, end = tail.firsts[number], tail.entries_of(number + len(mine) - 1)[1]
         start = entries.positions[first]
-        data = read_range(self.store, segment.path, start, _end(entries, end) - start)
-        self._spent(len(data))
-        entries.check(first, end, data, segment.path)
-        for one, flight in enumerate(mine, number):
-            begin, after = tail.entries_of(one)
-            piece = data[entries.positions[begin] - start : _end(entries, after) - start]
-            self._ranges.put((segment.path, one), piece, len(piece))
-            flight.set_result(piece)
-        return data
+        pieces = []
+        try:
+            data = read_range(self.store, segment.path, start, _end(entries, end) - start)
+            self._spent(len(data))
+            entries.check(first, end, data, segment.path)
+            with memoryview(data) as view:
+                for one, flight in enumerate(mine, number):
+                    begin, after = tail.entries_of(one)
+                    # Memory of its own: the cache lets go of ranges one by one.
+                    piece = bytes(
+                        view[entries.positions[begin] - start : _end(entries, after) - start]
+                    )
+                    pieces.append(piece)
+                    self._ranges.put((segment.path, one), piece, len(piece))
+                    flight.set_result(piece)
+        finally:
+            self._arrived(segment.path, number, mine)
+        return pieces
+
+
+def _cut(
+    tail: _Tail,
+    pieces: list[bytes],
+    number: int,
+    begin: int,
+    first: tuple[int, int],
+    wanted: int,
+) -> tuple[int, int]:
+    """The end of the last whole batch within `wanted` bytes of `begin`, in the bytes of ranges `number` on, and the
+    offset behind it. `first`: the index entry that has `begin`, and the offset asked for.
+
+    Only the entry where the bytes run out is scanned.
+    """
+    entries = tail.index.entries
+    limit = begin + wanted
+    total = sum(map(len, pieces))
+    if limit >= total:
+        return total, entries.last_offsets[tail.entries_of(number + len(pieces) - 1)[1] - 1] + 1
+    origin = entries.positions[tail.firsts[number]]
+    entry = bisect_right(entries.positions, origin + limit) - 1
+    cut, next_offset = begin, first[1]
+    if entry > first[0]:
+        cut, next_offset = entries.positions[entry] - origin, entries.last_offsets[entry - 1] + 1
+    holder = tail.range_of(entry)
+    start = entries.positions[tail.firsts[holder]] - origin
+    for at, header in scan(pieces[holder - number], cut - start):
+        if start + at + header.size > limit:
+            break
+        cut, next_offset = start + at + header.size, header.next_offset
+    return cut, next_offset
+
+
+def _between(pieces: list[bytes], begin: int, end: int) -> list[memoryview]:
+    """Bytes `begin` to `end` of the pieces put together."""
+    found = []
+    for piece in pieces:
+        if begin < len(piece) and end > 0:
+            found.append(memoryview(piece)[max(begin, 0) : end])
+        begin -= len(piece)
+        end -= len(piece)
+    return [view for view in found if view]
 
 
 def _end(entries: IndexBlock, stop: int) -> int:

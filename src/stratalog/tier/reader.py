@@ -73,6 +73,6 @@ def read_entries(
     entries = index.entries
     start = entries.positions[first]
     end = entries.positions[stop - 1] + entries.lengths[stop - 1]
-    data = read_range(store, segment.path, start, end - start)
+    data = bytes(read_range(store, segment.path, start, end - start))
     entries.check(first, stop, data, segment.path)
     return data

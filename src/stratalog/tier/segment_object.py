@@ -275,7 +275,7 @@ def _encode_tail(data: Section, sections: dict[SectionType, bytes]) -> tuple[byt
     return b"".join((*sections.values(), rows, footer, _CRC.pack(footer_crc))), footer_crc
 
 
-def read_range(store: ObjectStore, path: str, start: int, size: int) -> bytes:
+def read_range(store: ObjectStore, path: str, start: int, size: int) -> bytes | memoryview:
     """`size` bytes of an object. Raises Corrupt naming it where it, or some of them, are missing; Unavailable."""
     try:
         data = store.get_range(path, start, size) if size else b""
@@ -296,11 +296,11 @@ def read_footer(
     start = max(0, size - _TAIL_GUESS) if data_size is None else data_size
     if size < FOOTER_SIZE or start > size - FOOTER_SIZE:
         raise Corrupt(f"{path}: {size} bytes are no segment object")
-    tail = read_range(store, path, start, size - start)
+    tail = bytes(read_range(store, path, start, size - start))
     table, footer_crc = _decode_footer(tail, start, size, path)
     first = table[0].length
     if first < start:
-        tail = read_range(store, path, first, start - first) + tail
+        tail = bytes(read_range(store, path, first, start - first)) + tail
         start = first
     contents: dict[int, bytes] = {}
     for row in table[1:]:

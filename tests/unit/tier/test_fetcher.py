@@ -47,7 +47,10 @@ def test_any_read_is_that_of_the_log_file(counts, interval, range_bytes, cache_b
     fetcher = Fetcher(store, cache_bytes, range_bytes=range_bytes)
     for offset, max_bytes, minimum_one in reads:
         read = fetcher.read(segment, offset, max_bytes, minimum_one=minimum_one)
-        assert bytes(read) == expected(data, offset, max_bytes, minimum_one)
+        wanted = expected(data, offset, max_bytes, minimum_one)
+        assert b"".join(read.buffers) == wanted
+        ends = [header.next_offset for _, header in scan(wanted)]
+        assert (read.first_offset, read.next_offset) == (offset, max(ends, default=offset))
 
 
 def test_a_sequential_reader_needs_one_request_for_each_range():
@@ -58,13 +61,14 @@ def test_a_sequential_reader_needs_one_request_for_each_range():
     offset = 0
     while offset < end:
         got = fetcher.read(segment, offset, 3000)
-        offset = max(header.next_offset for _, header in scan(got))
+        assert got.next_offset > offset
+        offset = got.next_offset
     ranges = -(-len(data) // 10_000)
     assert len(watched.calls) - 1 <= ranges
     # One that asks for much gets much, in one request.
     watched.calls.clear()
     fresh = Fetcher(watched, range_bytes=10_000)
-    assert bytes(fresh.read(segment, 0, 1 << 20)) == data
+    assert b"".join(fresh.read(segment, 0, 1 << 20).buffers) == data
     assert len(watched.calls) == 2
 
 
@@ -106,7 +110,7 @@ def test_a_damaged_range_is_not_cached():
     with pytest.raises(Corrupt):
         fetcher.read(segment, 0, 100)
     store.put(segment.path, [sound])
-    assert bytes(fetcher.read(segment, 0, 1000)) == data
+    assert b"".join(fetcher.read(segment, 0, 1000).buffers) == data
 
 
 @given(
@@ -153,7 +157,7 @@ def test_a_range_that_many_want_at_once_is_asked_for_once_and_a_failure_is_nobod
             assert entered.acquire(timeout=30)
             release.set()
             return [
-                (read.exception(30), None if read.exception() else bytes(read.result()))
+                (read.exception(30), None if read.exception() else b"".join(read.result().buffers))
                 for read in reads
             ]
 
@@ -181,3 +185,18 @@ def test_what_is_brought_ahead_is_not_asked_for_again():
     fetcher.prefetch(segment, 100, 1 << 30)
     assert len(watched.requests("get_range")) == 3, "only what was missing, to the segment's end"
     assert fetcher.prefetch(segment, end, 1000) == 0
+
+
+def test_parts_brought_ahead_side_by_side_are_each_range_once():
+    """Four parts of 3,000 bytes from an offset within a range: what lies in two belongs to the one where it begins."""
+    data, end = log_bytes(0, [10] * 400)
+    store, segment = archived(closed(data, 0, end), interval=500)
+    watched = FaultyStore(store)
+    fetcher = Fetcher(watched, range_bytes=1000)
+    left = {fetcher.prefetch(segment, 105, 3000, skip) for skip in (6000, 0, 9000, 3000)}
+    assert len(left) == 1, "each is told what the segment has from there on"
+    brought = watched.requests("get_range")
+    assert len(brought) == 5, "the tail, and each part"
+    got = fetcher.read(segment, 105, 11_000)
+    assert watched.requests("get_range") == brought
+    assert b"".join(got.buffers) == expected(data, 105, 11_000, minimum_one=True)

@@ -57,7 +57,7 @@ def test_readers_find_the_same_batches_and_those_of_an_older_version_read_on(sto
     before = tier.manifest
     fetcher = Fetcher(store)
     batches = {
-        offset: bytes(fetcher.read(before.recent_segment_for(offset), offset, 1))
+        offset: b"".join(fetcher.read(before.recent_segment_for(offset), offset, 1).buffers)
         for offset in range(80)
     }
     after = tier.merge(tier.mergeable(LARGE), 20)
@@ -68,7 +68,10 @@ def test_readers_find_the_same_batches_and_those_of_an_older_version_read_on(sto
     assert after.tiered_end == 80
     for manifest in (before, after):
         for offset, batch in batches.items():
-            assert bytes(fetcher.read(manifest.recent_segment_for(offset), offset, 1)) == batch
+            assert (
+                b"".join(fetcher.read(manifest.recent_segment_for(offset), offset, 1).buffers)
+                == batch
+            )
     assert tier.entry_for_timestamp(1042).path == merged.path
     found = fetcher.offset_for_timestamp(merged, 1042)
     assert found.offset == 42
