@@ -30,7 +30,7 @@ def ask_spark(
     `directory` is where it runs, and where its log is. Raises UserError where it does not answer.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    environment = spark_environment(directory, master=MASTER, modules=HERE)
+    environment = spark_environment(directory, master=MASTER, modules=[HERE])
     del environment["SPARK_REMOTE"]  # a plain session is enough
     conf = {
         "spark.driver.memory": HEAP,

@@ -11,37 +11,18 @@ from typing import Any
 
 from parse import PARTS, bad_lines, good_lines
 from pyspark import pipelines as dp
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
+from topic import records, session
 
 LATE = "1 HOUR"
 """A line is late whose record is younger than the time in it by more than this."""
-
-
-def session() -> Any:
-    """The session of the run that is importing this file."""
-    active = SparkSession.getActiveSession()
-    assert active is not None
-    return active
 
 
 @dp.table(
     comment="Every record of the topic as it came, and whether the bucket or a broker served it"
 )
 def raw() -> Any:
-    spark = session()
-    reader = spark.readStream.format(spark.conf.get("stratalog.format", "stratalog"))
-    for option in ("kafka.bootstrap.servers", "tier.url"):
-        value = spark.conf.get(f"stratalog.{option}")
-        if value:
-            reader = reader.option(option, value)
-    return (
-        reader.option("subscribe", spark.conf.get("stratalog.subscribe"))
-        .option("startingOffsets", "earliest")
-        .option("includeOrigin", "true")
-        .load()
-        .select("value", *PARTS)
-    )
+    return records()
 
 
 @dp.table(comment="One row per good line")

@@ -44,6 +44,9 @@ JAVA_MIN = 17
 PATIENCE_S = 10.0
 RUNNER = ["-m", "stratalog.spark.pipeline_runner"]
 SCRATCH = "tmp"
+MODULES = "stratalog.modules"
+"""The setting of a pipeline that shares modules with another: directories, from its own, with `:` between."""
+
 SPEC_NAMES = ("spark-pipeline.yml", "spark-pipeline.yaml")
 EVENT = re.compile(r"Flow '?(?:[\w`]+\.)*`?(\w+)`?'? (?:is|has) ([A-Z]+)")
 FAILED = re.compile(r"^(?:Error: |[\w.]+(?:Exception|Error): |Exception in thread .*?: )(.+)")
@@ -72,11 +75,11 @@ class PipelineRun:
 
         Raises UserError naming what Spark said and where its whole log is.
         """
-        spec = self._prepare()
+        spec, modules = self._prepare()
         log = self.state / "run.log"
         command = [*RUNNER, str(spec), *(["full"] if self.full else [])]
         said: deque[str] = deque(maxlen=200)
-        environment = spark_environment(self.state, master=self.master, modules=self.directory)
+        environment = spark_environment(self.state, master=self.master, modules=modules)
         with (
             log.open("w", encoding="utf-8") as kept,
             start_spark(command, environment, self.state, stderr=subprocess.STDOUT) as process,
@@ -91,8 +94,10 @@ class PipelineRun:
         if process.returncode != 0:
             raise UserError(f"pipeline {self.directory}: {_reason(said)} (log: {log})")
 
-    def _prepare(self) -> Path:
-        """The state directory's contents before a run; returns the specification to run."""
+    def _prepare(self) -> tuple[Path, list[Path]]:
+        """The state directory's contents before a run; returns the specification to run, and where Python modules lie:
+        beside it, and where `stratalog.modules` says from there.
+        """
         written = _read_spec(self.directory)
         project = self.state / "project"
         conf = self.state / "conf"
@@ -115,7 +120,8 @@ class PipelineRun:
         lines = (f"{name} {value}\n" for name, value in settings.items())
         (conf / "spark-defaults.conf").write_text("".join(lines), encoding="utf-8")
         (conf / "log4j2.properties").write_text(LOG4J, encoding="utf-8")
-        return spec
+        more = str(written["configuration"].get(MODULES, "")).split(os.pathsep)
+        return spec, [self.directory, *(self.directory / path for path in more if path)]
 
 
 def _read_spec(directory: Path) -> dict[str, Any]:
@@ -176,7 +182,7 @@ appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 """
 
 
-def spark_environment(state: Path, *, master: str, modules: Path | None = None) -> dict[str, str]:
+def spark_environment(state: Path, *, master: str, modules: Sequence[Path] = ()) -> dict[str, str]:
     """The environment of a Spark process: this Python, its Spark, a Java new enough, what it may import.
 
     Raises UserError where Spark or Java is missing.
@@ -184,7 +190,7 @@ def spark_environment(state: Path, *, master: str, modules: Path | None = None) 
     found = find_spec("pyspark")
     if found is None or found.origin is None:
         raise UserError("Spark is missing: pip install 'stratalog[spark]'")
-    paths = [str(modules.resolve()) if modules else "", os.environ.get("PYTHONPATH", "")]
+    paths = [*(str(path.resolve()) for path in modules), os.environ.get("PYTHONPATH", "")]
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),

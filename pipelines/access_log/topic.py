@@ -1,0 +1,35 @@
+"""The topic of log lines as a stream, as a pipeline's configuration names it.
+
+In: a session whose configuration has `stratalog.subscribe` and where the log is (`stratalog.kafka.bootstrap.servers`,
+`stratalog.tier.url`, one or both). Out: its records from the first on, and where each was read (`parse.PARTS`). Never here: what the
+lines say, tables.
+"""
+
+from typing import Any
+
+from parse import PARTS
+from pyspark.sql import SparkSession
+
+
+def session() -> Any:
+    """The session of the run that is importing this file."""
+    active = SparkSession.getActiveSession()
+    assert active is not None
+    return active
+
+
+def records() -> Any:
+    """A streaming frame of them."""
+    spark = session()
+    reader = spark.readStream.format(spark.conf.get("stratalog.format", "stratalog"))
+    for option in ("kafka.bootstrap.servers", "tier.url"):
+        value = spark.conf.get(f"stratalog.{option}")
+        if value:
+            reader = reader.option(option, value)
+    return (
+        reader.option("subscribe", spark.conf.get("stratalog.subscribe"))
+        .option("startingOffsets", "earliest")
+        .option("includeOrigin", "true")
+        .load()
+        .select("value", *PARTS)
+    )

@@ -1,0 +1,238 @@
+"""Sessions and flags of the real log through Spark, beside the same worked out in plain Python here.
+
+Method: half of the log, then lines that come late (some within the delay, some past it), then the rest, with a new
+Spark process from the checkpoints in between. What Python says is worked out from the lines alone, by other means:
+sessions by sorting, baselines by weighing every hour instead of hour by hour.
+"""
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from math import sqrt
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from load import create_topic, load, survey
+from tests.integration.server_process import Server
+
+from stratalog.adapters.network import TcpNetwork
+from stratalog.cli.pipeline import spark_environment
+from stratalog.client.aio import Client
+from stratalog.errors import UserError
+
+PIPELINES = Path(__file__).parent.parent.parent / "pipelines"
+REAL_LOG = PIPELINES / "access_log" / "apache_access.log"
+PROGRAM = Path(__file__).parent / "derived_program.py"
+HALF = 6000
+GAP = timedelta(minutes=30)
+DELAY = timedelta(hours=1)
+HOUR = timedelta(hours=1)
+LINE = re.compile(r'(\S+) \S+ \S+ \[(.*?)\] "(.*?)" (\d+) (\S+) "(.*?)"(?: "(.*)")?.*', re.DOTALL)
+
+pytestmark = [pytest.mark.serial, pytest.mark.timeout(900)]
+
+
+class Line(NamedTuple):
+    """A line of the log; `number` is its offset."""
+
+    time: datetime
+    number: int
+    host: str
+    agent: str | None
+    path: str | None
+    status: int
+    bytes: int | None
+
+
+def read(text: str, number: int) -> Line:
+    found = LINE.fullmatch(text)
+    assert found is not None, text
+    host, time, request, status, size, _, agent = found.groups()
+    words = request.removesuffix(" HTTP/1.1").removesuffix(" HTTP/1.0").split(" ", 1)
+    return Line(
+        datetime.strptime(time, "%d/%b/%Y:%H:%M:%S %z"),
+        number,
+        host,
+        None if agent in {"-", ""} else agent,
+        words[1].split("?")[0] if len(words) > 1 else None,
+        int(status),
+        None if size == "-" else int(size),
+    )
+
+
+def sessions(lines: Iterable[Line]) -> list[dict[str, Any]]:
+    by_visitor = defaultdict(list)
+    for line in lines:
+        by_visitor[line.host, line.agent].append(line)
+    found = []
+    for visits in by_visitor.values():
+        visits.sort(key=lambda line: (line.time, line.number))
+        ends = [
+            at
+            for at, (one, next_) in enumerate(pairwise(visits), 1)
+            if next_.time - one.time >= GAP
+        ]
+        found += [visits[a:b] for a, b in pairwise([0, *ends, len(visits)])]
+    return [session(visits) for visits in found]
+
+
+def session(visits: list[Line]) -> dict[str, Any]:
+    sizes = [line.bytes for line in visits if line.bytes is not None]
+    said = {
+        "host": visits[0].host,
+        "agent": visits[0].agent,
+        "start": stamp(visits[0].time),
+        "end": stamp(visits[-1].time),
+        "seconds": int((visits[-1].time - visits[0].time).total_seconds()),
+        "requests": len(visits),
+        "errors": sum(line.status >= 400 for line in visits),
+        "bytes": sum(sizes) if sizes else None,
+        "entry": visits[0].path,
+        "exit": visits[-1].path,
+    }
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def stamp(time: datetime) -> str:
+    return f"{time.astimezone(UTC):%Y-%m-%dT%H:%M:%S.000Z}"
+
+
+def flags(lines: Iterable[Line], until: datetime | None = None) -> list[dict[str, Any]]:
+    """Those of all hours that are over `until` then."""
+    counts: dict[tuple[str, str], dict[datetime, list[int]]] = defaultdict(dict)
+    for line in lines:
+        hour = line.time.replace(minute=0, second=0)
+        if until is not None and hour + HOUR > until:
+            continue
+        for kind, key in (("client", line.host), ("path", line.path)):
+            if key is not None:
+                count = counts[kind, key].setdefault(hour, [0, 0])
+                count[0] += 1
+                count[1] += line.status >= 400
+    found = []
+    for (kind, key), hours in counts.items():
+        found += [{"kind": kind, "key": key, **flag} for flag in key_flags(hours)]
+    return found
+
+
+def key_flags(hours: dict[datetime, list[int]]) -> Iterator[dict[str, Any]]:
+    first = min(hours)
+    for hour, (requests, errors) in hours.items():
+        before = [hours.get(first + n * HOUR, [0, 0]) for n in range((hour - first) // HOUR)]
+        if len(before) < 6:
+            continue
+        fade = [0.9 ** (len(before) - 1 - n) for n in range(len(before))]
+        weights = [fade[0], *(0.1 * one for one in fade[1:])]
+        mean = sum(w * count for w, (count, _) in zip(weights, before, strict=True))
+        spread = sum(w * (count - mean) ** 2 for w, (count, _) in zip(weights, before, strict=True))
+        past = sum(w * count for w, (count, _) in zip(fade, before, strict=True))
+        past_errors = sum(w * count for w, (_, count) in zip(fade, before, strict=True))
+        share = (past_errors + 0.5) / (past + 10)
+        usual = share * requests
+        counted = {"hour": stamp(hour), "requests": requests, "errors": errors}
+        rate = (requests - mean) / sqrt(max(spread, mean, 1))
+        excess = (errors - usual) / sqrt(max(usual * (1 - share), 1))
+        if requests >= 10 and rate > 4:
+            yield {**counted, "what": "rate", "expected": mean, "score": rate}
+        if errors >= 5 and excess > 4:
+            yield {**counted, "what": "errors", "expected": usual, "score": excess}
+
+
+def ordered(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    rounded = (
+        {
+            name: round(value, 6) if isinstance(value, float) else value
+            for name, value in one.items()
+        }
+        for one in found
+    )
+    return sorted(rounded, key=lambda one: sorted(map(str, one.items())))
+
+
+def made_line(host: str, time: datetime, status: int = 200) -> str:
+    return f'{host} - - [{time:%d/%b/%Y:%H:%M:%S +0000}] "GET /late HTTP/1.1" {status} 1 "-" "late"'
+
+
+def append(server: Server, path: Path, lines: list[str], *, create: bool) -> None:
+    path.write_text("\n".join(lines), encoding="utf-8", errors="surrogateescape")
+
+    async def fill() -> int:
+        seen = survey([path], lambda _: None)
+        async with await Client.connect(TcpNetwork(), server.address) as client:
+            if create:
+                await create_topic(client, "access_log", seen)
+            return await load(client, "access_log", [path], seen, lambda _: None)
+
+    assert asyncio.run(fill()) == len(lines)
+
+
+def derived(server: Server, place: Path) -> dict[str, list[dict[str, Any]]]:
+    modules = [PIPELINES / name for name in ("access_log", "sessions", "anomalies")]
+    environment = spark_environment(place / "spark", master="local[2]", modules=modules)
+    del environment["SPARK_REMOTE"]
+    done = subprocess.run(
+        [sys.executable, PROGRAM, server.address, (place / "bucket").as_uri(), place / "state"],
+        capture_output=True,
+        text=True,
+        timeout=800,
+        env=environment,
+        cwd=place,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    said: dict[str, list[dict[str, Any]]] = json.loads(done.stdout.splitlines()[-1])
+    return said
+
+
+def check(
+    said: dict[str, list[dict[str, Any]]], all_lines: list[Line], in_time: list[Line]
+) -> None:
+    """Both ways of both pipelines: all of history, and what streams have closed and had in time."""
+    watermark = max(line.time for line in in_time) - DELAY
+    closed = [
+        one for one in sessions(in_time) if datetime.fromisoformat(one["end"]) + GAP <= watermark
+    ]
+    assert ordered(said["sessions_in_history"]) == ordered(sessions(all_lines))
+    assert ordered(said["sessions"]) == ordered(closed)
+    assert ordered(said["flags_in_history"]) == ordered(flags(all_lines))
+    assert ordered(said["flags"]) == ordered(flags(in_time, watermark))
+
+
+def test_streams_that_go_on_from_their_checkpoints_say_what_history_says(tmp_path):
+    """Goal: nothing but what came too late tells a stream, however it was interrupted, from a batch over all."""
+    try:
+        spark_environment(tmp_path, master="local")
+    except UserError as error:
+        pytest.skip(str(error))
+    texts = REAL_LOG.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    first, rest = texts[:HALF], texts[HALF:]
+    now = max(read(text, 0).time for text in first)
+    late = [made_line("192.0.2.1", now - timedelta(minutes=20 + n)) for n in range(3)]
+    # Forty requests of a client known for a day, all of them errors: both kinds of flag, in history alone.
+    client = "66.249.73.135"
+    too_late = [made_line(client, now - timedelta(hours=3, seconds=n), 404) for n in range(40)]
+    everything = [
+        read(text, number) for number, text in enumerate([*first, *late, *too_late, *rest])
+    ]
+    in_time = [*everything[: HALF + 3], *everything[HALF + 43 :]]
+
+    with Server(tmp_path, [f"tier.url={(tmp_path / 'bucket').as_uri()}"]) as server:
+        append(server, tmp_path / "first.log", first, create=True)
+        said = derived(server, tmp_path)
+        check(said, everything[:HALF], everything[:HALF])
+        before = len(said["sessions"])
+        append(server, tmp_path / "rest.log", [*late, *too_late, *rest], create=False)
+        said = derived(server, tmp_path)
+    check(said, everything, in_time)
+    assert len(said["sessions"]) > before > 0
+    missed = {(one["key"], one["what"]) for one in ordered(said["flags_in_history"])} - {
+        (one["key"], one["what"]) for one in said["flags"]
+    }
+    assert (client, "errors") in missed
