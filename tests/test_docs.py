@@ -12,6 +12,7 @@ from typer.main import get_command
 from stratalog.cli.app import app
 from stratalog.config.broker_settings import BROKER_SETTINGS
 from stratalog.config.topic_settings import TOPIC_SETTINGS
+from stratalog.sinks.cassandra_options import CASSANDRA_OPTIONS
 from stratalog.sinks.opensearch_options import OPENSEARCH_OPTIONS
 from stratalog.table.options import OPTION_NAMES, REFUSED, WITHOUT_EFFECT
 from stratalog.table.sink_options import SINK_OPTIONS
@@ -27,6 +28,7 @@ WRITTEN_BY_HAND = (
     "docs/monitoring.md",
     "docs/recovery.md",
     "docs/opensearch.md",
+    "docs/cassandra.md",
     "docs/spark.md",
     "docs/stores.md",
     "docs/testing.md",
@@ -99,9 +101,13 @@ def test_every_option_of_the_spark_source_is_told() -> None:
     assert not [name for name in (*OPTION_NAMES, *SINK_OPTIONS) if f"`{name}`" not in page]
 
 
-def test_every_option_of_the_opensearch_sink_is_told() -> None:
-    page = (TOP / "docs" / "opensearch.md").read_text()
-    assert not [name for name in OPENSEARCH_OPTIONS if f"`{name}`" not in page]
+@pytest.mark.parametrize(
+    ("page", "options"),
+    [("opensearch.md", OPENSEARCH_OPTIONS), ("cassandra.md", CASSANDRA_OPTIONS)],
+)
+def test_every_option_of_the_other_sinks_is_told(page: str, options: tuple[str, ...]) -> None:
+    text = (TOP / "docs" / page).read_text()
+    assert not [name for name in options if f"`{name}`" not in text]
 
 
 def test_settings_named_in_pages_exist() -> None:

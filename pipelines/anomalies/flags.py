@@ -20,6 +20,7 @@ from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 REQUESTS = ("time", "host", "path", "status")
 """The columns that are needed."""
 
+_FLAGGED = Row("kind", "key", "hour", "what", "requests", "errors", "expected", "score")
 HOUR_MS = 3_600_000
 
 STATE = "hour LONG, hours LONG, mean DOUBLE, variance DOUBLE, requests DOUBLE, errors DOUBLE"
@@ -102,7 +103,7 @@ class Flagging(StatefulProcessor):
         self._state.update(astuple(baseline))
         self._handle.registerTimer(self._forgotten_ms(baseline))
         for flag in found:
-            yield Row(*key, *flag)
+            yield _FLAGGED(*key, *flag)
 
     def handleExpiredTimer(  # noqa: N802 - Spark's name
         self, _key: tuple[str, str], _timers: Any, expired: Any

@@ -17,6 +17,11 @@ from sessions import VISITS, sessions
 from stream import CONF, follow, history
 
 DELAY = "1 hour"
+MORE = {
+    "spark.ui.enabled": "false",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # it lives for seconds
+    "spark.python.authenticate.socketTimeout": "120s",  # a loaded machine is no failure
+}
 
 
 def rows(found: DataFrame) -> list[dict[str, Any]]:
@@ -40,7 +45,7 @@ def stream_sessions(spark: SparkSession, bootstrap: str, tier_url: str, state: P
 
 def main(bootstrap: str, tier_url: str, state: Path) -> None:
     builder = SparkSession.builder.master("local[2]").config("spark.driver.memory", "640m")
-    for name, value in {**CONF, "spark.ui.enabled": "false"}.items():
+    for name, value in {**CONF, **MORE}.items():
         builder = builder.config(name, value)
     spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")

@@ -20,10 +20,11 @@ from typing import Any, NamedTuple
 
 import pytest
 from load import create_topic, load, survey
+from pyarrow.parquet import read_table
 from tests.integration.server_process import Server
 
 from stratalog.adapters.network import TcpNetwork
-from stratalog.cli.pipeline import spark_environment
+from stratalog.cli.pipeline import PipelineRun, spark_environment, table_files
 from stratalog.client.aio import Client
 from stratalog.errors import UserError
 
@@ -31,12 +32,13 @@ PIPELINES = Path(__file__).parent.parent.parent / "pipelines"
 REAL_LOG = PIPELINES / "access_log" / "apache_access.log"
 PROGRAM = Path(__file__).parent / "derived_program.py"
 HALF = 6000
+LATE = "66.249.73.135"
 GAP = timedelta(minutes=30)
 DELAY = timedelta(hours=1)
 HOUR = timedelta(hours=1)
 LINE = re.compile(r'(\S+) \S+ \S+ \[(.*?)\] "(.*?)" (\d+) (\S+) "(.*?)"(?: "(.*)")?.*', re.DOTALL)
 
-pytestmark = [pytest.mark.serial, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.big, pytest.mark.serial, pytest.mark.timeout(900)]
 
 
 class Line(NamedTuple):
@@ -191,48 +193,110 @@ def derived(server: Server, place: Path) -> dict[str, list[dict[str, Any]]]:
     return said
 
 
+def closed(in_time: list[Line]) -> list[dict[str, Any]]:
+    """The sessions that a stream has ended, of lines that came in time."""
+    watermark = max(line.time for line in in_time) - DELAY
+    return [
+        one for one in sessions(in_time) if datetime.fromisoformat(one["end"]) + GAP <= watermark
+    ]
+
+
 def check(
     said: dict[str, list[dict[str, Any]]], all_lines: list[Line], in_time: list[Line]
 ) -> None:
     """Both ways of both pipelines: all of history, and what streams have closed and had in time."""
     watermark = max(line.time for line in in_time) - DELAY
-    closed = [
-        one for one in sessions(in_time) if datetime.fromisoformat(one["end"]) + GAP <= watermark
-    ]
     assert ordered(said["sessions_in_history"]) == ordered(sessions(all_lines))
-    assert ordered(said["sessions"]) == ordered(closed)
+    assert ordered(said["sessions"]) == ordered(closed(in_time))
     assert ordered(said["flags_in_history"]) == ordered(flags(all_lines))
     assert ordered(said["flags"]) == ordered(flags(in_time, watermark))
 
 
-def test_streams_that_go_on_from_their_checkpoints_say_what_history_says(tmp_path):
-    """Goal: nothing but what came too late tells a stream, however it was interrupted, from a batch over all."""
+class Story:
+    """Half of the log; then lines late by minutes, lines too late, and the rest."""
+
+    def __init__(self) -> None:
+        texts = REAL_LOG.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        self.first, rest = texts[:HALF], texts[HALF:]
+        now = max(read(text, 0).time for text in self.first)
+        late = [made_line("192.0.2.1", now - timedelta(minutes=20 + n)) for n in range(3)]
+        # Of a client known for a day, and all of them errors: flags in history alone.
+        too_late = [made_line(LATE, now - timedelta(hours=3, seconds=n), 404) for n in range(40)]
+        self.then = [*late, *too_late, *rest]
+        self.lines = [read(text, at) for at, text in enumerate([*self.first, *self.then])]
+        self.in_time = [*self.lines[: HALF + 3], *self.lines[HALF + 43 :]]
+
+
+@pytest.fixture(scope="module")
+def story() -> Story:
+    return Story()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
     try:
         spark_environment(tmp_path, master="local")
     except UserError as error:
         pytest.skip(str(error))
-    texts = REAL_LOG.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    first, rest = texts[:HALF], texts[HALF:]
-    now = max(read(text, 0).time for text in first)
-    late = [made_line("192.0.2.1", now - timedelta(minutes=20 + n)) for n in range(3)]
-    # Forty requests of a client known for a day, all of them errors: both kinds of flag, in history alone.
-    client = "66.249.73.135"
-    too_late = [made_line(client, now - timedelta(hours=3, seconds=n), 404) for n in range(40)]
-    everything = [
-        read(text, number) for number, text in enumerate([*first, *late, *too_late, *rest])
-    ]
-    in_time = [*everything[: HALF + 3], *everything[HALF + 43 :]]
+    with Server(tmp_path, [f"tier.url={(tmp_path / 'bucket').as_uri()}"]) as running:
+        yield running
 
-    with Server(tmp_path, [f"tier.url={(tmp_path / 'bucket').as_uri()}"]) as server:
-        append(server, tmp_path / "first.log", first, create=True)
-        said = derived(server, tmp_path)
-        check(said, everything[:HALF], everything[:HALF])
-        before = len(said["sessions"])
-        append(server, tmp_path / "rest.log", [*late, *too_late, *rest], create=False)
-        said = derived(server, tmp_path)
-    check(said, everything, in_time)
+
+def test_streams_that_go_on_from_their_checkpoints_say_what_history_says(tmp_path, server, story):
+    """Goal: nothing but what came too late tells a stream, however it was interrupted, from a batch over all."""
+    append(server, tmp_path / "first.log", story.first, create=True)
+    said = derived(server, tmp_path)
+    check(said, story.lines[:HALF], story.lines[:HALF])
+    before = len(said["sessions"])
+    append(server, tmp_path / "rest.log", story.then, create=False)
+    said = derived(server, tmp_path)
+    check(said, story.lines, story.in_time)
     assert len(said["sessions"]) > before > 0
-    missed = {(one["key"], one["what"]) for one in ordered(said["flags_in_history"])} - {
-        (one["key"], one["what"]) for one in said["flags"]
-    }
-    assert (client, "errors") in missed
+    in_stream = {(one["key"], one["what"]) for one in said["flags"]}
+    in_history = {(one["key"], one["what"]) for one in said["flags_in_history"]}
+    assert (LATE, "errors") in in_history - in_stream
+
+
+@pytest.mark.big
+def test_the_declarative_pipeline_gives_these_sessions_and_names_the_revised(
+    tmp_path, server, story
+):
+    """Goal: two updates of `strata pipeline run pipelines/sessions`; what came too late is told, not lost."""
+    run = PipelineRun(
+        PIPELINES / "sessions",
+        tmp_path / "state",
+        conf={
+            "stratalog.kafka.bootstrap.servers": server.address,
+            "stratalog.tier.url": (tmp_path / "bucket").as_uri(),
+        },
+        master="local[2]",
+        memory="768m",
+    )
+    for lines, create in ((story.first, True), (story.then, False)):
+        append(server, tmp_path / "some.log", lines, create=create)
+        run.update(lambda *_: None)
+    assert table(run.state, "sessions") == ordered(closed(story.in_time))
+    assert table(run.state, "sessions_in_history") == ordered(sessions(story.lines))
+    watermark = max(line.time for line in story.lines) - DELAY
+    known = ordered(closed(story.in_time))
+    revised = [
+        one
+        for one in ordered(sessions(story.lines))
+        if datetime.fromisoformat(one["end"]) + GAP <= watermark and one not in known
+    ]
+    assert table(run.state, "revised") == revised
+    assert revised
+
+
+def table(state: Path, name: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for path in table_files(state / "warehouse" / name):
+        rows += read_table(path).to_pylist()
+    return ordered(
+        {
+            name: stamp(value.replace(tzinfo=UTC)) if isinstance(value, datetime) else value
+            for name, value in row.items()
+            if value is not None
+        }
+        for row in rows
+    )

@@ -5,10 +5,15 @@ stays) or is the user's own (then what was written stays). Never here: what is w
 `transformations/tables.py`, where topic, partition and offset name a row: written again, it is still one row.
 """
 
+from sinks.cassandra import cassandra
 from sinks.delta import delta
 from sinks.opensearch import opensearch
 from sinks.sink import OpenSink
 
 __all__ = ["SINKS"]
 
-SINKS: dict[str, OpenSink] = {"delta": delta, "opensearch": opensearch}
+SINKS: dict[str, OpenSink] = {
+    "cassandra": cassandra,
+    "delta": delta,
+    "opensearch": opensearch,
+}

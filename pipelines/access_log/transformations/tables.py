@@ -9,7 +9,7 @@ Never here: sessions, paths, or anything that runs: Spark's pipeline runner deci
 import json
 from typing import Any
 
-from parse import PARTS, bad_lines, good_lines
+from parse import bad_lines, good_lines
 from pyspark import pipelines as dp
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
 from topic import records, session

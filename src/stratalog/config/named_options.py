@@ -4,13 +4,17 @@ In: options, all text, and the names that are known with what they are by defaul
 or a ValueError in one line that names the option and the nearest right one. It knows no sink.
 """
 
+import re
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 
-__all__ = ["SPARKS_OWN", "named_options", "positive"]
+__all__ = ["SPARKS_OWN", "named_options", "positive", "seconds", "whole"]
 
 SPARKS_OWN = ("checkpointlocation", "queryname")
 """What Spark is told about a query, in lower case, comes among its sink's options."""
+
+_SECONDS = re.compile(r"(\d+)(ms|s|m|h|)")
+_UNITS_S = {"ms": 0.001, "s": 1, "": 1, "m": 60, "h": 3600}
 
 
 def named_options(
@@ -45,3 +49,20 @@ def positive(options: Mapping[str, str], name: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise ValueError(f"option '{name}' is {text!r}: a whole number of at least 1 is needed")
     return int(text)
+
+
+def whole(options: Mapping[str, str], name: str) -> int:
+    """The option as a whole number. Raises ValueError."""
+    text = options[name].strip()
+    if not text.isdecimal():
+        raise ValueError(f"option '{name}' is {text!r}: a whole number is needed")
+    return int(text)
+
+
+def seconds(options: Mapping[str, str], name: str) -> float:
+    """The option in seconds, from `500ms`, `30s`, `30`, `2m`, `1h`. Raises ValueError."""
+    text = options[name].strip()
+    found = _SECONDS.fullmatch(text)
+    if found is None or int(found[1]) == 0:
+        raise ValueError(f"option '{name}' is {text!r}: a time like 500ms, 30s or 2m is needed")
+    return int(found[1]) * _UNITS_S[found[2]]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from stratalog.config.named_options import named_options, positive
+from stratalog.config.named_options import named_options, positive, seconds, whole
 
 __all__ = ["OPENSEARCH_OPTIONS", "SHARDS", "OpenSearchOptions", "parse_opensearch_options"]
 
@@ -43,8 +43,6 @@ _SECRETS = {
 }
 
 _INDEX = re.compile(r"[^A-Z\\/*?\"<>| ,#:_+\-.][^A-Z\\/*?\"<>| ,#:]*")
-_SECONDS = re.compile(r"(\d+)(ms|s|m|h|)")
-_UNITS_S = {"ms": 0.001, "s": 1, "": 1, "m": 60, "h": 3600}
 _REFRESH_INTERVAL = re.compile(r"-1|\d+(ms|s|m|h|d)")
 
 
@@ -86,10 +84,10 @@ def parse_opensearch_options(given: Mapping[str, str]) -> OpenSearchOptions:
         worker=positive(options, "worker"),
         bulk_max_size=positive(options, "bulk_max_size"),
         dead_letter_index=_index(options, "dead_letter_index") or None,
-        retries_max=_whole(options, "max_retries"),
-        backoff_init_s=_seconds(options, "backoff.init"),
-        backoff_max_s=_seconds(options, "backoff.max"),
-        timeout_s=_seconds(options, "timeout"),
+        retries_max=whole(options, "max_retries"),
+        backoff_init_s=seconds(options, "backoff.init"),
+        backoff_max_s=seconds(options, "backoff.max"),
+        timeout_s=seconds(options, "timeout"),
     )
 
 
@@ -133,7 +131,7 @@ def _settings(options: Mapping[str, str]) -> Mapping[str, str]:
     if options[SHARDS].strip():
         settings[SHARDS] = str(positive(options, SHARDS))
     if options[_REPLICAS].strip():
-        settings[_REPLICAS] = str(_whole(options, _REPLICAS))
+        settings[_REPLICAS] = str(whole(options, _REPLICAS))
     if interval := options[_REFRESH].strip():
         if not _REFRESH_INTERVAL.fullmatch(interval):
             raise ValueError(
@@ -141,18 +139,3 @@ def _settings(options: Mapping[str, str]) -> Mapping[str, str]:
             )
         settings[_REFRESH] = interval
     return settings
-
-
-def _whole(options: Mapping[str, str], name: str) -> int:
-    text = options[name].strip()
-    if not text.isdecimal():
-        raise ValueError(f"option '{name}' is {text!r}: a whole number is needed")
-    return int(text)
-
-
-def _seconds(options: Mapping[str, str], name: str) -> float:
-    text = options[name].strip()
-    found = _SECONDS.fullmatch(text)
-    if found is None or int(found[1]) == 0:
-        raise ValueError(f"option '{name}' is {text!r}: a time like 500ms, 30s or 2m is needed")
-    return int(found[1]) * _UNITS_S[found[2]]

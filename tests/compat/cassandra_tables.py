@@ -1,0 +1,62 @@
+"""A real Cassandra for tests, and what is in its tables.
+
+In: a directory; a server's address. Out: a server that runs; rows. What cannot be had skips the test.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sinks.cassandra_server import RunningCassandra, running_cassandra
+from tests.compat.tools import cannot_be_had
+
+from stratalog.adapters.cassandra_session import Access, CassandraSession
+from stratalog.errors import UserError
+
+KEYSPACE = "logs"
+
+
+@contextmanager
+def cassandra(
+    place: Path, settings: dict[str, object] | None = None, port: int | None = None
+) -> Iterator[RunningCassandra]:
+    try:
+        running = running_cassandra(place, settings, port=port)
+        server = running.__enter__()
+    except UserError as error:
+        cannot_be_had("Cassandra", str(error))
+    try:
+        yield server
+    finally:
+        running.__exit__(None, None, None)
+
+
+def options(server: RunningCassandra, table: str, **more: str) -> dict[str, str]:
+    """What makes keyspace and table, and gives up only after minutes."""
+    return {
+        "hosts": server.address,
+        "keyspace": KEYSPACE,
+        "table": table,
+        "replication": "1",
+        "create_table": "true",
+        "consistency": "ONE",
+        "max_retries": "60",
+        "backoff.max": "2s",
+        **more,
+    }
+
+
+def rows(server: RunningCassandra, table: str, *columns: str) -> list[tuple[Any, ...]]:
+    named = ", ".join(f'"{name}"' for name in columns)
+    session = CassandraSession(
+        [("127.0.0.1", server.port)],
+        Access(None, None, None),
+        datacenter=None,
+        consistency="ONE",
+        timeout_s=60,
+    )
+    try:
+        return sorted(session.rows(f'SELECT {named} FROM "{KEYSPACE}"."{table}"'))
+    finally:
+        session.close()
