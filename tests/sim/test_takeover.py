@@ -22,6 +22,7 @@ from stratalog.config.rules import Resource
 from stratalog.errors import ErrorCode, Rejected, UserError
 from stratalog.metadata.image import Topic
 from stratalog.ops.takeover import Taken, take_over
+from stratalog.tier.identity import delete_topic
 from stratalog.tier.verify import verify
 from stratalog.wire.records import BatchBuilder
 
@@ -227,6 +228,48 @@ def test_the_old_node_alive_and_archiving_commits_nothing_more_says_so_once_and_
         await heir.stop()
 
     tell(story, seed)
+
+
+def test_a_topic_deleted_on_the_old_node_lives_on_in_the_new_one() -> None:
+    async def story(tale: Tale) -> None:
+        await tale.start()
+        for name in ("early", "late"):
+            await tale.create(name)
+            await tale.write(name)
+        await asyncio.sleep(INTERVAL_S + 1)
+        taken(tale)
+        kept = {name: in_bucket(tale.store, name)[1] for name in ("early", "late")}
+        late = topics(tale.machine)["late"].id
+        await tale.client.delete_topics(["early"])
+        # As if the old node had looked for its successor just before there was one.
+        delete_topic(tale.store, tale.machine.broker.cluster_id, late, 0)
+        await asyncio.sleep(2 * INTERVAL_S)
+        assert len(tale.machine.reasons_to_stop) == 1
+        await tale.machine.stop()
+        heir = successor(tale)
+        client = await heir.restart()
+        await asyncio.sleep(2 * INTERVAL_S)
+        for name, records in kept.items():
+            assert in_bucket(tale.store, name)[1] == records
+            assert await read_all(client, name, 0, len(records)) == records
+        await heir.stop()
+
+    tell(story)
+
+
+def test_the_first_topic_that_an_old_node_makes_tells_it() -> None:
+    """Nobody has a manifest of that topic with a higher epoch."""
+
+    async def story(tale: Tale) -> None:
+        await tale.start()
+        await asyncio.sleep(INTERVAL_S + 1)
+        taken(tale)
+        await tale.create()
+        await asyncio.sleep(INTERVAL_S / 3)
+        assert len(tale.machine.reasons_to_stop) == 1
+        await tale.machine.stop()
+
+    tell(story)
 
 
 def test_an_old_node_that_changes_nothing_finds_out_at_its_next_start_or_change() -> None:

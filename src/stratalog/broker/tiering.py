@@ -356,17 +356,22 @@ class Tiering:
             now_ms = self._outside.clock.now_ms()
             grace_ms = self._config.int("remote.delete.grace.ms")
             store, cluster_id = self._store, self._metadata.cluster_id
+            living = set(self._metadata.image.topics_by_id)
 
             def forget() -> bool:
+                # What was deleted in a life that is over may be in use in the one that follows.
+                check_incarnation(store, cluster_id, self._incarnation)
                 for topic_id in removed:
                     delete_topic(store, cluster_id, topic_id, now_ms)
                 if not list_deleted(store, cluster_id):
                     return False
-                remove_deleted_topics(store, cluster_id, now_ms, grace_ms)
+                remove_deleted_topics(store, cluster_id, now_ms, grace_ms, living)
                 return True
 
             try:
                 self._marks_left = await self._expirer.submit(forget)
+            except Fenced as error:
+                self._taken_over(error)
             except (Unavailable, Corrupt) as error:
                 self._log.warning(
                     "deleted topics not removed from the bucket yet", reason=str(error)

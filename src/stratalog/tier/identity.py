@@ -9,7 +9,7 @@ In: the cluster's id, its topics. Out: small sealed JSON objects, and back. It n
     gone)
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Final, TypeVar
 from uuid import UUID
 
@@ -243,19 +243,27 @@ def list_deleted(store: ObjectStore, cluster_id: str) -> list[DeletedTopic]:
 
 
 def remove_deleted_topics(
-    store: ObjectStore, cluster_id: str, now_ms: int, grace_ms: int
+    store: ObjectStore,
+    cluster_id: str,
+    now_ms: int,
+    grace_ms: int,
+    living: Container[UUID] = frozenset(),
 ) -> list[DeletedTopic]:
     """Remove all objects of topics that were marked `grace_ms` ago or earlier; the topics that are gone now.
 
-    To be called now and then by whoever leads the cluster; it costs one list where nothing is marked.
+    To be called now and then by whoever leads the cluster; it costs one list where nothing is marked. Of a `living`
+    topic only the mark goes: a node that the cluster was taken over from put it, too late to be heard.
 
     The mark goes last, so that whatever interrupts this, the next call goes on. Raises Unavailable, Corrupt.
     """
     removed = []
     for mark in list_deleted(store, cluster_id):
+        topic_id = topic_id_parse(mark.topic_id)
+        if topic_id in living:
+            store.delete([deleted_path(cluster_id, topic_id)])
+            continue
         if mark.deleted_ms + grace_ms > now_ms:
             continue
-        topic_id = topic_id_parse(mark.topic_id)
         for partition in range(mark.partitions):
             prefix = partition_prefix(cluster_id, topic_id, partition)
             paths = [info.path for info in store.list(prefix)]
