@@ -102,7 +102,7 @@ class FaultyStore:
 
     def get_range(self, path: str, start: int, size: int) -> bytes:
         return self._read(
-            "get_range", path, lambda: self.store.get_range(path, start, size), start, size
+            "get_range", path, lambda: bytes(self.store.get_range(path, start, size)), start, size
         )
 
     def size(self, path: str) -> int:
