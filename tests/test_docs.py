@@ -66,6 +66,14 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert not broken
 
 
+def test_a_decision_has_a_number_of_its_own() -> None:
+    pages = sorted((TOP / "docs/decisions").glob("*.md"))
+    numbers = [page.name.partition("-")[0] for page in pages]
+    assert numbers == [f"{number:04}" for number in range(len(pages))]
+    for page, number in zip(pages[1:], numbers[1:], strict=True):
+        assert page.read_text().startswith(f"# {number}: "), page.name
+
+
 def test_readme_opens_with_what_it_is_and_the_two_commands() -> None:
     opening = "\n".join((TOP / "README.md").read_text().splitlines()[:30])
     assert "./run" in opening
