@@ -69,6 +69,7 @@ class Decoder:
         self._room = np.empty(ROOM_BYTES, dtype=np.uint8)
         self._room_view = self._room.data
         self._used = 0
+        self._largest = 0  # room that the batch before took: likely what the next one takes
 
     def decode(
         self,
@@ -147,6 +148,10 @@ class Decoder:
                     self._used = 0
                     records = self._restored(view, table, index, row, name)
                 run, held = index, records
+            if held is not payload and held is not self._room:  # too large for two of them
+                one = table[index : index + 1]
+                yield from self._rows.add(held, one, first, self.end, name)
+                run, held = index + 1, payload
         yield from self._rows.add(held, table[run:], first, self.end, name)
         self._used = 0
 
@@ -205,7 +210,9 @@ class Decoder:
                     return None
                 if room.nbytes >= MAX_PAYLOAD:
                     return self._unrestored(table[index], name, str(error))
-                room = np.empty(min(MAX_PAYLOAD, room.nbytes * 2), dtype=np.uint8)
+                larger = min(MAX_PAYLOAD, max(room.nbytes * 2, self._largest))
+                del room, target  # not both at once
+                room = np.empty(larger, dtype=np.uint8)
                 target = room.data
             except Corrupt as error:
                 return self._unrestored(table[index], name, str(error))
@@ -213,6 +220,7 @@ class Decoder:
             what = f"no records where {row[compiled.COUNT]} should be"
             return self._unrestored(table[index], name, what)
         table[index, compiled.START], table[index, compiled.END] = used, used + size
+        self._largest = room.nbytes
         if room.nbytes <= ROOM_KEPT_BYTES:
             if room is not self._room:
                 self._room, self._room_view = room, room.data
