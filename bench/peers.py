@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 from pipelines.access_log.fetched import fetching
-from tests.compat.tools import java, kafka_lib
+from tests.compat.tools import java, kafka_lib, kafka_tier_lib
 
 RDKAFKA = "node-rdkafka@3.6.1"
 START_TIMEOUT_S = 120
@@ -31,6 +31,17 @@ KAFKA_OPTIONS = [
     "-XX:MaxGCPauseMillis=20",
     "-Djava.awt.headless=true",
 ]
+
+
+KAFKA_TIER = """remote.log.storage.system.enable=true
+remote.log.storage.manager.class.name=org.apache.kafka.server.log.remote.storage.LocalTieredStorage
+rsm.config.dir={directory}/tier
+remote.log.metadata.manager.listener.name=PLAINTEXT
+rlmm.config.remote.log.metadata.topic.replication.factor=1
+rlmm.config.remote.log.metadata.topic.num.partitions=1
+remote.log.manager.task.interval.ms=500
+log.retention.check.interval.ms=500
+"""
 
 
 @dataclass
@@ -132,14 +143,17 @@ def strata(directory: Path, **settings: str):
 
 
 @contextmanager
-def kafka(directory: Path):
-    """Apache Kafka, formatted and serving; with its own data and ports where it ran in the directory before."""
-    prepare_kafka(directory)
+def kafka(directory: Path, *, tiered: bool = False):
+    """Apache Kafka, formatted and serving; with its own data and ports where it ran in the directory before.
+
+    `tiered`: with its own tier in a directory (`LocalTieredStorage`).
+    """
+    prepare_kafka(directory, tiered=tiered)
     properties = directory / "server.properties"
     (port,) = re.findall(r"PLAINTEXT://127.0.0.1:(\d+)", properties.read_text())
     with (directory / "log").open("wb") as log:
         process = subprocess.Popen(
-            [*java_command(), "kafka.Kafka", str(properties)],
+            [*java_command(tiered=tiered), "kafka.Kafka", str(properties)],
             stdout=log,
             stderr=log,
             stdin=subprocess.DEVNULL,
@@ -151,11 +165,12 @@ def kafka(directory: Path):
         Server("Apache Kafka", 0, process).stop()
 
 
-def java_command() -> list[str]:
-    return [java(), *KAFKA_OPTIONS, "-cp", f"{kafka_lib()}/*"]
+def java_command(*, tiered: bool = False) -> list[str]:
+    path = f"{kafka_lib()}/*" + (f"{os.pathsep}{kafka_tier_lib()}/*" if tiered else "")
+    return [java(), *KAFKA_OPTIONS, "-cp", path]
 
 
-def prepare_kafka(directory: Path) -> None:
+def prepare_kafka(directory: Path, *, tiered: bool = False) -> None:
     """Choose ports and format the data directory, unless that was done."""
     properties = directory / "server.properties"
     if properties.exists():
@@ -169,6 +184,7 @@ def prepare_kafka(directory: Path) -> None:
         "offsets.topic.replication.factor=1\ntransaction.state.log.replication.factor=1\n"
         # Deleted topics go at once, as ours do: neither keeps page cache of an earlier round.
         "group.initial.rebalance.delay.ms=0\nlog.segment.delete.delay.ms=0\n"
+        + (KAFKA_TIER.format(directory=directory) if tiered else "")
     )
     storage = [*java_command(), "kafka.tools.StorageTool"]
     made = subprocess.run(

@@ -9,6 +9,8 @@ against each other takes turns within a round, and ratios are taken round by rou
   that is not, and how long until all is in the bucket.
 - directory, minio: closed segments going to the bucket, against obstore's put of the same bytes (which syncs nothing
   where the bucket is a directory); a consumer reading them through a fresh broker, against obstore's sequential get.
+- lag: how many closed segments of 100 MB wait for the bucket while a producer writes at full speed, and how long the
+  last one takes.
 - plan: a partition of 10,000 segments of 100 MB, from the manifests' bytes to Spark's tasks.
 """
 
@@ -43,6 +45,7 @@ from stratalog.adapters.system import SystemEntropy
 from stratalog.ports import ObjectStore
 from stratalog.table.plan import Range, plan
 from stratalog.tier.archives import Archives
+from stratalog.tier.identity import read_claim
 from stratalog.tier.manifest import Entry, Manifest, SegmentState, decode, encode
 from stratalog.tier.partition_tier import PartitionTier
 from stratalog.tier.reader import open_bucket
@@ -51,6 +54,8 @@ from stratalog.wire.ids import topic_id_text
 PARTITIONS = 64
 SEGMENT = 1 << 20
 SEGMENT_LARGE = 32 << 20
+SEGMENT_LAG = 100_000_000
+LAG_RECORDS = 1_000_000
 FETCH_BYTES = 4 << 20
 PROBE_RATE = 500
 PROBE_S = 5
@@ -79,6 +84,14 @@ class Figures:
     def divide(self, line: str, what: str, by: str) -> None:
         """The ratio of two lines' newest rates."""
         self.note(line, self.lines[f"{what}, MB/s"][-1] / self.lines[f"{by}, MB/s"][-1])
+
+    def report(self, how: str) -> None:
+        """As a table."""
+        load_average = ", ".join(f"{one:.1f}" for one in os.getloadavg())
+        print(f"{time.strftime('%Y-%m-%d')}, {how}, load {load_average}\n")
+        print("| line | median (least-most) |\n|---|---|")
+        for line, values in self.lines.items():
+            print(f"| {line} | {spread(values)} |")
 
 
 class Probe:
@@ -168,6 +181,45 @@ def roll(figures: Figures, scratch: Path, bucket: str, turn: int, _mb: int) -> N
         figures.note("roll: p99, tiered / plain", p99["tiered"] / p99["plain"])
         for who in ("probe", "plain", "tiered"):
             drop(server, who)
+
+
+def lag(figures: Figures, scratch: Path, bucket: str, _turn: int, _mb: int) -> None:
+    """Segments are taken to be closed from when their successor's file is there."""
+    touch_memory(2 * LAG_RECORDS * 1024)
+    with broker(scratch, bucket) as server:
+        settings = {"remote.storage.enable": "true", "segment.bytes": str(SEGMENT_LAG)}
+        create(server, "lag", 1, settings)
+        folder = scratch / "strata" / "data" / "lag-0"
+        store = open_store(bucket)
+        made: list[load.Figure] = []
+        writing = threading.Thread(
+            target=lambda: made.append(load.produce(server, "lag", 1024, LAG_RECORDS))
+        )
+        writing.start()
+        waiting, most, ended = 0, 0, 0.0
+        while writing.is_alive() or waiting:
+            alive = writing.is_alive()
+            bases = sorted(int(file.stem) for file in folder.glob("*.log"))
+            end = tiered_end(store, "lag")
+            waiting = sum(base >= end for base in bases[:-1])
+            most = max(most, waiting)
+            ended = time.monotonic() if alive else ended
+            assert time.monotonic() - ended < WAIT_S, "not tiered"
+            time.sleep(0.01)
+        figures.note("lag: produce at full speed, MB/s", made[0].rate)
+        figures.note("lag: closed segments of 100 MB that wait, at most", most)
+        figures.note("lag: all in the bucket after the last record, s", time.monotonic() - ended)
+        drop(server, "lag")
+
+
+def tiered_end(store: ObjectStore, topic: str) -> int:
+    """The first offset of partition 0 that is not in the bucket."""
+    if read_claim(store) is None:
+        return 0
+    opened = open_bucket(store)
+    named = opened.topic(topic)
+    manifest = None if named is None else opened.manifest(named, 0)
+    return 0 if manifest is None else manifest.archived_end
 
 
 def archive_and_history(figures: Figures, scratch: Path, bucket: str, turn: int, mb: int) -> None:
@@ -309,6 +361,7 @@ def broker(scratch: Path, bucket: str):
 
 LINES = {
     "roll": roll,
+    "lag": lag,
     "directory": archive_and_history,
     "minio": archive_and_history,
     "plan": planned,
@@ -345,11 +398,7 @@ def main() -> None:
                     LINES[name](figures, scratch, bucket, turn, chosen.mb)
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
-    load_average = ", ".join(f"{one:.1f}" for one in os.getloadavg())
-    print(f"{time.strftime('%Y-%m-%d')}, {chosen.rounds} rounds, load {load_average}\n")
-    print("| line | median (least-most) |\n|---|---|")
-    for line, values in figures.lines.items():
-        print(f"| {line} | {spread(values)} |")
+    figures.report(f"{chosen.rounds} rounds")
 
 
 if __name__ == "__main__":

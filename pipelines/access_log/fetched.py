@@ -48,7 +48,9 @@ def jars(name: str, artifacts: Sequence[str], *, with_dependencies: bool = True)
 
 
 def fetch_jars(artifacts: Sequence[str], target: Path, *, with_dependencies: bool = True) -> str:
-    """Copies Maven artifacts and what they need at run time to `target`, all or nothing. Returns why not, or ""."""
+    """Copies Maven artifacts (group:name:version, or with a classifier behind it) and what they need at run time to
+    `target`, all or nothing. Returns why not, or "".
+    """
     maven = shutil.which("mvn")
     if maven is None:
         return "Maven (mvn) is not installed"
@@ -78,10 +80,11 @@ def fetch_jars(artifacts: Sequence[str], target: Path, *, with_dependencies: boo
 def _project(artifacts: Sequence[str]) -> str:
     dependencies = ""
     for artifact in artifacts:
-        group, name, version = map(escape, artifact.split(":"))
+        group, name, version, *classifier = map(escape, artifact.split(":"))
+        more = "".join(f"<classifier>{one}</classifier>" for one in classifier)
         dependencies += (
             f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId>"
-            f"<version>{version}</version></dependency>\n"
+            f"<version>{version}</version>{more}</dependency>\n"
         )
     return (
         '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'

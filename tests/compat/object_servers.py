@@ -46,6 +46,7 @@ class S3Server:
     region: str = "us-east-1"
     ca_file: Path | None = None
     domain: str | None = None
+    keys: tuple[str, str] = (KEY, SECRET)
     process: "subprocess.Popen[bytes] | None" = None
 
     @property
@@ -98,13 +99,13 @@ class S3Server:
     def _environment(self) -> dict[str, str]:
         if self.kind == "minio":
             settings = {
-                "MINIO_ROOT_USER": KEY,
-                "MINIO_ROOT_PASSWORD": SECRET,
+                "MINIO_ROOT_USER": self.keys[0],
+                "MINIO_ROOT_PASSWORD": self.keys[1],
                 "MINIO_BROWSER": "off",
                 "MINIO_REGION": self.region,
             }
             return settings | ({"MINIO_DOMAIN": self.domain} if self.domain else {})
-        return {"ROOT_ACCESS_KEY": KEY, "ROOT_SECRET_KEY": SECRET}
+        return {"ROOT_ACCESS_KEY": self.keys[0], "ROOT_SECRET_KEY": self.keys[1]}
 
     def _is_ready(self) -> bool:
         path = "/minio/health/ready" if self.kind == "minio" else "/"

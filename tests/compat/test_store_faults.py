@@ -1,4 +1,5 @@
-"""MinIO slowed, cut, frozen, killed and started again under a broker that is written to, read back byte for byte.
+"""Real stores in trouble under a broker that is written to, read back byte for byte: MinIO slowed, cut, frozen, killed
+and started again; MinIO and versitygw that no longer know the broker's keys, and whose bucket is deleted.
 
 Goal: producing goes on through all of it, nothing acknowledged is missing or different, the bucket is whole
 afterwards and catches up. Method: toxiproxy between broker and MinIO; each trouble lasts until enough was
@@ -12,7 +13,9 @@ import threading
 import time
 from contextlib import closing, contextmanager
 
+import boto3
 import pytest
+from botocore.exceptions import ClientError
 from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.compat.object_servers import ENVIRONMENT, s3_server
 from tests.compat.toxiproxy import toxiproxy
@@ -101,24 +104,63 @@ def frozen(minio):
         minio.process.send_signal(signal.SIGCONT)
 
 
+@contextmanager
+def keys_revoked(server):
+    """It knows other keys only, until the block ends."""
+    known, server.keys = server.keys, ("somebody-else", "and-their-secret")
+    server.kill()
+    server.start()
+    try:
+        yield
+    finally:
+        server.keys = known
+        server.kill()
+        server.start()
+
+
+def delete_bucket(server, name):
+    """Empty it and remove it, though somebody puts objects into it meanwhile."""
+    client = boto3.client("s3", endpoint_url=server.endpoint, region_name=server.region)
+    for _ in range(100):
+        for page in client.get_paginator("list_objects_v2").paginate(Bucket=name):
+            for found in page.get("Contents", ()):
+                client.delete_object(Bucket=name, Key=found["Key"])
+        try:
+            client.delete_bucket(Bucket=name)
+        except ClientError as error:
+            assert error.response["Error"]["Code"] == "BucketNotEmpty"
+        else:
+            client.close()
+            return
+    raise AssertionError("the bucket never came to be empty")
+
+
 def tiered_end(url):
     listed = strata("tier", "describe", url, "--json")
     rows = json.loads(listed.stdout) if listed.returncode == 0 else []
     return rows[0]["end"] if rows else 0
 
 
-def read_everything(address, count):
+def wait_until_tiered(url, end, broker):
+    """All but what may be in the segment that is still open."""
+    deadline = time.monotonic() + WAIT_S
+    while (tiered := tiered_end(url)) < end - 100:
+        assert time.monotonic() < deadline, f"{tiered} of {end} {broker.said()}"
+        time.sleep(0.5)
+
+
+def read_everything(address, end, first=0):
     consumer = Consumer({"bootstrap.servers": address, "group.id": "g"})
-    consumer.assign([TopicPartition("t", 0, 0)])
+    consumer.assign([TopicPartition("t", 0, first)])
     found = {}
     deadline = time.monotonic() + WAIT_S
-    while len(found) < count:
-        assert time.monotonic() < deadline, f"{len(found)} of {count} read"
+    while max(found, default=first - 1) < end - 1:
+        assert time.monotonic() < deadline, f"{len(found)} from {first} to {end} read"
         for message in consumer.consume(500, 1):
             if message.error() is None:
                 found[message.offset()] = message.value()
     consumer.close()
-    return found
+    return {offset: value for offset, value in found.items() if offset < end}
 
 
 def test_minio_in_every_trouble_under_load(tmp_path):
@@ -155,12 +197,57 @@ def test_minio_in_every_trouble_under_load(tmp_path):
                 load.end()
             assert not load.failures
             end = max(load.acknowledged) + 1
-            deadline = time.monotonic() + WAIT_S
-            while tiered_end(straight) < end - 100:
-                assert time.monotonic() < deadline, (
-                    f"{tiered_end(straight)} of {end} {broker.said()}"
-                )
-                time.sleep(0.5)
+            wait_until_tiered(straight, end, broker)
             assert read_everything(broker.address, end) == load.acknowledged
         verified = strata("tier", "verify", straight)
         assert verified.returncode == 0, verified.stdout + verified.stderr
+
+
+@pytest.mark.parametrize("kind", ["minio", "versitygw"])
+def test_keys_that_are_revoked_and_a_bucket_that_is_deleted_under_load(kind, tmp_path):
+    """Keys come back, and all is caught up. A deleted bucket takes what was only there, which is an error to read and
+    never data; what was not yet copied goes into the new one, after a restart that claims it.
+    """
+    with s3_server(kind, tmp_path) as store:
+        url = store.url("tier")
+        with closing(S3Bucket(parse_bucket_url(url))) as bucket:
+            bucket.create()
+            with Server(tmp_path, [f"tier.url={url}", *SETTINGS]) as broker:
+                at = ("-b", broker.address)
+                created = strata("topic", "create", "t", "-c", "remote.storage.enable=true", *at)
+                assert created.returncode == 0
+                load = Load(broker.address)
+                try:
+                    load.until(RECORDS_PER_TROUBLE)
+                    with keys_revoked(store):
+                        load.until(RECORDS_PER_TROUBLE)
+                    wait_until_tiered(url, max(load.acknowledged), broker)
+                    assert read_everything(broker.address, 100) == first(load.acknowledged, 100)
+                    delete_bucket(store, "tier")
+                    gone = max(load.acknowledged) + 1
+                    load.until(RECORDS_PER_TROUBLE)
+                    bucket.create()
+                    broker.stop()
+                    broker.start()
+                    load.until(RECORDS_PER_TROUBLE)
+                finally:
+                    load.end()
+                assert not load.failures
+                end = max(load.acknowledged) + 1
+                wait_until_tiered(url, end, broker)
+                kept = {offset: load.acknowledged[offset] for offset in range(gone, end)}
+                assert read_everything(broker.address, end, gone) == kept
+                assert gives_no_data(broker.address, 0)
+
+
+def first(records, count):
+    return {offset: records[offset] for offset in range(count)}
+
+
+def gives_no_data(address, offset):
+    """Whether a consumer there is told of errors and given nothing."""
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "g"})
+    consumer.assign([TopicPartition("t", 0, offset)])
+    given = consumer.consume(1000, 3)
+    consumer.close()
+    return all(message.error() is not None for message in given)

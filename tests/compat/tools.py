@@ -58,6 +58,20 @@ def kafka_lib() -> Path:
 
 
 @cache
+def kafka_tier_lib() -> Path:
+    """The jars with Apache Kafka's own tier in a directory, `LocalTieredStorage`; skips where they cannot be had."""
+    artifacts = [
+        f"org.apache.kafka:{name}:{KAFKA_VERSION}:test"
+        for name in ("kafka-storage", "kafka-clients")
+    ]
+    with fetching(f"kafka-tier-{KAFKA_VERSION}") as lib:
+        failure = "" if lib.is_dir() else fetch_jars(artifacts, lib, with_dependencies=False)
+    if failure:
+        cannot_be_had("Apache Kafka's LocalTieredStorage", failure)
+    return lib
+
+
+@cache
 def _java() -> str | None:
     home = os.environ.get("JAVA_HOME")
     candidates = [str(Path(home) / "bin" / "java")] if home else []

@@ -1,0 +1,187 @@
+"""What a consumer of history costs those who live at the tail, on our broker and on Apache Kafka with its own tier.
+
+usage: python -m bench.beside [--rounds 3] [--mb 384] [--records 500000] [--seconds 5]
+
+Both keep the same history in a directory (Kafka: LocalTieredStorage, from its own tests) and only the newest segment on
+their disk. By turns, each does four things: a producer at full speed alone, and beside a consumer that reads history
+over and over as fast as it can; a steady producer and a consumer at the tail alone, and beside one that reads history
+at half of the speed measured before. Prints a table for RESULTS.md.
+"""
+
+import argparse
+import shutil
+import statistics
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Self
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+from bench import load
+from bench.broker import create, drop, touch_memory
+from bench.peers import Server, kafka, rdkafka_performance, strata
+from bench.tier import Figures, fill
+
+SEGMENT = 32 << 20
+WAIT_S = 120
+RATE = 1000
+RECORD_BYTES = 1024
+OURS, THEIRS = "Stratalog", "Apache Kafka"
+
+
+class HistoryReader:
+    """A consumer that reads a topic from its beginning, over and over, while the block runs; at most `rate` bytes/s."""
+
+    def __init__(self, server: Server, rate: float | None = None) -> None:
+        self.bytes_per_second = 0.0
+        self._server, self._rate = server, rate
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._read)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        time.sleep(1)  # it is under way
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        self._thread.join()
+
+    def _read(self) -> None:
+        options = {"enable.partition.eof": True, "group.id": "history"}
+        consumer = Consumer({"bootstrap.servers": self._server.address, **options})
+        beginning = TopicPartition("history", 0, OFFSET_BEGINNING)
+        consumer.assign([beginning])
+        began, size = time.monotonic(), 0
+        while not self._ending.is_set():
+            for message in consumer.consume(100, 0.1):
+                if message.error() is None:
+                    size += len(message.value())
+                else:  # its end
+                    consumer.seek(beginning)
+            while self._rate and size > self._rate * (time.monotonic() - began):
+                time.sleep(0.002)
+        self.bytes_per_second = size / (time.monotonic() - began)
+        consumer.close()
+
+
+class TailReader:
+    """A consumer at the end of the topic `live` while the block runs, and how old records are when it has them."""
+
+    def __init__(self, server: Server, told: Path) -> None:
+        self.p99_ms = 0.0
+        self._told = told
+        told.unlink(missing_ok=True)
+        words = ["-C", "-t", "live", "-p", "0", "-o", "end", "-b", server.address, "-u", "-q"]
+        self._process = subprocess.Popen(
+            [str(rdkafka_performance()), *words, "-l", "-A", str(told)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def __enter__(self) -> Self:
+        time.sleep(1)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        time.sleep(0.5)
+        self._process.terminate()
+        self._process.wait(30)
+        ages = [int(line) / 1000 for line in self._told.read_text().split() if line.isdigit()]
+        assert len(ages) > RATE, f"{len(ages)} ages"
+        self.p99_ms = statistics.quantiles(ages[RATE // 2 :], n=100)[98]
+
+
+def produced(server: Server, records: int) -> float:
+    """MB/s of one producer of 1 KiB records at full speed."""
+    create(server, "busy", 1)
+    try:
+        return load.produce(server, "busy", RECORD_BYTES, records).rate
+    finally:
+        drop(server, "busy")
+
+
+def live(server: Server, seconds: float, scratch: Path) -> tuple[float, float]:
+    """p99 in ms of a steady producer, and of a consumer at the tail, from the record's making."""
+    with TailReader(server, scratch / "ages") as tail:
+        _median, produce = load.latencies(server, "live", RATE, seconds)
+    return produce, tail.p99_ms
+
+
+def round_of(
+    figures: Figures, who: str, server: Server, chosen: argparse.Namespace, scratch: Path
+) -> None:
+    touch_memory(chosen.records * 3 * RECORD_BYTES)
+    alone = produced(server, chosen.records)
+    with HistoryReader(server) as history:
+        beside = produced(server, chosen.records)
+    figures.note(f"produce alone, MB/s, {who}", alone)
+    figures.note(f"history beside it, MB/s, {who}", history.bytes_per_second / 1e6)
+    figures.note(f"produce beside history / alone, {who}", beside / alone)
+    quiet = live(server, chosen.seconds, scratch)
+    with HistoryReader(server, history.bytes_per_second / 2):
+        loaded = live(server, chosen.seconds, scratch)
+    for what, before, after in zip(("produce", "consume"), quiet, loaded, strict=True):
+        figures.note(f"p99 of live {what} alone, ms, {who}", before)
+        figures.note(
+            f"p99 of live {what}, beside history at half speed / alone, {who}", after / before
+        )
+
+
+def make_history(server: Server, data: Path, size: int, records: int) -> None:
+    """A tiered topic of which all but the newest segment is in the bucket only, and one to live at."""
+    settings = {"remote.storage.enable": "true", "local.retention.ms": "1", "retention.ms": "-1"}
+    more = {"segment.bytes": str(SEGMENT), "file.delete.delay.ms": "0"}
+    create(server, "history", 1, settings | more)
+    create(server, "live", 1)
+    fill(server, "history", 1, size)
+    deadline = time.monotonic() + WAIT_S
+    while len(list((data / "history-0").glob("*.log"))) > 1:
+        assert time.monotonic() < deadline, f"{server.name}: its history stays on its disk"
+        time.sleep(0.2)
+    load.produce(server, "live", RECORD_BYTES, records)  # a JVM warms up
+
+
+@contextmanager
+def both(scratch: Path) -> Iterator[dict[str, Server]]:
+    quick = {"remote__log__manager__task__interval__ms": "500"}
+    quick |= {"log__retention__check__interval__ms": "500"}
+    url = (scratch / "bucket").as_uri()
+    with ExitStack() as stack:
+        yield {
+            OURS: stack.enter_context(strata(scratch / "ours", tier__url=url, **quick)),
+            THEIRS: stack.enter_context(kafka(scratch / "theirs", tiered=True)),
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--mb", type=int, default=384, help="history")
+    parser.add_argument("--records", type=int, default=500_000, help="of a producer at full speed")
+    parser.add_argument("--seconds", type=float, default=5, help="of each look at the tail")
+    chosen = parser.parse_args()
+    figures = Figures()
+    scratch = Path(tempfile.mkdtemp(prefix="bench-beside-"))
+    try:
+        with both(scratch) as servers:
+            for who, place in ((OURS, scratch / "ours"), (THEIRS, scratch / "theirs")):
+                make_history(servers[who], place / "data", chosen.mb << 20, chosen.records)
+            for turn in range(chosen.rounds):
+                for who in list(servers) if turn % 2 == 0 else list(servers)[::-1]:
+                    round_of(figures, who, servers[who], chosen, scratch)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    figures.report(f"{chosen.rounds} rounds")
+
+
+if __name__ == "__main__":
+    main()
