@@ -326,6 +326,17 @@ def test_a_broker_tiers_there_and_the_commands_see_it(server, tmp_path):
         assert unfinished(url) == []
         read = strata("consume", "t", "--from", "beginning", "--until-end", *at)
         assert read.stdout == lines
+        broker.kill()
+    taken = strata(
+        "restore", url, "--takeover", "--data", str(tmp_path / "heir" / "data"), "--json"
+    )
+    assert taken.returncode == 0, taken.stderr
+    (row,) = json.loads(taken.stdout)["topics"]
+    with Server(tmp_path / "heir", [f"tier.url={url}"]) as heir:
+        words = ("consume", "t", "--from", "beginning", "--until-end", "-b", heir.address)
+        read = strata(*words)
+        assert lines.startswith(read.stdout)
+        assert len(read.stdout.splitlines()) == row["records"] > 3000
 
 
 def test_the_check_passes_them(url):

@@ -7,14 +7,14 @@ disk, for every n there is.
 from random import Random
 
 import pytest
-from tests.faulty_store import FaultyStore
+from tests.faulty_store import FITTING, Fault, FaultyStore, no_fault
 from tests.sim.disk import SimDisk
 from tests.unit.tier.segments import CountingEntropy, closed, log_bytes
 
 from stratalog.adapters.object_store import MemoryStore
 from stratalog.broker.storage import read_meta
 from stratalog.broker.survey import TIER_MANIFEST, read_incarnation, survey_directory
-from stratalog.errors import Fenced, UserError
+from stratalog.errors import Fenced, Unavailable, UserError
 from stratalog.log.effects import run
 from stratalog.ops.restore import look
 from stratalog.ops.takeover import RESTORING, prepare, take_over
@@ -190,6 +190,32 @@ def test_broken_off_anywhere_it_can_be_done_again(cut_power):
             taken = take(old.store, disk, CountingEntropy(900))
             check_whole(old.store, disk)
             assert taken.incarnation <= 2
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_bucket_that_fails_on_the_way_is_asked_again_by_the_same_command(seed):
+    old, disk, chance = OldNode(), SimDisk(), Random(seed)
+    kinds = (Fault.BEFORE, Fault.AFTER, Fault.LATE)
+
+    def fault(operation, _path):
+        if chance.random() < 0.2:
+            old.store.arrive()
+        fitting = [kind for kind in kinds if operation in FITTING[kind]]
+        return chance.choice(fitting) if fitting and chance.random() < 0.01 else None
+
+    for attempt in range(100):
+        old.store.fault = fault
+        try:
+            taken = take(old.store, disk, CountingEntropy(1000 * (attempt + 1)))
+        except (Unavailable, UserError) as error:
+            assert "not empty" not in str(error)
+            continue
+        old.store.fault = no_fault
+        old.store.arrive()
+        check_incarnation(old.store, CLUSTER, taken.incarnation)
+        check_whole(old.store, disk)
+        return
+    raise AssertionError("never done")
 
 
 def test_whatever_the_old_node_commits_meanwhile_is_in_the_new_one_or_was_never_confirmed():
