@@ -29,6 +29,7 @@ WRITTEN_BY_HAND = (
     "docs/recovery.md",
     "docs/opensearch.md",
     "docs/cassandra.md",
+    "docs/pipelines.md",
     "docs/spark.md",
     "docs/stores.md",
     "docs/testing.md",

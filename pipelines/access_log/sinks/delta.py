@@ -27,6 +27,8 @@ def spark_conf() -> dict[str, str]:
         "spark.jars": ",".join(map(str, found)),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        # By default fifty tasks read a table's log at every commit.
+        "spark.databricks.delta.snapshotPartitions": "2",
     }
 
 
