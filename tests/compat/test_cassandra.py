@@ -3,20 +3,31 @@
 Method: every row says its own offset. What is there is read by the driver, not by what wrote it.
 """
 
+import json
+import subprocess
+import sys
+from collections import Counter
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 from threading import Thread
 
 import pyarrow as pa
 import pytest
 from tests.compat.cassandra_tables import cassandra, options, rows
+from tests.compat.real_opensearch import STATUS, log_lines
+from tests.integration.log_topic import append
+from tests.integration.server_process import Server
 
+from stratalog.cli.pipeline import spark_environment
 from stratalog.errors import Unavailable, UserError
 from stratalog.sinks.cassandra import prepare, write_rows
 from stratalog.sinks.cassandra_options import parse_cassandra_options
 
-pytestmark = [pytest.mark.big, pytest.mark.serial, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.big, pytest.mark.serial, pytest.mark.timeout(1800)]
 
+PIPELINE = Path(__file__).parents[2] / "pipelines" / "access_log"
+PROGRAM = Path(__file__).parent / "cassandra_stream.py"
 RECORD = pa.schema(
     [
         ("topic", pa.string()),
@@ -176,6 +187,51 @@ def test_a_server_killed_while_rows_are_written_costs_none_and_doubles_none(tmp_
     with cassandra(tmp_path / "data", port=server.port) as server:
         found = rows(server, "killed", "offset", "status")
     assert found == [(n, 200 + n) for n in range(10_000)]
+
+
+def test_a_stream_goes_on_when_a_killed_server_is_back(tmp_path):
+    """Goal: SIGKILL between two micro-batches or in one; the log's known answers, each line once."""
+    data, table = tmp_path / "data", "streamed"
+
+    def count() -> int:
+        try:
+            return len(rows(server, table, "offset"))
+        except UserError:  # the table is not made yet
+            return 0
+
+    with Server(tmp_path, [f"tier.url={(tmp_path / 'bucket').as_uri()}"]) as broker:
+        append(broker, tmp_path / "log", log_lines(), create=True)
+        with cassandra(data) as server:
+            program = streaming(broker, options(server, table, concurrency="8"), tmp_path)
+            try:
+                while not (some := count()):
+                    assert program.poll() is None, (tmp_path / "spark.log").read_text()[-3000:]
+                assert some < len(log_lines()), "it was killed in the middle"
+                server.process.kill()
+                server.process.wait()
+                with cassandra(data, port=server.port):
+                    assert program.wait(600) == 0, (tmp_path / "spark.log").read_text()[-3000:]
+                    found = rows(server, table, "offset", "status")
+            finally:
+                program.kill()
+                program.wait()
+    assert [offset for offset, _ in found] == list(range(len(log_lines())))
+    assert Counter(status for _, status in found) == STATUS
+
+
+def streaming(broker: Server, given: dict[str, str], place: Path) -> "subprocess.Popen[bytes]":
+    environment = spark_environment(place / "spark", master="local[2]", modules=[PIPELINE])
+    del environment["SPARK_REMOTE"]
+    command = [sys.executable, str(PROGRAM), broker.address, json.dumps(given)]
+    with (place / "spark.log").open("wb") as log:
+        return subprocess.Popen(
+            [*command, str(place / "checkpoint")],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            cwd=place,
+        )
 
 
 def test_user_and_password_come_from_the_environment(tmp_path, monkeypatch):

@@ -5,7 +5,6 @@ Spark process from the checkpoints in between. What Python says is worked out fr
 sessions by sorting, baselines by weighing every hour instead of hour by hour.
 """
 
-import asyncio
 import json
 import re
 import subprocess
@@ -19,13 +18,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from load import create_topic, load, survey
 from pyarrow.parquet import read_table
+from tests.integration.log_topic import append
 from tests.integration.server_process import Server
 
-from stratalog.adapters.network import TcpNetwork
 from stratalog.cli.pipeline import PipelineRun, spark_environment, table_files
-from stratalog.client.aio import Client
 from stratalog.errors import UserError
 
 PIPELINES = Path(__file__).parent.parent.parent / "pipelines"
@@ -38,7 +35,7 @@ DELAY = timedelta(hours=1)
 HOUR = timedelta(hours=1)
 LINE = re.compile(r'(\S+) \S+ \S+ \[(.*?)\] "(.*?)" (\d+) (\S+) "(.*?)"(?: "(.*)")?.*', re.DOTALL)
 
-pytestmark = [pytest.mark.big, pytest.mark.serial, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.big, pytest.mark.serial, pytest.mark.timeout(1800)]
 
 
 class Line(NamedTuple):
@@ -160,19 +157,6 @@ def ordered(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def made_line(host: str, time: datetime, status: int = 200) -> str:
     return f'{host} - - [{time:%d/%b/%Y:%H:%M:%S +0000}] "GET /late HTTP/1.1" {status} 1 "-" "late"'
-
-
-def append(server: Server, path: Path, lines: list[str], *, create: bool) -> None:
-    path.write_text("\n".join(lines), encoding="utf-8", errors="surrogateescape")
-
-    async def fill() -> int:
-        seen = survey([path], lambda _: None)
-        async with await Client.connect(TcpNetwork(), server.address) as client:
-            if create:
-                await create_topic(client, "access_log", seen)
-            return await load(client, "access_log", [path], seen, lambda _: None)
-
-    assert asyncio.run(fill()) == len(lines)
 
 
 def derived(server: Server, place: Path) -> dict[str, list[dict[str, Any]]]:

@@ -101,9 +101,13 @@ def prepare(options: CassandraOptions, schema: pa.Schema) -> None:
     """Make the keyspace and the table where they are missing and that was asked for, and hold them against the rows.
 
     Raises ValueError for columns that cannot be written there, UserError for what Cassandra refuses, Unavailable where
-    it cannot be reached.
+    it cannot be reached for as long as the options allow: a stream does this for each of its batches.
     """
     columns = columns_of(schema)
+    _Patience(options).tried(lambda: _make_ready(options, columns))
+
+
+def _make_ready(options: CassandraOptions, columns: Mapping[str, str]) -> None:
     session = connected(options)
     try:
         if options.replication is not None:

@@ -62,6 +62,27 @@ def test_an_old_java_is_one_line(tmp_path, monkeypatch, version):
         spark_environment(tmp_path, master="local")
 
 
+def test_modules_lie_beside_the_specification_and_where_it_says(tmp_path):
+    project = tmp_path / "project"
+    project.mkdir()
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "of_both.py").write_text("WHERE = 'shared'")
+    (project / "spark-pipeline.yml").write_text(
+        "name: p\nconfiguration: {stratalog.modules: '../shared:../more'}\n"
+    )
+    _, modules = PipelineRun(project, tmp_path / "state")._prepare()
+    assert modules == [project, project / "../shared", project / "../more"]
+    environment = spark_environment(tmp_path, master="local", modules=modules)
+    said = subprocess.run(
+        [sys.executable, "-c", "import of_both; print(of_both.WHERE)"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert said == "shared\n"
+
+
 def run_with_script(monkeypatch, tmp_path, script):
     """A pipeline run in which `script` takes the place of Spark's runner; returns the events heard."""
     project = tmp_path / "project"
