@@ -79,7 +79,8 @@ def stream(
     query.awaitTermination()
     progress = query.lastProgress
     assert progress is not None
-    return {"batches": len(query.recentProgress), "source": progress["sources"][0]}
+    told = [one["sources"][0] for one in query.recentProgress]
+    return {"batches": len(told), "source": progress["sources"][0], "progress": told}
 
 
 def copy(
@@ -113,6 +114,13 @@ def read_back(spark: SparkSession, sink: str) -> list[dict[str, Any]]:
     return summary(spark.read.parquet(sink))
 
 
+def where(spark: SparkSession) -> list[str]:
+    """Where the driver's UI is, and the application's name in its API."""
+    context = spark.sparkContext
+    assert context.uiWebUrl is not None, "a driver without a UI"
+    return [context.uiWebUrl, context.applicationId]
+
+
 COMMANDS: dict[str, Callable[..., Any]] = {
     "batch": batch,
     "pruned": pruned,
@@ -120,6 +128,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "copy": copy,
     "write_headers": write_headers,
     "read_back": read_back,
+    "where": where,
 }
 
 
@@ -130,7 +139,7 @@ def main() -> None:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     if "spark.remote" not in given:
-        spark.sparkContext.setLogLevel("OFF")
+        spark.sparkContext.setLogLevel("WARN")
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         command = json.loads(line)
