@@ -39,6 +39,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from stratalog.adapters.memory import keep_freed_memory
 from stratalog.adapters.system import monotonic_s
 from stratalog.kernels.columns import HEADERS, ORIGIN
 from stratalog.spark.filters import pruning_of
@@ -121,6 +122,7 @@ def _told(task: Task, shared: Shared) -> Iterator[pa.RecordBatch]:
     # Only tasks load numba: the driver's planning and Spark's look-up of data sources do without.
     from stratalog.table.tasks import read_task
 
+    keep_freed_memory()
     figures = Figures()
     wanted = task.wanted
     try:

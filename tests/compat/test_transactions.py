@@ -1,0 +1,92 @@
+"""Goal: what we read of Apache Kafka's transactions is what Kafka's own consumer reads.
+
+Method: two transactional producers write to a real Apache Kafka beside each other, commit some transactions and abort
+others; `stratalog.read` and a consumer of each isolation level must see the same offsets, and the tail must
+end where the transaction that is still open begins.
+"""
+
+from pathlib import Path
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from tests.compat.apache_kafka import apache_kafka
+
+from stratalog import read
+
+ISOLATIONS = ("read_committed", "read_uncommitted")
+
+
+def transactional(address: str, name: str) -> Producer:
+    producer = Producer({"bootstrap.servers": address, "transactional.id": name, "linger.ms": 0})
+    producer.init_transactions(60)
+    return producer
+
+
+def write(producer: Producer, first: int, count: int) -> None:
+    for number in range(first, first + count):
+        producer.produce("t", key=b"k", value=b"%d" % number, partition=0)
+    assert producer.flush(60) == 0
+
+
+def written(address: str) -> Producer:
+    """Transactions that end in every manner; the producer of the one that is left open."""
+    admin = AdminClient({"bootstrap.servers": address})
+    (created,) = admin.create_topics([NewTopic("t", 1, 1)]).values()
+    created.result(60)
+    one, other = transactional(address, "one"), transactional(address, "other")
+    for turn in range(8):
+        one.begin_transaction()
+        other.begin_transaction()
+        write(one, turn * 100, 5)
+        write(other, turn * 100 + 20, 3)
+        write(one, turn * 100 + 40, 2)
+        one.abort_transaction(60) if turn % 3 == 0 else one.commit_transaction(60)
+        other.commit_transaction(60) if turn % 2 else other.abort_transaction(60)
+    plain = Producer({"bootstrap.servers": address})
+    write(plain, 5000, 4)
+    one.begin_transaction()
+    write(one, 6000, 3)
+    write(plain, 7000, 3)
+    return one
+
+
+def consumed(address: str, isolation: str) -> list[tuple[int, bytes]]:
+    """What librdkafka's consumer reads up to the end of the partition."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": "compares",
+            "isolation.level": isolation,
+            "enable.partition.eof": True,
+        }
+    )
+    consumer.assign([TopicPartition("t", 0, 0)])
+    found = []
+    while True:
+        message = consumer.poll(60)
+        assert message is not None, "neither a record nor the end"
+        error = message.error()
+        if error is not None:
+            assert error.name() == "_PARTITION_EOF", error
+            break
+        found.append((message.offset(), message.value()))
+    consumer.close()
+    return found
+
+
+def seen(address: str, isolation: str) -> list[tuple[int, bytes]]:
+    table = read("t", bootstrap_servers=address, isolation=isolation).read_all()
+    return list(zip(table["offset"].to_pylist(), table["value"].to_pylist(), strict=True))
+
+
+def test_what_kafka_s_consumer_sees_of_transactions_is_what_we_see(tmp_path: Path) -> None:
+    with apache_kafka(tmp_path) as address:
+        open_one = written(address)
+        for isolation in ISOLATIONS:
+            assert seen(address, isolation) == consumed(address, isolation), isolation
+        committed = seen(address, "read_committed")
+        assert committed[-1][1] == b"5003", "the open transaction holds back what is behind it"
+        assert len(committed) == 5 * 7 + 4 * 3 + 4
+        open_one.abort_transaction(60)
+        assert seen(address, "read_committed") == consumed(address, "read_committed")
+        assert seen(address, "read_committed")[-1][1] == b"7002"
