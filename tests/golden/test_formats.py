@@ -37,7 +37,10 @@ from stratalog.tier.identity import (
     read_claim,
     register_topic,
 )
+from stratalog.tier.identity import decode as decode_document
+from stratalog.tier.identity import encode as encode_document
 from stratalog.tier.incarnation import claim_incarnation, newest_incarnation
+from stratalog.tier.leases import Lease
 from stratalog.tier.manifest import Manifest, RemoteSegment, SegmentState, decode, encode, given_up
 from stratalog.tier.paths import SegmentName, manifest_path
 from stratalog.tier.reader import read_entries
@@ -203,6 +206,14 @@ def test_the_manifest_that_names_archives_is_written_and_read_as_ever():
     store.put(path, [golden("archive.v1")])
     offsets = [one.entry.base_offset for one in Archives(store).live(read)]
     assert offsets == [100, 1000, 1400]
+
+
+def test_the_read_lease_is_written_and_read_as_ever():
+    versions = {topic_id_text(TOPIC_ID): {"0": 7, "3": 12}}
+    lease_id = topic_id_text(CountingEntropy(600).uuid())
+    lease = Lease(cluster_id=CLUSTER, id=lease_id, holder="a reader", versions=versions)
+    assert encode_document(lease) == golden("lease.v1")
+    assert decode_document(golden("lease.v1"), Lease, "lease") == lease
 
 
 def test_a_manifest_with_fields_of_the_future_is_read_and_one_of_another_format_is_not():

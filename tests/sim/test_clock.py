@@ -13,10 +13,11 @@ from tests.sim.records import batch
 from tests.sim.store import FaultyStore
 from tests.sim.world import World
 
-from stratalog.client.admin import describe_group
+from stratalog.client.admin import alter_configs, describe_group
 from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
 from stratalog.client.membership import Member
+from stratalog.config.rules import Resource
 from stratalog.wire.records import Record, build_batch, read_records
 
 HOUR_MS = 3_600_000
@@ -220,6 +221,37 @@ def test_append_time_is_the_clocks_and_offsets_go_on(step_ms: int) -> None:
         assert isinstance(fetched.records, memoryview)
         (record,) = [one for one in read_records(fetched.records) if one.offset == 1]
         assert abs(record.timestamp - tale.world.clock.now_ms()) < 1000
+        await tale.machine.stop()
+
+    run(story())
+
+
+@stepped
+def test_what_retention_gives_up_in_the_bucket_stays_for_its_grace(step_ms: int) -> None:
+    """`remote.delete.grace.ms` is time that passed: readers of the older manifest have it whatever a clock says."""
+
+    async def story() -> None:
+        tale = Tale(**{"remote.delete.grace.ms": "60000"})
+        await tale.start(remote_storage_enable="true", segment_ms="1000", local_retention_ms="0")
+        await tale.write()
+        await asyncio.sleep(2)
+        await tale.write()
+        await asyncio.sleep(40)
+
+        def segments() -> int:
+            bucket = tale.world.stores["memory://b"]
+            return len([info for info in bucket.list("") if info.path.endswith(".seg")])
+
+        before = segments()
+        assert before
+        changes = alter_configs(Resource.TOPIC, "t", {"retention.bytes": "0"})
+        await tale.client.on_controller(changes)
+        await asyncio.sleep(31)  # the next look gives it up
+        tale.world.clock.step_ms = step_ms
+        await asyncio.sleep(25)
+        assert segments() == before, "somebody may be reading it"
+        await asyncio.sleep(100)
+        assert segments() == 0
         await tale.machine.stop()
 
     run(story())

@@ -29,6 +29,7 @@ from stratalog.tier.archiver import ClosedSegment
 from stratalog.tier.archives import Archives
 from stratalog.tier.backoff import Backoff
 from stratalog.tier.identity import register_topic
+from stratalog.tier.leases import Leases
 from stratalog.tier.manifest import Manifest
 from stratalog.tier.merging import MergeLimits
 from stratalog.tier.partition_tier import PartitionTier, Retention
@@ -57,6 +58,7 @@ class Bucket:
     check_incarnation: Callable[[], Awaitable[None]]
     """Raises Fenced, and has the node stop, where the cluster was taken over."""
     archives: Archives
+    leases: Leases
 
     def backoff(self) -> Backoff:
         """How long to wait when the bucket fails, for one who asks it."""
@@ -82,6 +84,8 @@ class TieredPartition:
             bucket.config.int("node.id"),
             bucket.outside.entropy,
             shared_archives=bucket.archives,
+            steady_ms=bucket.outside.clock.steady_ms,
+            leases=bucket.leases,
         )
         self.activated = asyncio.Event()
         """Set once the manifest is known: from then on offsets can be found in the bucket."""

@@ -36,6 +36,7 @@ from stratalog.tier.identity import (
     remove_deleted_topics,
 )
 from stratalog.tier.incarnation import check_incarnation
+from stratalog.tier.leases import Leases
 from stratalog.tier.partition_tier import PartitionTier
 from stratalog.wire.batch import scan
 
@@ -83,6 +84,7 @@ class Tiering:
         metadata.holds.append(lambda: bool(self._removed))
         self._ending: set[TieredPartition] = set()
         self._marks_left = True
+        self._marks_seen: dict[str, int] = {}
         self._forgetting = asyncio.Lock()
         self._log = structlog.get_logger()
         self._threads = _threads(config)
@@ -110,6 +112,7 @@ class Tiering:
             CopyPace(self._config, self._outside.clock),
             self._check_incarnation,
             Archives(self._store),
+            Leases(self._store, self._metadata.cluster_id),
         )
         try:
             await self._claim()
@@ -353,8 +356,8 @@ class Tiering:
                 await partition.ended()
                 self._ending.discard(partition)
             removed = list(self._removed)
-            now_ms = self._outside.clock.now_ms()
-            grace_ms = self._config.int("remote.delete.grace.ms")
+            now_ms, steady_ms = self._outside.clock.now_ms(), self._outside.clock.steady_ms()
+            due_ms = steady_ms - self._config.int("remote.delete.grace.ms")
             store, cluster_id = self._store, self._metadata.cluster_id
             living = set(self._metadata.image.topics_by_id)
 
@@ -363,10 +366,14 @@ class Tiering:
                 check_incarnation(store, cluster_id, self._incarnation)
                 for topic_id in removed:
                     delete_topic(store, cluster_id, topic_id, now_ms)
-                if not list_deleted(store, cluster_id):
-                    return False
-                remove_deleted_topics(store, cluster_id, now_ms, grace_ms, living)
-                return True
+                marked = {mark.topic_id for mark in list_deleted(store, cluster_id)}
+                # As for segments (`tier/grace.py`): from when this node saw the mark first.
+                seen = self._marks_seen
+                self._marks_seen = {one: seen.get(one, steady_ms) for one in marked}
+                due = {one for one, since in self._marks_seen.items() if since <= due_ms}
+                due = {one for one in due if not self._bucket.leases.holds_topic(one, steady_ms)}
+                remove_deleted_topics(store, cluster_id, due, living)
+                return bool(marked)
 
             try:
                 self._marks_left = await self._expirer.submit(forget)

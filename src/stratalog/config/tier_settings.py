@@ -91,7 +91,8 @@ TIER = (
         Kind.LONG,
         5 * MINUTE_MS,
         "How long an object stays in the bucket after the manifest has dropped it, for readers "
-        "that hold an older manifest.",
+        "that hold an older manifest. Counted as time passes, anew after a restart; read leases "
+        "hold objects for longer.",
         Between(0),
         ours=True,
     ),

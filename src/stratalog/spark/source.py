@@ -274,7 +274,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             min_tasks=options.min_partitions,
             max_records=options.max_records_per_partition,
         )
-        return _planned(tasks)
+        return _planned(log.leased(tasks, wanted))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition, self._options)
@@ -283,7 +283,9 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         """Spark's checkpoint is the only record of progress; the log keeps none."""
 
     def stop(self) -> None:
-        """Connections end with the process."""
+        """The read lease ends; connections do with the process."""
+        if self._log is not None:
+            self._log.release()
 
     def _opened(self) -> Log:
         if self._log is None:

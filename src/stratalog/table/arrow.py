@@ -12,7 +12,9 @@ import pyarrow as pa
 from stratalog.adapters.system import SystemClock
 from stratalog.kernels.rows import arrow_schema
 from stratalog.table.figures import Figures
+from stratalog.table.leasing import released
 from stratalog.table.options import Options, parse_options
+from stratalog.table.places import store_at
 from stratalog.table.plan import Task
 from stratalog.table.query import batch_tasks, shared_of
 from stratalog.table.tasks import read_task
@@ -58,8 +60,12 @@ def _batches(
     tasks: Sequence[Task], options: Options, figures: Figures | None
 ) -> Iterator[pa.RecordBatch]:
     shared = shared_of(options)
-    for task in tasks:
-        yield from read_task(task, shared, figures)
+    try:
+        for task in tasks:
+            yield from read_task(task, shared, figures)
+    finally:
+        if shared.tier_url is not None:
+            released(tasks, store_at(shared.tier_url))
 
 
 def _epoch_ms(moment: Moment) -> int:

@@ -8,16 +8,17 @@ must be theirs. A pinned manifest is used for one plan and forgotten.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
 from stratalog.client.blocking import BlockingClient
 from stratalog.client.calls import EARLIEST, LATEST, TOPIC, TopicInfo
 from stratalog.errors import ErrorCode
+from stratalog.table.leasing import Leasing
 from stratalog.table.options import Options, Selection
 from stratalog.table.places import Shared, client_of, store_at
-from stratalog.table.plan import Range
+from stratalog.table.plan import Range, Task
 from stratalog.tier.commit import load_latest, run
 from stratalog.tier.fetcher import Fetcher
 from stratalog.tier.manifest import Manifest, RemoteSegment
@@ -67,6 +68,11 @@ class Log:
         self._bucket: Bucket | None = (
             open_bucket(store_at(options.tier_url)) if options.tier_url else None
         )
+        self._leasing = (
+            Leasing(self._bucket.store, self._bucket.cluster_id, options.client_id)
+            if self._bucket is not None
+            else None
+        )
 
     @property
     def has_broker(self) -> bool:
@@ -105,6 +111,24 @@ class Log:
         return [
             (wanted, self._live(manifest, wanted.first, wanted.end)) for wanted, manifest in ranges
         ]
+
+    def leased(
+        self, tasks: Sequence[Task], ranges: Iterable[tuple[Range, Manifest | None]]
+    ) -> list[Task]:
+        """The tasks, with a read lease on what they read of the bucket."""
+        if self._leasing is None:
+            return list(tasks)
+        manifests = {
+            (wanted.topic_id, wanted.partition): manifest
+            for wanted, manifest in ranges
+            if manifest is not None
+        }
+        return self._leasing.leased(tasks, manifests)
+
+    def release(self) -> None:
+        """The query has ended: what it read may go."""
+        if self._leasing is not None:
+            self._leasing.release()
 
     def _live(self, manifest: Manifest | None, first: int, end: int) -> list[RemoteSegment]:
         if manifest is None or self._bucket is None:

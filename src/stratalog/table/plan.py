@@ -16,6 +16,7 @@ from math import ceil
 from uuid import UUID
 
 from stratalog.kernels.missing import Missing
+from stratalog.tier.leases import Lease
 from stratalog.tier.manifest import RemoteSegment
 
 TASK_BYTES = 128 << 20
@@ -63,11 +64,20 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedLease:
+    """The read lease of a query, as it was put at `put_ms` (epoch ms)."""
+
+    lease: Lease
+    put_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class BucketTask:
-    """Read pieces that follow each other; only offsets of `wanted` count."""
+    """Read pieces that follow each other; only offsets of `wanted` count. `lease`: what keeps them there meanwhile."""
 
     wanted: Range
     pieces: tuple[Piece, ...]
+    lease: PlannedLease | None = None
 
 
 @dataclass(frozen=True, slots=True)

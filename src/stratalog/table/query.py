@@ -54,12 +54,13 @@ def batch_tasks(options: Options, pruning: Pruning | None = None) -> list[Task]:
     wanted = bounds.ranges(snapshot, first, end, fail_on_data_loss=options.fail_on_data_loss)
     if pruning is not None:
         wanted = [(pruning.timed(one), manifest) for one, manifest in wanted]
-    return plan(
+    tasks = plan(
         log.located(wanted),
         has_broker=log.has_broker,
         min_tasks=options.min_partitions,
         max_records=options.max_records_per_partition,
     )
+    return log.leased(tasks, wanted)
 
 
 def _resolve(

@@ -25,6 +25,7 @@ from stratalog.kernels.rows import Layout
 from stratalog.ports import ObjectStore
 from stratalog.table.chunks import chunks
 from stratalog.table.figures import Figures
+from stratalog.table.leasing import kept
 from stratalog.table.places import DataLoss, Shared, client_of, store_at
 from stratalog.table.plan import BrokerTask, BucketTask, Range, Task
 
@@ -46,7 +47,8 @@ def read_task(
     figures = figures if figures is not None else Figures()
     if isinstance(task, BucketTask):
         assert shared.tier_url is not None, "a bucket task without a bucket"
-        found = _read_bucket(task, shared, store_at(shared.tier_url), figures)
+        store = store_at(shared.tier_url)
+        found = kept(_read_bucket(task, shared, store, figures), task.lease, store)
     else:
         found = _read_broker(task, shared, client_of(shared), figures)
     for batch in found:

@@ -245,11 +245,10 @@ def list_deleted(store: ObjectStore, cluster_id: str) -> list[DeletedTopic]:
 def remove_deleted_topics(
     store: ObjectStore,
     cluster_id: str,
-    now_ms: int,
-    grace_ms: int,
+    due: Container[str],
     living: Container[UUID] = frozenset(),
 ) -> list[DeletedTopic]:
-    """Remove all objects of topics that were marked `grace_ms` ago or earlier; the topics that are gone now.
+    """Remove all objects of those topics (ids) of `due` that are marked deleted; the topics that are gone now.
 
     To be called now and then by whoever leads the cluster; it costs one list where nothing is marked. Of a `living`
     topic only the mark goes: a node that the cluster was taken over from put it, too late to be heard.
@@ -262,7 +261,7 @@ def remove_deleted_topics(
         if topic_id in living:
             store.delete([deleted_path(cluster_id, topic_id)])
             continue
-        if mark.deleted_ms + grace_ms > now_ms:
+        if mark.topic_id not in due:
             continue
         for partition in range(mark.partitions):
             prefix = partition_prefix(cluster_id, topic_id, partition)

@@ -30,6 +30,8 @@ from stratalog.tier.commit import (
     run,
 )
 from stratalog.tier.expiry import Retention, without_expired
+from stratalog.tier.grace import GivenUp
+from stratalog.tier.leases import Leases
 from stratalog.tier.manifest import (
     ArchivedManifest,
     Entry,
@@ -76,6 +78,9 @@ class PartitionTier:
     entropy: Entropy
     index_interval_bytes: int = INDEX_INTERVAL_BYTES
     shared_archives: Archives | None = None
+    steady_ms: Callable[[], int] | None = None
+    """By which the grace is counted; None: by the times that the methods are given."""
+    leases: Leases | None = None
     spill_limits: SpillLimits = field(default_factory=lambda: SPILL_LIMITS)
     manifest: Manifest | None = None
     """The newest version known: confirmed once activated."""
@@ -83,6 +88,7 @@ class PartitionTier:
     _uploaded: dict[int, Entry] = field(default_factory=dict, init=False)
     _damaged: set[str] = field(default_factory=set, init=False)
     _boundary: int = field(default=0, init=False)
+    _given_up: GivenUp = field(default_factory=GivenUp, init=False)
     _archives: Archives = field(init=False)
     _windows: tuple[tuple[RemoteSegment, ...], ...] = field(default=(), init=False)
 
@@ -278,7 +284,7 @@ class PartitionTier:
         """
         archives = self._archives
         self._commit(lambda tip: without_expired(_there(tip), retention, now_ms, archives), now_ms)
-        return self._remove(now_ms - retention.grace_ms, now_ms)
+        return self._remove(retention.grace_ms, now_ms)
 
     @property
     def wants_spill(self) -> bool:
@@ -369,14 +375,17 @@ class PartitionTier:
         self._windows = ()
         return self._commit(emptied, now_ms)
 
-    def _remove(self, since_ms: int, now_ms: int) -> Manifest:
-        """Remove the objects that a confirmed version gave up at `since_ms` or before, and forget them.
+    def _remove(self, grace_ms: int, now_ms: int) -> Manifest:
+        """Remove the objects that a confirmed version gave up `grace_ms` ago and that no read lease holds; forget them.
 
         Those of an archive go before it does: until then it says which they are.
         """
         manifest = _there(self.manifest)
-        due = [e for e in manifest.segments if _is_due(e, since_ms)]
-        archives = [one for one in manifest.archives if _is_due(one, since_ms)]
+        steady_ms = self._steady(now_ms)
+        due, archives = self._given_up.due(manifest, steady_ms - grace_ms)
+        if self.leases is not None and (due or archives):
+            pinned = self.leases.pinned(manifest.topic_id, self.partition, steady_ms)
+            due, archives = self._given_up.due(manifest, steady_ms - grace_ms, pinned)
         if not due and not archives:
             return manifest
         paths = [manifest.path_of(entry) for entry in due]
@@ -400,6 +409,9 @@ class PartitionTier:
             return changed if changed != tip else None
 
         return self._commit(forgotten, now_ms)
+
+    def _steady(self, now_ms: int) -> int:
+        return now_ms if self.steady_ms is None else self.steady_ms()
 
     def _empty(self) -> Manifest:
         return Manifest(
@@ -426,6 +438,7 @@ class PartitionTier:
         program = commit(prefix, self.manifest, stamped, self.writer, write_id)
         manifest = _there(run(self.store, program))
         self.manifest = manifest
+        self._given_up.note(manifest, self._steady(now_ms))
         if (manifest.version - KEPT_VERSIONS) // FAN_OUT > max(manifest.boundary, self._boundary):
             with suppress(Unavailable):  # what was committed stays so; the next commit tries again
                 self._boundary = run(self.store, prune(prefix, manifest))
@@ -444,10 +457,6 @@ def _archived_at(manifest: Manifest, offset: int) -> ArchivedManifest | None:
         return None
     live = manifest.live_archives()
     return next((one for one in live if one.base_offset <= offset <= one.last_offset), None)
-
-
-def _is_due(named: Entry | ArchivedManifest, since_ms: int) -> bool:
-    return named.state is SegmentState.DELETE_STARTED and named.state_ms <= since_ms
 
 
 def _good_until(uploaded: Entry) -> int:

@@ -23,6 +23,8 @@ __all__ = [
     "identity_path",
     "incarnation_path",
     "incarnations_prefix",
+    "lease_path",
+    "leases_prefix",
     "manifest_path",
     "manifest_prefix",
     "manifest_version",
@@ -120,6 +122,16 @@ def boundary_path(prefix: str, level: int, number: int) -> str:
 def identity_path(cluster_id: str) -> str:
     """The object that says whose this cluster's folder is."""
     return f"{cluster_id}/cluster/identity"
+
+
+def leases_prefix(cluster_id: str) -> str:
+    """The folder of read leases."""
+    return f"{cluster_id}/cluster/leases/"
+
+
+def lease_path(cluster_id: str, lease_id: str) -> str:
+    """One query's read lease."""
+    return leases_prefix(cluster_id) + lease_id
 
 
 def topics_prefix(cluster_id: str) -> str:

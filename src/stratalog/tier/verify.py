@@ -25,6 +25,7 @@ from stratalog.tier.fetcher import load_index
 from stratalog.tier.identity import DeletedTopic, Identity, TierTopic, read_claim
 from stratalog.tier.identity import decode as decode_document
 from stratalog.tier.incarnation import Incarnation
+from stratalog.tier.leases import LEASE_MS, Lease
 from stratalog.tier.manifest import Entry, Manifest, RemoteSegment, SegmentState
 from stratalog.tier.partition_tier import ORPHAN_GRACE_MS
 from stratalog.tier.paths import (
@@ -34,6 +35,7 @@ from stratalog.tier.paths import (
     deleted_prefix,
     identity_path,
     incarnations_prefix,
+    leases_prefix,
     manifest_prefix,
     partition_prefix,
     states_prefix,
@@ -190,11 +192,12 @@ def _registry(
     """Check the registry; the ids of its topics, and of those marked deleted (damaged objects count by their names)."""
     live: set[str] = set()
     deleted: set[str] = set()
-    kinds: dict[str, type[TierTopic | DeletedTopic | Incarnation | ClusterState]] = {
+    kinds: dict[str, type[TierTopic | DeletedTopic | Incarnation | ClusterState | Lease]] = {
         topics_prefix(cluster): TierTopic,
         deleted_prefix(cluster): DeletedTopic,
         incarnations_prefix(cluster): Incarnation,
         states_prefix(cluster): ClusterState,
+        leases_prefix(cluster): Lease,
     }
     if identity_path(cluster) not in objects:
         survey.report(identity_path(cluster), "missing")
@@ -203,7 +206,7 @@ def _registry(
             continue
         survey.advance(info.size)
         name = path.rpartition("/")[2]
-        kind: type[Identity | TierTopic | DeletedTopic | Incarnation | ClusterState] | None
+        kind: type[Identity | TierTopic | DeletedTopic | Incarnation | ClusterState | Lease] | None
         kind = next((kinds[folder] for folder in kinds if path.startswith(folder)), None)
         if path == identity_path(cluster):
             kind = Identity
@@ -219,11 +222,18 @@ def _registry(
         else:
             if document.cluster_id != cluster or getattr(document, "topic_id", name) != name:
                 survey.report(path, "says that it is another object")
+        _tell_abandoned(survey, kind, info)
         if kind is TierTopic:
             live.add(name)
         elif kind is DeletedTopic:
             deleted.add(name)
     return live, deleted
+
+
+def _tell_abandoned(survey: _Survey, kind: type[object], info: ObjectInfo) -> None:
+    """A broker removes such leases only when it has something to remove that they might hold."""
+    if kind is Lease and info.modified_ms + LEASE_MS + survey.grace_ms <= survey.now_ms:
+        survey.orphan(info, "a read lease that was abandoned")
 
 
 def _partition(survey: _Survey, folder: str, infos: list[ObjectInfo]) -> None:

@@ -29,6 +29,7 @@ from stratalog.tier.partition_tier import Retention
 from stratalog.tier.reader import open_bucket
 from stratalog.tier.spilling import SpillLimits
 from stratalog.tier.verify import sweep, verify
+from stratalog.wire.ids import topic_id_text
 
 LIMITS = SpillLimits(segments=4, kept=2, archive_segments=6)
 HOUR = 3_600_000
@@ -264,7 +265,7 @@ def test_a_tier_that_is_taken_away_leaves_nothing_and_comes_back(store, tier):
 def test_topic_deletion_leaves_no_archive(store, tier):
     filled(tier)
     delete_topic(store, "cluster", tier.topic_id, 100)
-    assert remove_deleted_topics(store, "cluster", 100, 0)
+    assert remove_deleted_topics(store, "cluster", [topic_id_text(tier.topic_id)])
     assert (objects(store), archives(store)) == ([], [])
 
 

@@ -17,6 +17,7 @@ from stratalog.tier.manifest import encode
 from stratalog.tier.partition_tier import PartitionTier, Retention
 from stratalog.tier.reader import open_bucket
 from stratalog.tier.verify import ORPHAN_GRACE_MS, sweep, verify
+from stratalog.wire.ids import topic_id_text
 
 CLUSTER = "a-cluster-of-22-chars_"
 NOW = 1 << 50  # all objects are older than any grace
@@ -171,8 +172,10 @@ def test_a_deleted_topic_leaves_nothing(store):
     delete_topic(store, CLUSTER, topic_id, 60)
     assert [topic.name for topic in list_topics(store)] == ["kept"]
     assert verify(store, now_ms=NOW, grace_ms=0) == []  # on its way out
-    assert remove_deleted_topics(store, CLUSTER, 149, 100) == []
-    assert [mark.name for mark in remove_deleted_topics(store, CLUSTER, 150, 100)] == ["events"]
+    assert remove_deleted_topics(store, CLUSTER, ()) == []
+    assert [
+        mark.name for mark in remove_deleted_topics(store, CLUSTER, [topic_id_text(topic_id)])
+    ] == ["events"]
     left = [info.path for info in store.list("")]
     assert len(left) == 3  # claim, identity, the other topic
     assert register_topic(store, CLUSTER, kept, "kept", 1, {}, 9).partitions == 2  # never fewer

@@ -1,0 +1,98 @@
+"""Read leases: a query that has pinned manifest versions says so in the bucket, and what they name stays.
+
+In: a store; pinned versions; steady time. Out: one small object per query (`<cluster>/cluster/leases/<id>`), put when
+it is planned, put again while it runs, removed at its end; and, for those who remove, the oldest version pinned.
+
+No clock is compared with another's: who removes counts a lease as live until it has not changed for LEASE_MS by the
+remover's own steady clock. One that was abandoned so ends LEASE_MS after it was first seen unchanged, and is removed.
+What a lease must keep was given up after it was put, so a list that is out of date by less than
+`remote.delete.grace.ms` does no harm.
+
+Who may not write keeps no lease, and reads on for the grace alone.
+"""
+
+from typing import Final
+
+from msgspec import Struct
+
+from stratalog.errors import Corrupt
+from stratalog.ports import ObjectStore
+from stratalog.tier.identity import decode, encode
+from stratalog.tier.paths import lease_path, leases_prefix
+
+__all__ = ["LEASE_MS", "Lease", "Leases", "put_lease", "release_lease"]
+
+LEASE_MS: Final = 10 * 60 * 1000
+"""A lease that is not renewed for so long has ended. Renewed after a third of it."""
+
+
+class Lease(Struct, frozen=True, kw_only=True):
+    """What one query reads: by topic id and partition (as text) the version of the manifest that it pinned."""
+
+    format: int = 1
+    cluster_id: str
+    id: str
+    holder: str
+    versions: dict[str, dict[str, int]]
+
+    @property
+    def path(self) -> str:
+        """Where it is."""
+        return lease_path(self.cluster_id, self.id)
+
+
+def put_lease(store: ObjectStore, lease: Lease) -> None:
+    """Put it, or renew it. Raises what the store does where it may not be written."""
+    store.put(lease.path, [encode(lease)])
+
+
+def release_lease(store: ObjectStore, lease: Lease) -> None:
+    """The query has ended. Raises Unavailable."""
+    store.delete([lease.path])
+
+
+class Leases:
+    """The leases of one cluster, as those see them who remove. For any thread; raises Unavailable."""
+
+    def __init__(self, store: ObjectStore, cluster_id: str) -> None:
+        self._store = store
+        self._cluster_id = cluster_id
+        self._seen: dict[tuple[str, int], tuple[Lease | None, int]] = {}
+
+    def pinned(self, topic_id: str, partition: int, steady_ms: int) -> int | None:
+        """The oldest version of a partition's manifest that a live lease pins; None where none does."""
+        number = str(partition)
+        versions = [
+            0 if lease is None else lease.versions[topic_id][number]
+            for lease in self._live(steady_ms)
+            if lease is None or number in lease.versions.get(topic_id, {})
+        ]
+        return min(versions, default=None)
+
+    def holds_topic(self, topic_id: str, steady_ms: int) -> bool:
+        """Whether a live lease pins anything of a topic."""
+        return any(lease is None or topic_id in lease.versions for lease in self._live(steady_ms))
+
+    def _live(self, steady_ms: int) -> list[Lease | None]:
+        """The live ones; None for one that cannot be read, which may pin anything. The others are removed."""
+        seen = {}
+        ended = []
+        for info in self._store.list(leases_prefix(self._cluster_id)):
+            key = info.path, info.modified_ms
+            lease, since = self._seen.get(key) or (self._read(info.path), steady_ms)
+            if steady_ms - since < LEASE_MS:
+                seen[key] = lease, since
+            else:
+                ended.append(info.path)
+        self._seen = seen
+        if ended:
+            self._store.delete(ended)
+        return [lease for lease, _ in seen.values()]
+
+    def _read(self, path: str) -> Lease | None:
+        try:
+            return decode(self._store.get(path), Lease, path)
+        except FileNotFoundError:  # released since the list
+            return Lease(cluster_id=self._cluster_id, id="", holder="", versions={})
+        except Corrupt:
+            return None

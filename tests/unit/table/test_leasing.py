@@ -1,0 +1,196 @@
+"""A query's read lease: from its plan to its end nothing of it goes; it costs one object; who may not write reads on.
+
+Method: `stratalog.read` over a bucket in a directory, a leader of the partition that gives everything up meanwhile,
+with a steady clock that the test turns.
+"""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from tests.unit.table.buckets import CLUSTER, NOW_MS, Bucket, batch, topic_id
+
+import stratalog
+from stratalog.adapters.object_store import MemoryStore, open_store
+from stratalog.adapters.system import SystemEntropy
+from stratalog.errors import Unavailable
+from stratalog.ports import Buffer
+from stratalog.table import leasing
+from stratalog.table.leasing import RENEW_MS, Leasing, kept
+from stratalog.table.plan import BrokerTask, BucketTask, Range
+from stratalog.tier.leases import LEASE_MS, Lease, Leases
+from stratalog.tier.manifest import Manifest
+from stratalog.tier.partition_tier import PartitionTier, Retention
+from stratalog.wire.ids import topic_id_text
+
+GRACE_MS = 60_000
+SEGMENTS = 12
+
+
+class Turned:
+    """Both clocks, as the test turns them."""
+
+    def __init__(self) -> None:
+        self.passed_ms = 0
+
+    def steady_ms(self) -> int:
+        return self.passed_ms
+
+    def now_ms(self) -> int:
+        return NOW_MS + self.passed_ms
+
+    def elapsed_ns(self) -> int:
+        return self.passed_ms * 1_000_000
+
+
+class Leader:
+    """The partition's leader, whose retention keeps nothing."""
+
+    def __init__(self, url: str) -> None:
+        self.clock = Turned()
+        store = open_store(url)
+        self.tier = PartitionTier(store, CLUSTER, topic_id("t"), "t", 0, 1, SystemEntropy())
+        self.tier.steady_ms = self.clock.steady_ms
+        self.tier.leases = Leases(store, CLUSTER)
+        self.tier.activate(1, now_ms=NOW_MS)
+
+    def passes(self, ms: int) -> None:
+        """Time, and at its end a look at what may go."""
+        self.tier.expire(NOW_MS, Retention(-1, 0, 0, 0, GRACE_MS))
+        self.clock.passed_ms += ms
+        self.tier.expire(NOW_MS, Retention(-1, 0, 0, 0, GRACE_MS))
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    made = Bucket(open_store(tmp_path.as_uri()))
+    made.create("t")
+    made.archive("t", 0, [[batch(10 * number, 10)] for number in range(SEGMENTS)])
+    return tmp_path.as_uri()
+
+
+def objects(url: str, kind: str) -> list[str]:
+    return [info.path for info in open_store(url).list("") if kind in info.path]
+
+
+def offsets(reader: pa.RecordBatchReader) -> list[int]:
+    return [offset for one in reader for offset in one.column("offset").to_pylist()]
+
+
+EVERYTHING = list(range(10 * SEGMENTS))
+
+
+def test_a_reader_finishes_undisturbed_and_then_all_of_it_goes(url: str) -> None:
+    leader = Leader(url)
+    reader = stratalog.read("t", tier_url=url)
+    assert len(objects(url, "/leases/")) == 1, "one small object for the query"
+    leader.passes(LEASE_MS - 1)
+    assert leader.tier.start_offset == 10 * SEGMENTS
+    assert len(objects(url, ".seg")) == SEGMENTS
+    assert offsets(reader) == EVERYTHING
+    assert objects(url, "/leases/") == []
+    leader.passes(GRACE_MS)
+    assert objects(url, ".seg") == []
+
+
+def test_a_reader_that_crashed_holds_things_up_for_the_time_of_a_lease(url: str) -> None:
+    leader = Leader(url)
+    reader = stratalog.read("t", tier_url=url)
+    leader.passes(GRACE_MS)
+    leader.passes(LEASE_MS)
+    assert objects(url, ".seg") == []
+    assert objects(url, "/leases/") == []
+    with pytest.raises(Exception, match="missing"):
+        offsets(reader)
+
+
+def test_a_reader_closed_early_gives_its_lease_back(url: str) -> None:
+    reader = stratalog.read("t", tier_url=url)
+    next(iter(reader))
+    reader.close()
+    del reader
+    assert objects(url, "/leases/") == []
+
+
+class ReadOnly(MemoryStore):
+    """A bucket that its reader may not write."""
+
+    refused = 0
+
+    def put(self, path: str, chunks: Iterator[Buffer]) -> None:  # type: ignore[override]
+        self.refused += 1
+        raise Unavailable(f"{path}: AccessDenied")
+
+
+def manifest(version: int, partition: int = 0) -> Manifest:
+    return Manifest(
+        cluster_id=CLUSTER,
+        topic_id=topic_id_text(topic_id("t")),
+        topic="t",
+        partition=partition,
+        version=version,
+    )
+
+
+def task(partition: int = 0) -> BucketTask:
+    return BucketTask(Range("t", topic_id("t"), partition, 0, 10), ())
+
+
+def test_who_may_not_write_is_told_once_and_reads_without(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    leasing._told.discard("memory://read-only")
+    store = ReadOnly("memory://read-only")
+    versions = {(topic_id("t"), 0): manifest(3)}
+    with caplog.at_level(logging.WARNING, "stratalog.spark"):
+        for _ in range(3):
+            (planned,) = Leasing(store, CLUSTER, "reader").leased([task()], versions)
+            assert isinstance(planned, BucketTask)
+            assert planned.lease is None
+    assert store.refused == 3
+    assert [record.message.count("AccessDenied") for record in caplog.records] == [1]
+
+
+def test_a_stream_has_one_lease_which_it_puts_again_only_when_that_is_old_or_pins_too_little() -> (
+    None
+):
+    store, clock = MemoryStore("memory://stream"), Turned()
+    held = Leasing(store, CLUSTER, "reader", clock)
+
+    def planned(version: int, *partitions: int) -> Lease:
+        manifests = {(topic_id("t"), p): manifest(version, p) for p in partitions}
+        tasks = held.leased([task(p) for p in partitions], manifests)
+        found, *others = [one.lease for one in tasks if isinstance(one, BucketTask)]
+        assert found is not None
+        assert all(other is found for other in others)
+        (info,) = store.list(f"{CLUSTER}/cluster/leases/")
+        assert info.path == found.lease.path
+        return found.lease
+
+    first = planned(5, 0)
+    assert planned(6, 0) is first, "it pins a little more than it must"
+    assert planned(6, 0, 1).versions == {topic_id_text(topic_id("t")): {"0": 6, "1": 6}}
+    clock.passed_ms += RENEW_MS
+    assert planned(9, 1).versions == {topic_id_text(topic_id("t")): {"1": 9}}
+    tail = BrokerTask(Range("t", topic_id("t"), 0, 0, 10))
+    assert held.leased([tail], {}) == [tail], "who reads no bucket pins nothing"
+    held.release()
+    assert list(store.list("")) == []
+
+
+def test_a_task_renews_the_lease_while_it_reads() -> None:
+    store, clock = MemoryStore("memory://renewing"), Turned()
+    held = Leasing(store, CLUSTER, "reader", clock)
+    (planned,) = held.leased([task()], {(topic_id("t"), 0): manifest(3)})
+    assert isinstance(planned, BucketTask)
+    held.release()
+    batches = iter([pa.record_batch({"n": [n]}) for n in range(10)])
+    clock.passed_ms += RENEW_MS // 2
+    renewals = []
+    for _ in kept(batches, planned.lease, store, clock):
+        renewals.append(len(list(store.list(""))))
+        store.delete([info.path for info in store.list("")])
+        clock.passed_ms += RENEW_MS // 2
+    assert renewals == [0, 1, 0, 1, 0, 1, 0, 1, 0, 1], "each third of a lease's time"
