@@ -271,7 +271,7 @@ class TierEqualsLog(RuleBasedStateMachine):
     @invariant()
     def a_search_by_time_finds_the_first_segment_that_can_have_it(self):
         tier = self.node.tier
-        live = list(Archives(self.bucket).live(tier.manifest))
+        live = list(Archives(self.bucket).live(tier.manifest, first=tier.start_offset))
         for found in live[len(live) // 3 :: 3]:
             wanted = found.entry.max_timestamp
             first = next(one for one in live if one.entry.max_timestamp >= wanted)
