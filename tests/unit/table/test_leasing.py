@@ -17,7 +17,6 @@ from stratalog.adapters.object_store import MemoryStore, open_store
 from stratalog.adapters.system import SystemEntropy
 from stratalog.errors import Unavailable
 from stratalog.ports import Buffer
-from stratalog.table import leasing
 from stratalog.table.leasing import RENEW_MS, Leasing, kept
 from stratalog.table.plan import BrokerTask, BucketTask, Range
 from stratalog.tier.leases import LEASE_MS, Lease, Leases
@@ -141,7 +140,6 @@ def task(partition: int = 0) -> BucketTask:
 def test_who_may_not_write_is_told_once_and_reads_without(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    leasing._told.discard("memory://read-only")
     store = ReadOnly("memory://read-only")
     versions = {(topic_id("t"), 0): manifest(3)}
     with caplog.at_level(logging.WARNING, "stratalog.spark"):
