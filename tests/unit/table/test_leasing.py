@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from tests.unit.table.buckets import CLUSTER, NOW_MS, Bucket, batch, topic_id
 
-import stratalog
+from stratalog import read
 from stratalog.adapters.object_store import MemoryStore, open_store
 from stratalog.adapters.system import SystemEntropy
 from stratalog.errors import Unavailable
@@ -83,7 +83,7 @@ EVERYTHING = list(range(10 * SEGMENTS))
 
 def test_a_reader_finishes_undisturbed_and_then_all_of_it_goes(url: str) -> None:
     leader = Leader(url)
-    reader = stratalog.read("t", tier_url=url)
+    reader = read("t", tier_url=url)
     assert len(objects(url, "/leases/")) == 1, "one small object for the query"
     leader.passes(LEASE_MS - 1)
     assert leader.tier.start_offset == 10 * SEGMENTS
@@ -96,7 +96,7 @@ def test_a_reader_finishes_undisturbed_and_then_all_of_it_goes(url: str) -> None
 
 def test_a_reader_that_crashed_holds_things_up_for_the_time_of_a_lease(url: str) -> None:
     leader = Leader(url)
-    reader = stratalog.read("t", tier_url=url)
+    reader = read("t", tier_url=url)
     leader.passes(GRACE_MS)
     leader.passes(LEASE_MS)
     assert objects(url, ".seg") == []
@@ -106,7 +106,7 @@ def test_a_reader_that_crashed_holds_things_up_for_the_time_of_a_lease(url: str)
 
 
 def test_a_reader_closed_early_gives_its_lease_back(url: str) -> None:
-    reader = stratalog.read("t", tier_url=url)
+    reader = read("t", tier_url=url)
     next(iter(reader))
     reader.close()
     del reader
