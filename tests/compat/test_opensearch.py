@@ -16,6 +16,7 @@ import pytest
 from sinks.opensearch_server import RunningOpenSearch, ask, counts_by
 from tests.compat.real_opensearch import STATUS, bytes_of, log_lines, log_rows, opensearch
 from tests.compat.toxiproxy import toxiproxy
+from tests.integration.test_spark_broker import Driver
 from tests.integration.waiting import wait_for
 
 from stratalog.errors import Unavailable, UserError
@@ -152,6 +153,36 @@ def test_answers_that_are_lost_repeat_nothing(
             assert not writing.done(), "it has no answer"
         assert writing.result(PATIENCE_S) == Counts(300, 0)
     assert sum(counts_by(server.url, "cut", "status").values()) == 300
+
+
+def test_a_spark_job_writes_and_searches_see_all_of_it(
+    server: RunningOpenSearch, tmp_path: Path
+) -> None:
+    sink = {"hosts": server.url, "index": "job", "bulk_max_size": "400"}
+    driver = Driver(tmp_path)
+    try:
+        for _ in range(2):
+            driver.ask("index", sink=sink, rows=3000)
+            found = ask(server.url, "GET", "/job/_count")["count"]
+            assert found == 3000, "visible without waiting, each once"
+        assert counts_by(server.url, "job", "status") == {200: 2700, 404: 300}
+        one = ask(server.url, "GET", "/job/_doc/t-1-61")["_source"]
+        assert (one["time"], one["agent"]) == ("1970-01-01T00:01:01Z", {"name": "agent-61"})
+        mapping = ask(server.url, "GET", "/job/_mapping")["job"]["mappings"]["properties"]
+        assert (mapping["time"]["type"], mapping["status"]["type"]) == ("date", "integer")
+        for wrong, says in (
+            ({"workers": "2"}, "did you mean 'worker'?"),
+            ({"index.number_of_shards": "2"}, "but index job has 1"),
+            ({"password": "hunter2"}, "OPENSEARCH_PASSWORD"),
+            ({"hosts": "http://127.0.0.1:1"}, "http://127.0.0.1:1: "),
+        ):
+            error = driver.asked("index", sink={**sink, **wrong}, rows=10)["error"]
+            assert says in error.replace("\\'", "'"), error
+            assert "hunter2" not in error
+        error = driver.asked("index", sink=sink, rows=10, mode="overwrite")["error"]
+        assert "write with mode" in error
+    finally:
+        driver.kill()
 
 
 def version(server: RunningOpenSearch, index: str) -> int:

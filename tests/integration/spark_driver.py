@@ -98,6 +98,20 @@ def copy(
     writer.options(**sink).start().awaitTermination()
 
 
+def index(spark: SparkSession, sink: dict[str, str], rows: int, mode: str = "append") -> None:
+    """Rows that name themselves into OpenSearch, by a job of two tasks."""
+    frame = spark.range(rows).selectExpr(
+        "'t' AS topic",
+        "int(id % 3) AS partition",
+        "id AS offset",
+        "IF(id % 10 = 0, 404, 200) AS status",
+        "timestamp_seconds(id) AS time",
+        "named_struct('name', concat('agent-', id)) AS agent",
+    )
+    written = frame.repartition(2).write.format("stratalog_opensearch").mode(mode)
+    written.options(**sink).save()
+
+
 def write_headers(spark: SparkSession, options: dict[str, str]) -> list[dict[str, Any]]:
     """How many rows and how many different rows each write (job or query, batch) sent, by the sink's header."""
     found = spark.read.format("stratalog").options(includeHeaders="true", **options).load()
@@ -126,6 +140,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "pruned": pruned,
     "stream": stream,
     "copy": copy,
+    "index": index,
     "write_headers": write_headers,
     "read_back": read_back,
     "where": where,
