@@ -16,7 +16,7 @@ import sys
 import threading
 from collections import Counter
 from contextlib import ExitStack, contextmanager, suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -204,11 +204,11 @@ def table(state: Path, name: str, columns: list[str]) -> list[dict]:
 
 
 def hour_of(line: str) -> datetime:
-    """The hour that a line names, UTC."""
+    """The hour that a line names, UTC, as Parquet has it: without a zone."""
     time = re.search(r"\[([^]]+)]", line)
     assert time is not None
     moment = datetime.strptime(time[1], "%d/%b/%Y:%H:%M:%S %z")
-    return moment.replace(minute=0, second=0)
+    return moment.astimezone(UTC).replace(minute=0, second=0, tzinfo=None)
 
 
 def test_lines_that_come_late_and_say_more_join_the_tables_that_are_there(tmp_path):
