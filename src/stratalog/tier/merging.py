@@ -10,6 +10,7 @@ would have closed a segment by itself. Retention stays as fine as the topic asks
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final
 
 from msgspec.structs import replace
@@ -84,7 +85,7 @@ def merged_segment(store: ObjectStore, run: Sequence[RemoteSegment]) -> ClosedSe
         leader_epochs=tuple(epochs.items()),
         producer_snapshot=indexes[-1].producer_snapshot,
         aborted_transactions=b"".join(index.aborted_transactions for index in indexes),
-        aborted=tuple(aborted) if is_known else None,
+        aborted=tuple(sorted(aborted, key=attrgetter("last_offset"))) if is_known else None,
     )
 
 

@@ -2,13 +2,16 @@
 
 import pytest
 from tests.faulty_store import FaultyStore
+from tests.transactional_log import Step, transactional_log
+from tests.unit.table.buckets import Bucket
 from tests.unit.tier.test_partition_tier import KEEP, archive, objects, segments, tier_of
 
 from stratalog.adapters.object_store import MemoryStore
 from stratalog.errors import Corrupt
 from stratalog.tier.fetcher import Fetcher
-from stratalog.tier.merging import MergeLimits
+from stratalog.tier.merging import MergeLimits, merged_segment
 from stratalog.tier.partition_tier import Retention
+from stratalog.tier.reader import open_bucket
 from stratalog.tier.verify import ORPHAN_GRACE_MS
 
 LARGE = MergeLimits(1 << 30, 1 << 40)
@@ -105,6 +108,21 @@ def test_objects_that_read_well_after_a_merge_failed_are_not_tried_every_time(st
     with pytest.raises(Corrupt):
         tier.merge(run, 20)
     assert tier.mergeable(LARGE) == ()
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_what_was_aborted_is_known_of_the_whole_or_not_at_all(is_known):
+    """A transaction of several segments is in each one's list, and once in that of what they become."""
+    steps = [step for n in range(5) for step in (Step(n, 2), Step(9, 1), Step(n, 0, kind=n % 2))]
+    log = transactional_log(steps)
+    bucket = Bucket(MemoryStore("memory://aborted"))
+    bucket.create("t")
+    batches = [[one] for one in log.batches]
+    bucket.archive("t", 0, batches, aborted=log.aborted if is_known else None)
+    found = open_bucket(bucket.store)
+    manifest = found.manifest(found.topic("t"), 0)
+    merged = merged_segment(bucket.store, list(found.live(manifest)))
+    assert merged.aborted == (tuple(log.aborted) if is_known else None)
 
 
 def test_a_segment_that_retention_took_meanwhile_is_not_brought_back(store):
