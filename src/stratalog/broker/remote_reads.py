@@ -113,7 +113,7 @@ class RemoteReads:
         answer = await self._ask(hosted, str(hosted.identity), lambda: (look(),), wait_s)
         if answer is None:
             raise Rejected(
-                ErrorCode.kafka_storage_error,
+                ErrorCode.request_timed_out if search else ErrorCode.kafka_storage_error,
                 f"{hosted.identity}: its manifest is not read within {wait_s} s",
             )
         return answer[0]
@@ -127,7 +127,10 @@ class RemoteReads:
         *,
         minimum_one: bool,
     ) -> Slices:
-        """As `Fetcher.read`; empty where the bucket or the quota takes longer than a fetch waits. Raises Rejected."""
+        """As `Fetcher.read`; empty where the bucket or the quota takes longer than a fetch waits. Raises Rejected.
+
+        What was brought ahead is given at once, though there may be less of it: the rest is on its way meanwhile.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._wait_s
         while self._quota is not None and (wait := self._quota.wait_ms(self._clock.steady_ms())):
@@ -135,6 +138,9 @@ class RemoteReads:
             if rest <= 0:
                 return Slices([], offset, offset)
             await asyncio.sleep(min(wait / 1000, rest))
+        held = self._fetcher.held(segment, offset, max_bytes, minimum_one=minimum_one)
+        if held is not None:
+            return held
         call = partial(self._fetcher.read, segment, offset, max_bytes, minimum_one=minimum_one)
         data = await self._ask(hosted, segment.path, call, deadline - loop.time())
         return data or Slices([], offset, offset)

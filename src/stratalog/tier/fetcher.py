@@ -13,6 +13,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from concurrent.futures import Future  # noqa: TID251 - no threads: one waits for what another brings
 from dataclasses import dataclass
+from functools import partial
+from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
 from stratalog.errors import Corrupt
@@ -109,6 +111,35 @@ class Fetcher:
         or after `offset`. Raises Corrupt naming the object, Unavailable.
         """
         tail = self._tail(segment)
+        found = self._read(
+            tail, offset, max_bytes, minimum_one, partial(self._pieces, segment, tail)
+        )
+        assert found is not None, "all of it was brought"
+        return found
+
+    def held(
+        self, segment: RemoteSegment, offset: int, max_bytes: int, *, minimum_one: bool = True
+    ) -> Slices | None:
+        """As `read`, of what is in the cache, as far as that goes; None where it does not begin there. Never waits."""
+        tail = self._tails.get(segment.path)
+        if tail is None:
+            return None
+        pieces = partial(self._held, segment.path)
+        return self._read(tail, offset, max_bytes, minimum_one, pieces)
+
+    def _held(self, path: str, number: int, stop: int) -> list[bytes]:
+        found = map(self._ranges.get, [(path, one) for one in range(number, stop)])
+        return list(takewhile(lambda piece: piece is not None, found))  # type: ignore[arg-type]
+
+    def _read(
+        self,
+        tail: _Tail,
+        offset: int,
+        max_bytes: int,
+        minimum_one: bool,  # noqa: FBT001  # as `read` has it
+        pieces_of: Callable[[int, int], list[bytes]],
+    ) -> Slices | None:
+        """`pieces_of` gives the bytes of ranges from the first to before the second, or of fewer."""
         entries = tail.index.entries
         first = entries.entry_of(offset)
         if first == len(entries):
@@ -123,7 +154,9 @@ class Fetcher:
             stop += 1
             if end - start - before >= wanted:
                 break
-        pieces = self._pieces(segment, tail, number, stop)
+        pieces = pieces_of(number, stop)
+        if not pieces:
+            return None
         origin = entries.positions[tail.firsts[number]]
         limit = start - origin + entries.lengths[first]
         reaching = ((at, h) for at, h in scan(pieces[0], start - origin, limit))

@@ -12,6 +12,7 @@ from tests.unit.tier.test_segment_object import archived
 
 from stratalog.adapters.object_store import MemoryStore
 from stratalog.errors import Corrupt, Unavailable
+from stratalog.log.reading import Slices
 from stratalog.tier.cache import ByteCache
 from stratalog.tier.fetcher import Fetcher
 from stratalog.wire.batch import scan
@@ -200,3 +201,20 @@ def test_parts_brought_ahead_side_by_side_are_each_range_once():
     got = fetcher.read(segment, 105, 11_000)
     assert watched.requests("get_range") == brought
     assert b"".join(got.buffers) == expected(data, 105, 11_000, minimum_one=True)
+
+
+def test_what_is_held_is_given_without_a_request_as_far_as_it_goes():
+    data, end = log_bytes(0, [10] * 400)
+    store, segment = archived(closed(data, 0, end), interval=500)
+    watched = FaultyStore(store)
+    fetcher = Fetcher(watched, range_bytes=1000)
+    assert fetcher.held(segment, 105, 100) is None
+    fetcher.prefetch(segment, 105, 3000)
+    watched.calls.clear()
+    assert fetcher.held(segment, 105, 2000) == fetcher.read(segment, 105, 2000)
+    most = fetcher.held(segment, 105, 1 << 20)
+    assert 2000 < most.size < 1 << 20
+    assert b"".join(most.buffers) == expected(data, 105, most.size)
+    assert fetcher.held(segment, most.next_offset, 100) is None
+    assert fetcher.held(segment, end, 100) == Slices([], end, end)
+    assert not watched.calls
