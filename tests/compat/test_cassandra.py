@@ -196,7 +196,7 @@ def test_a_stream_goes_on_when_a_killed_server_is_back(tmp_path):
     def count() -> int:
         try:
             return len(rows(server, table, "offset"))
-        except UserError:  # the table is not made yet
+        except (UserError, Unavailable):  # the table is not made yet
             return 0
 
     with Server(tmp_path, [f"tier.url={(tmp_path / 'bucket').as_uri()}"]) as broker:

@@ -5,6 +5,7 @@ It never tries again by itself (only the caller knows how long), and never says 
 """
 
 import ssl
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -13,8 +14,13 @@ from typing import Any
 
 import cassandra
 from cassandra.auth import PlainTextAuthProvider
-from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
-from cassandra.concurrent import execute_concurrent_with_args
+from cassandra.cluster import (
+    EXEC_PROFILE_DEFAULT,
+    Cluster,
+    ExecutionProfile,
+    NoHostAvailable,
+    ResponseFuture,
+)
 from cassandra.connection import ConnectionException
 from cassandra.policies import (
     ConstantReconnectionPolicy,
@@ -177,16 +183,27 @@ class CassandraSession:
         """Write each row, at most `concurrency` of them under way at once; returns those that failed. None in a row
         leaves its column alone.
         """
-        values = [[UNSET_VALUE if one is None else one for one in row] for row in rows]
-        answers = execute_concurrent_with_args(
-            self._session, insert, values, concurrency=concurrency, raise_on_first_error=False
-        )
-        failed = []
-        for row, (written, error) in zip(rows, answers, strict=True):
-            if not written:
-                if not isinstance(error, (*PASSING, *LASTING)):
-                    raise error
+        failed: list[Failed] = []
+        under_way: deque[tuple[Sequence[Any], ResponseFuture]] = deque()
+
+        # The driver's own execute_concurrent recurses where nobody is there to ask, until Python stops it (3.30).
+        def settle() -> None:
+            row, answer = under_way.popleft()
+            try:
+                answer.result()
+            except (*PASSING, *LASTING) as error:
                 failed.append(Failed(row, isinstance(error, PASSING), _reason(error)))
+
+        for row in rows:
+            if len(under_way) == concurrency:
+                settle()
+            values = [UNSET_VALUE if one is None else one for one in row]
+            try:
+                under_way.append((row, self._session.execute_async(insert, values)))
+            except LASTING as error:
+                failed.append(Failed(row, isinstance(error, PASSING), _reason(error)))
+        while under_way:
+            settle()
         return failed
 
 
