@@ -5,6 +5,7 @@ record it could not write. The real OpenSearch is in `tests/compat/test_opensear
 """
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +14,9 @@ from tests.compat.object_servers import write_certificates
 from tests.integration.bulk_server import BulkServer, bulk_server, each, hang_up, whole
 
 from stratalog.errors import Unavailable, UserError
-from stratalog.sinks.opensearch import Counts, prepare, refresh, write_documents
+from stratalog.sinks.bulk import bulk_body
+from stratalog.sinks.documents import Document
+from stratalog.sinks.opensearch import Counts, connect, prepare, refresh, write_documents
 from stratalog.sinks.opensearch_options import OpenSearchOptions, parse_opensearch_options
 
 INDEX, LETTERS = "access", "letters"
@@ -72,6 +75,15 @@ def test_a_request_that_failed_whole_is_sent_again_whole(server: BulkServer) -> 
     assert len(server.requests) == 5
     assert len({tuple(ids) for ids in server.requests}) == 1
     has(server, 5)
+
+
+def test_an_answer_cut_off_within_its_headers_is_none(server: BulkServer) -> None:
+    server.rules = [hang_up]
+    body = bulk_body([Document("t-0-0", b"{}")])
+    with closing(connect([server.url], 30)) as client:
+        with pytest.raises(Unavailable, match="how long"):
+            client.request("POST", f"/{INDEX}/_bulk", body)
+        assert client.request("POST", f"/{INDEX}/_bulk", body).status == 200
 
 
 def test_patience_ends_but_not_while_something_is_taken(server: BulkServer) -> None:
