@@ -96,10 +96,14 @@ def decompress(codec: int, data: Buffer, *, max_bytes: int = MAX_BYTES) -> bytes
         target = bytearray(size)
         try:
             return bytes(memoryview(target)[: decompress_into(codec, data, target)])
-        except Oversized:
-            if size == max_bytes:
-                raise
-            size = min(max_bytes, size * 4)
+        except Corrupt as error:
+            failure = type(error), str(error)
+        # Raised out here, without what it came from: whoever keeps the failure must not keep the memory.
+        del target
+        kind, reason = failure
+        if kind is not Oversized or size == max_bytes:
+            raise kind(reason)
+        size = min(max_bytes, size * 4)
 
 
 def decompress_into(codec: int, data: Buffer, target: bytearray | memoryview) -> int:
