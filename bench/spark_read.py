@@ -22,7 +22,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import count, length
 from pyspark.sql.functions import sum as total
 
-from bench.broker import load, spread
+from bench.broker import spread
+from bench.load import rdkafka
 from bench.peers import Server, kafka, strata
 
 SEGMENT_BYTES = 64 << 20
@@ -50,22 +51,10 @@ def fill(server: Server, records: int, size: int, configs: dict[str, str]) -> No
     for future in admin.create_topics([NewTopic("read", 2, 1, config=configs)]).values():
         future.result(30)
     for partition in ("0", "1"):
-        load(
+        rdkafka(
             server,
-            *(
-                "-P",
-                "-t",
-                "read",
-                "-p",
-                partition,
-                "-s",
-                str(size),
-                "-c",
-                str(records // 2),
-                "-a",
-                "1",
-            ),
-            *("-X", "linger.ms=5", "-X", "queue.buffering.max.messages=1000000"),
+            *("-P", "-t", "read", "-p", partition, "-s", str(size), "-c", str(records // 2)),
+            *("-a", "1", "-X", "linger.ms=5", "-X", "queue.buffering.max.messages=1000000"),
         )
 
 
