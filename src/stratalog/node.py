@@ -20,6 +20,7 @@ import structlog
 from stratalog.adapters.memory import collect_seldom, keep_freed_memory
 from stratalog.adapters.network import event_loop
 from stratalog.adapters.system import outside as system
+from stratalog.adapters.threads import take_short_turns
 from stratalog.broker.api import Dispatcher
 from stratalog.broker.broker import Broker
 from stratalog.broker.changes import tell_changes
@@ -398,6 +399,7 @@ def _endpoint(told: Listener, bound: Listener) -> Endpoint:
 def run_server(config: BrokerConfig, ready_file: str | None = None) -> None:
     """Serve until SIGTERM or SIGINT. Raises UserError for what a person must mend."""
     keep_freed_memory()
+    take_short_turns()
     collect_seldom()  # what was imported stays; loading partitions leaves garbage
     with asyncio.Runner(loop_factory=event_loop()) as runner:
         runner.run(_serve(config, ready_file))
