@@ -23,7 +23,6 @@ from tests.integration.log_topic import append
 from tests.integration.server_process import Server
 
 from stratalog.cli.pipeline import PipelineRun, spark_environment, table_files
-from stratalog.errors import UserError
 
 PIPELINES = Path(__file__).parent.parent.parent / "pipelines"
 REAL_LOG = PIPELINES / "access_log" / "apache_access.log"
@@ -218,10 +217,6 @@ def story() -> Story:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    try:
-        spark_environment(tmp_path, master="local")
-    except UserError as error:
-        pytest.skip(str(error))
     with Server(tmp_path, [f"tier.url={(tmp_path / 'bucket').as_uri()}"]) as running:
         yield running
 

@@ -10,8 +10,6 @@ others would remember for it.
 
 import json
 import os
-import shutil
-import signal
 import socket  # noqa: TID251 - a free port for somebody else's server
 import subprocess
 import time
@@ -22,13 +20,13 @@ from pathlib import Path
 
 from fetched import jars
 
+from sinks.java_server import java_server
 from stratalog.errors import UserError
 
 VERSION = "5.0.8"
 ARTIFACT = f"org.apache.cassandra:cassandra-all:{VERSION}"
 DAEMON = "org.apache.cassandra.service.CassandraDaemon"
 START_S = 240.0
-STOP_S = 60.0
 HEAP = "512m"
 
 EXPORTED = (
@@ -82,27 +80,11 @@ def running_cassandra(
     options = _write_configuration(root.resolve(), port, settings or {})
     modules = [word for name in EXPORTED for word in ("--add-exports", f"{name}=ALL-UNNAMED")]
     modules += [word for name in OPENED for word in ("--add-opens", f"{name}=ALL-UNNAMED")]
-    command = [_java(), f"-Xms{HEAP}", f"-Xmx{HEAP}", *options, *modules]
+    words = [f"-Xms{HEAP}", f"-Xmx{HEAP}", *options, *modules, "-cp", f"{lib}{os.sep}*", DAEMON]
     log = root / "cassandra.log"
-    with log.open("ab") as output:
-        process = subprocess.Popen(  # noqa: S603 - the user's own Java
-            [*command, "-cp", f"{lib}{os.sep}*", DAEMON],
-            cwd=root,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={name: value for name, value in os.environ.items() if name != "CLASSPATH"},
-            start_new_session=True,  # Ctrl-C is for the job, which stops its server itself
-        )
-    try:
+    with java_server(words, directory=root, log=log) as process:
         _wait(process, port, log)
         yield RunningCassandra(process, f"127.0.0.1:{port}", log)
-    finally:
-        for how in (signal.SIGTERM, signal.SIGKILL):
-            if process.poll() is None:
-                process.send_signal(how)
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(STOP_S)
 
 
 def _write_configuration(root: Path, port: int, settings: Mapping[str, object]) -> list[str]:
@@ -173,14 +155,6 @@ def _free_port() -> int:
         asked.bind(("127.0.0.1", 0))
         port: int = asked.getsockname()[1]
         return port
-
-
-def _java() -> str:
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if java is None:
-        raise UserError("Cassandra needs Java 17: set JAVA_HOME")
-    return java
 
 
 def _wait(process: "subprocess.Popen[bytes]", port: int, log: Path) -> None:

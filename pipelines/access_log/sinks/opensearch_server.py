@@ -9,8 +9,6 @@ without users and TLS, and therefore on 127.0.0.1 alone.
 
 import json
 import os
-import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -21,6 +19,7 @@ from typing import Any
 
 from fetched import jars
 
+from sinks.java_server import STOP_S, java_server
 from stratalog.errors import Unavailable, UserError
 from stratalog.sinks.opensearch import connect
 
@@ -32,7 +31,6 @@ FIRST_PORT = 9200
 HEAP = "512m"
 START_S = 180.0
 ASK_S = 60.0
-STOP_S = 60.0
 
 SETTINGS = {
     "network.host": "127.0.0.1",
@@ -98,35 +96,13 @@ def running_opensearch(
     (node / "config" / "opensearch.yml").write_text("".join(lines), encoding="utf-8")
     # It is wanted soon and not for long: the quick compiler halves what the start costs.
     options = [f"-Xms{HEAP}", f"-Xmx{HEAP}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-    command = [_java(), *options, "-Djava.net.preferIPv4Stack=true", "-cp", f"{lib}{os.sep}*"]
+    java = [*options, "-Djava.net.preferIPv4Stack=true", "-cp", f"{lib}{os.sep}*", RUNNER]
     base = FIRST_PORT if port is None else port - 1
-    arguments = ["-basePath", str(root), "-numOfNode", "1", "-baseHttpPort", str(base)]
+    arguments = ["-basePath", str(root.resolve()), "-numOfNode", "1", "-baseHttpPort", str(base)]
     log = root / "opensearch.log"
-    with log.open("ab") as output:
-        process = subprocess.Popen(  # noqa: S603 - the user's own Java
-            [*command, RUNNER, *arguments, "-printOnFailure"],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={name: value for name, value in os.environ.items() if name != "CLASSPATH"},
-            start_new_session=True,  # Ctrl-C is for the job, which stops its server itself
-        )
-    try:
+    words = [*java, *arguments, "-printOnFailure"]
+    with java_server(words, directory=root, log=log) as process:
         yield RunningOpenSearch(process, _address(process, ports, log), log)
-    finally:
-        for how in (signal.SIGTERM, signal.SIGKILL):
-            if process.poll() is None:
-                process.send_signal(how)
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(STOP_S)
-
-
-def _java() -> str:
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if java is None:
-        raise UserError("OpenSearch needs Java 17 or newer: set JAVA_HOME")
-    return java
 
 
 def _address(process: "subprocess.Popen[bytes]", ports: Path, log: Path) -> str:
