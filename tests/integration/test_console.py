@@ -199,6 +199,8 @@ def test_the_bucket_is_told_of(broker: BrokerProcess) -> None:
     assert found("remote_fetch_requests_total", topic="tiered") > 0
     assert found("remote_fetch_bytes_total", topic="tiered") >= copied
     assert found("remote_fetch_errors_total", topic="tiered") == 0
+    assert found("remote_copy_errors_total", topic="tiered") == 0
+    assert found("remote_delete_errors_total", topic="tiered") == 0
     assert found("group_lag_records", group="history", topic="tiered") == 2400
     assert found("group_retention_headroom_seconds", group="history", topic="tiered") > 0
 

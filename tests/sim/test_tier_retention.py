@@ -5,11 +5,16 @@ Method: a batch every few seconds of virtual time, each closing a segment; the l
 """
 
 import asyncio
+from unittest.mock import patch
 
+from structlog.testing import capture_logs
 from tests.sim.records import batch, in_bucket, read_all
 from tests.sim.test_tier_service import Tale, in_bucket_segments, tell
 
 from stratalog.broker.partition import HostedPartition
+from stratalog.tier import partition_tier
+from stratalog.tier.reader import open_bucket
+from stratalog.tier.spilling import SpillLimits
 from stratalog.tier.verify import sweep, verify
 
 EVERY_S = 4
@@ -162,3 +167,67 @@ def test_a_quiet_topic_whose_every_batch_went_up_by_itself_has_few_objects_in_th
         await tale.machine.stop()
 
     tell(story)
+
+
+def test_what_piled_up_in_small_segments_is_merged_before_it_is_archived() -> None:
+    """Archived segments are never merged: were the manifest spilled first, an outage would leave crumbs for ever."""
+
+    async def story(tale: Tale) -> None:
+        await tale.start()
+        await tale.create()  # each batch closes a segment
+        watched = Watched(tale)
+        tale.store.down = True
+        await watched.write(100)
+        await tale.set(segment_ms="3600000")
+        tale.store.down = False
+        await asyncio.sleep(60)
+        manifest, _ = in_bucket(tale.store, "t")
+        assert manifest is not None
+        assert manifest.tiered_end >= 99
+        assert sum(one.segments for one in manifest.live_totals()) < 20
+        await watched.check()
+        await tale.machine.stop()
+
+    with patch.object(partition_tier, "SPILL_LIMITS", SpillLimits(16, 8, 64)):
+        tell(story)
+
+
+def test_a_damaged_archive_manifest_is_told_once_and_the_rest_goes_on() -> None:
+    async def story(tale: Tale) -> None:
+        await tale.start()
+        await tale.create()
+        watched = Watched(tale)
+        await watched.write(12)
+        await asyncio.sleep(5)
+        manifest, _ = in_bucket(tale.store, "t")
+        assert manifest is not None
+        oldest = next(manifest.live_archives())
+        path = manifest.archive_path(oldest)
+        await tale.machine.kill()  # or it would be in memory still
+        tale.store.put(path, [b"x" * oldest.size])
+        with capture_logs() as told:
+            await tale.start()
+            await tale.set(retention_ms="60000")
+            await watched.write(5)
+            assert watched.start == 0, "what is due of it nobody knows"
+            bucket = open_bucket(tale.store)
+            topic = bucket.topic("t")
+            assert topic is not None
+            newest = bucket.manifest(topic, 0)
+            assert newest is not None
+            assert len(list(newest.live_archives())) > 1, "what is younger is archived elsewhere"
+            await watched.write(20)
+            await asyncio.sleep(5)
+            await watched.hold(8, 60_000)
+            await tale.set(retention_ms="-1")
+            await asyncio.sleep(5)  # what was given up last goes too
+        (line,) = [one for one in told if one["event"] == "archive manifest unreadable"]
+        assert (line["object"], line["log_level"]) == (path, "error")
+        assert not [one for one in told if one["event"].startswith("tiering stopped")]
+        assert watched.hosted.figures.delete_errors == 1
+        sweep(tale.store, now_ms=watched.now_ms() + 1, grace_ms=0)
+        await watched.check()
+        await tale.machine.stop()
+
+    with patch.object(partition_tier, "SPILL_LIMITS", SpillLimits(4, 2, 6)):
+        tell(story)

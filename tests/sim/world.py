@@ -7,6 +7,7 @@ the real world.
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -51,21 +52,25 @@ class SimEntropy:
 
 
 class TracedStore:
-    """A store that writes down what was done to it."""
+    """A store that writes down what was done to it, with a clock that is right."""
 
-    def __init__(self, store: MemoryStore, trace: Callable[..., None]) -> None:
+    def __init__(self, store: MemoryStore, clock: SimClock, trace: Callable[..., None]) -> None:
         self.url = store.url
         self._store = store
+        self._clock = clock
         self._trace = trace
+        self._modified_ms: dict[str, int] = {}
 
     def put(self, path: str, chunks: Iterable[Buffer]) -> None:
         data = b"".join(bytes(chunk) for chunk in chunks)
         self._trace("put", path, len(data))
         self._store.put(path, [data])
+        self._modified_ms[path] = self._clock.steady_ms()
 
     def put_if_absent(self, path: str, data: Buffer) -> None:
         self._trace("put_if_absent", path, len(data))
         self._store.put_if_absent(path, data)
+        self._modified_ms[path] = self._clock.steady_ms()
 
     def get(self, path: str) -> bytes:
         self._trace("get", path)
@@ -80,7 +85,8 @@ class TracedStore:
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         self._trace("list", prefix)
-        return self._store.list(prefix)
+        for info in self._store.list(prefix):
+            yield replace(info, modified_ms=self._modified_ms[info.path])
 
     def delete(self, paths: Sequence[str]) -> None:
         self._trace("delete", *paths)
@@ -121,5 +127,5 @@ class World:
 
     def store(self, url: str) -> ObjectStore:
         if url not in self.stores:
-            self.stores[url] = TracedStore(MemoryStore(url), self.note)
+            self.stores[url] = TracedStore(MemoryStore(url), self.clock, self.note)
         return self.stores[url]

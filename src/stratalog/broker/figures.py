@@ -53,6 +53,8 @@ class PartitionFigures:
         "bytes_out",
         "copied_bytes",
         "copied_segments",
+        "copy_errors",
+        "delete_errors",
         "messages_out",
         "remote_bytes",
         "remote_errors",
@@ -68,6 +70,8 @@ class PartitionFigures:
         self.remote_errors = 0
         self.copied_bytes = 0
         self.copied_segments = 0
+        self.copy_errors = 0
+        self.delete_errors = 0
 
 
 class RequestFigures:

@@ -9,6 +9,7 @@ expire, remove. Where the tier was taken away (KIP-950): give up all that is the
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -93,6 +94,7 @@ class TieredPartition:
         self._hosted = hosted
         self._active = (-1, False)
         self._withdrawn = False
+        self._damage: AbstractSet[str] = frozenset()
         self._looked_to_merge = (-1, MergeLimits(0, 0))
         self._backoff = bucket.backoff()
         self._running = False
@@ -185,9 +187,10 @@ class TieredPartition:
             await self._archive(together)
             synced = await self._keep_local()
         await self._expire()
-        if hosted.log.config.copies_to_tier:
-            await self._merge()
-        await self._spill()
+        # What is archived is not merged any more: after an outage there is much to merge first.
+        if not (hosted.log.config.copies_to_tier and await self._merge()):
+            await self._spill()
+        self._tell_damage()
 
     async def _keep_local(self) -> int:
         """Local retention. Up to the offset returned this disk forgets nothing: the bucket must hold no more."""
@@ -301,6 +304,9 @@ class TieredPartition:
         before = self.tier.tiered_end
         try:
             await bucket.copier(hosted).submit(archive)
+        except (Unavailable, Corrupt):
+            hosted.figures.copy_errors += 1
+            raise
         finally:
             log.mark_tiered(self.tier.tiered_end)
         await self._keep_manifest()
@@ -309,17 +315,17 @@ class TieredPartition:
         hosted.figures.copied_bytes += sum(one.size for one in done)
         self._log.info("segments tiered", first=before, end=self.tier.tiered_end)
 
-    async def _merge(self) -> None:
-        """Have small neighbours in the bucket made one segment, a run of them in each cycle."""
+    async def _merge(self) -> bool:
+        """Have small neighbours in the bucket made one segment, a run of them in each cycle; whether there were any."""
         config, bucket = self._hosted.log.config, self._bucket
         limits = MergeLimits(config.segment_bytes, config.segment_ms)
         looked = (self.tier.tiered_end, limits)
         if looked == self._looked_to_merge:
-            return
+            return False
         run = await bucket.expirer().submit(lambda: self.tier.mergeable(limits))
         if not run:
             self._looked_to_merge = looked
-            return
+            return False
         await bucket.pace.turn(sum(entry.data_size for entry in run))
         now_ms = bucket.outside.clock.now_ms()
         first, end = run[0].base_offset, run[-1].last_offset + 1
@@ -327,10 +333,11 @@ class TieredPartition:
             await bucket.copier(self._hosted).submit(lambda: self.tier.merge(run, now_ms))
         except Corrupt as error:
             self._log.error("tiered segments not merged", first=first, end=end, reason=str(error))
-            return
+            return True
         await self._keep_manifest()
         self._log.info("tiered segments merged", first=first, end=end, segments=len(run))
         self._again = True
+        return True
 
     async def _spill(self) -> None:
         """Have the manifest short: every version of it is written whole."""
@@ -344,6 +351,14 @@ class TieredPartition:
             end=manifest.archives[-1].last_offset + 1,
             segments=sum(named.segments for named in manifest.live_archives()),
         )
+
+    def _tell_damage(self) -> None:
+        """Once for each archive manifest that cannot be read; whatever can do without it goes on."""
+        damage = self.tier.damage
+        for path in damage.keys() - self._damage:
+            self._hosted.figures.delete_errors += 1
+            self._log.error("archive manifest unreadable", object=path, reason=damage[path])
+        self._damage = damage.keys()
 
     async def _keep_manifest(self) -> None:
         path = f"{self._hosted.log.directory}/{TIER_MANIFEST}"
@@ -362,7 +377,11 @@ class TieredPartition:
         now_ms = bucket.outside.clock.now_ms()
         version = self.tier.manifest.version if self.tier.manifest is not None else 0
         start = self.tier.start_offset
-        manifest = await bucket.expirer().submit(lambda: self.tier.expire(now_ms, retention))
+        try:
+            manifest = await bucket.expirer().submit(lambda: self.tier.expire(now_ms, retention))
+        except (Unavailable, Corrupt):
+            hosted.figures.delete_errors += 1
+            raise
         if manifest.version != version:
             if manifest.log_start_offset > start:
                 self._log.info(

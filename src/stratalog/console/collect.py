@@ -46,6 +46,8 @@ _PER_TIERED_TOPIC: Final = (
     (m.COPY_LAG_SECONDS, "lag_seconds"),
     (m.COPIED_BYTES, "copied_bytes"),
     (m.COPIED_SEGMENTS, "copied_segments"),
+    (m.COPY_ERRORS, "copy_errors"),
+    (m.DELETE_ERRORS, "delete_errors"),
     (m.REMOTE_READS, "remote_reads"),
     (m.REMOTE_BYTES, "remote_bytes"),
     (m.REMOTE_ERRORS, "remote_errors"),
@@ -67,6 +69,8 @@ class _Topic:
     lag_seconds: float = 0.0
     copied_bytes: int = 0
     copied_segments: int = 0
+    copy_errors: int = 0
+    delete_errors: int = 0
     remote_reads: int = 0
     remote_bytes: int = 0
     remote_errors: int = 0
@@ -83,6 +87,8 @@ class _Topic:
         self.tiered = True
         self.copied_bytes += figures.copied_bytes
         self.copied_segments += figures.copied_segments
+        self.copy_errors += figures.copy_errors
+        self.delete_errors += figures.delete_errors
         self.remote_reads += figures.remote_reads
         self.remote_bytes += figures.remote_bytes
         self.remote_errors += figures.remote_errors

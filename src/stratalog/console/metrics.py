@@ -196,6 +196,18 @@ COPIED_BYTES = _metric(
 COPIED_SEGMENTS = _metric(
     "remote_copy_segments_total", _COUNTER, "topic", "Segments copied to the bucket."
 )
+COPY_ERRORS = _metric(
+    "remote_copy_errors_total",
+    _COUNTER,
+    "topic",
+    "Copies to the bucket that failed; each is tried again (Kafka: RemoteCopyErrorsPerSec).",
+)
+DELETE_ERRORS = _metric(
+    "remote_delete_errors_total",
+    _COUNTER,
+    "topic",
+    "Removals from the bucket that failed, and archive manifests found damaged (Kafka: RemoteDeleteErrorsPerSec).",
+)
 REMOTE_READS = _metric(
     "remote_fetch_requests_total",
     _COUNTER,

@@ -42,6 +42,7 @@ class Archives:
         self._store = store
         self._opened: ByteCache[Archive] = ByteCache(cache_bytes)
         self._oldest: ByteCache[Entry] = ByteCache(_OLDEST_MAX)
+        self.damage: dict[str, str] = {}
 
     def open(self, manifest: Manifest, named: ArchivedManifest) -> Archive:
         """The whole archive; `manifest` names those of its entries that `Archive.span_of` gives."""
@@ -50,14 +51,30 @@ class Archives:
             return archive
         path = manifest.archive_path(named)
         try:
+            try:
+                archive = self._read(manifest, named, path)
+            except Corrupt:  # perhaps only on its way
+                archive = self._read(manifest, named, path)
+        except Corrupt as corrupt:
+            self.damage[path] = str(corrupt)
+            raise
+        self.damage.pop(path, None)
+        self._opened.put(named.id, archive, archive.memory_bytes)
+        return archive
+
+    def _read(self, manifest: Manifest, named: ArchivedManifest, path: str) -> Archive:
+        try:
             data = self._store.get(path)
         except FileNotFoundError as missing:
             raise Corrupt(f"{path}: missing") from missing
         if (len(data), crc32c(data)) != (named.size, named.crc):
             raise Corrupt(f"{path}: not the archive manifest that the manifest names")
-        archive = decode_archive(data, manifest.topic_uuid, manifest.partition, path)
-        self._opened.put(named.id, archive, archive.memory_bytes)
-        return archive
+        return decode_archive(data, manifest.topic_uuid, manifest.partition, path)
+
+    def damage_of(self, manifest: Manifest) -> dict[str, str]:
+        """Of what `manifest` names that which could not be opened when it was last asked for: why, by path."""
+        paths = map(manifest.archive_path, manifest.archives)
+        return {path: self.damage[path] for path in paths if path in self.damage}
 
     def oldest(self, manifest: Manifest, named: ArchivedManifest) -> Entry:
         """The first entry that is named; remembered, because retention looks at it again and again."""

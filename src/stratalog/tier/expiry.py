@@ -10,6 +10,7 @@ from dataclasses import replace as copy_of
 
 from msgspec.structs import replace
 
+from stratalog.errors import Corrupt
 from stratalog.tier.archives import Archives
 from stratalog.tier.manifest import (
     ArchivedManifest,
@@ -19,7 +20,7 @@ from stratalog.tier.manifest import (
     given_up,
 )
 
-__all__ = ["Retention", "without_expired"]
+__all__ = ["Retention", "segments_of", "without_expired"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,8 @@ def without_expired(
 ) -> Manifest | None:
     """`tip` with the segments given up that retention does not keep, oldest first; None where there are none.
 
-    Only the archive that retention reaches into is opened. Raises as `Archives` does.
+    Only the archive that retention reaches into is opened. One that is damaged holds up what is younger until it goes
+    as a whole. Raises Unavailable.
     """
     log_start = max(tip.log_start_offset, retention.log_start_offset)
     walk = _Walk(retention, now_ms, log_start, tip.live_bytes + retention.local_only_bytes)
@@ -107,12 +109,25 @@ def _parted(
 ) -> list[ArchivedManifest]:
     """An archive that does not go as a whole: what goes of it, and what stays. Both lie in the same object."""
     before = copy_of(walk)
-    if not before.takes(archives.oldest(tip, named)):
+    try:
+        if not before.takes(archives.oldest(tip, named)):
+            return [named]
+        archive = archives.open(tip, named)
+    except Corrupt:  # where to cut it nobody knows: it goes as a whole, once all of it may
         return [named]
-    archive = archives.open(tip, named)
     first, stop = archive.span_of(named)
     count = walk.count(archive.entry(at) for at in range(first, stop))
     gone = given_up(archive.named(first, first + count, named), walk.now_ms)
     if first + count == stop:
         return [gone]
     return [gone, archive.named(first + count, stop, named)]
+
+
+def segments_of(tip: Manifest, named: ArchivedManifest, archives: Archives) -> list[str]:
+    """The objects of an archive that was given up. None where it is damaged: nobody knows which they were, and with
+    the archive forgotten they belong to nothing, which a sweep finds. Raises Unavailable.
+    """
+    try:
+        return [tip.path_of(entry) for entry in archives.entries_of(tip, named)]
+    except Corrupt:
+        return []

@@ -29,7 +29,7 @@ from stratalog.tier.commit import (
     prune,
     run,
 )
-from stratalog.tier.expiry import Retention, without_expired
+from stratalog.tier.expiry import Retention, segments_of, without_expired
 from stratalog.tier.grace import GivenUp
 from stratalog.tier.leases import Leases
 from stratalog.tier.manifest import (
@@ -45,7 +45,7 @@ from stratalog.tier.manifest import (
 from stratalog.tier.merging import MergeLimits, damaged, mergeable, merged_segment, with_merged
 from stratalog.tier.paths import SegmentName
 from stratalog.tier.segment_object import INDEX_INTERVAL_BYTES
-from stratalog.tier.spilling import SpillLimits, next_spill, spilled, with_spilled
+from stratalog.tier.spilling import SpillLimits, next_spill, opened_for, spilled, with_spilled
 from stratalog.wire.ids import topic_id_text
 
 __all__ = ["ORPHAN_GRACE_MS", "PartitionTier", "Retention"]
@@ -287,6 +287,11 @@ class PartitionTier:
         return self._remove(retention.grace_ms, now_ms)
 
     @property
+    def damage(self) -> dict[str, str]:
+        """Why archive manifests that are named could not be opened when they were last needed, by path."""
+        return self._archives.damage_of(_there(self.manifest))
+
+    @property
     def wants_spill(self) -> bool:
         """Whether `spill` has anything to do."""
         return (
@@ -300,7 +305,7 @@ class PartitionTier:
         """
         while (spill := next_spill(_there(self.manifest), self.spill_limits)) is not None:
             tip = _there(self.manifest)
-            opened = self._archives.open(tip, spill.onto) if spill.onto is not None else None
+            spill, opened = opened_for(spill, tip, self._archives)
             named, data = spilled(tip, spill, opened, topic_id_text(self.entropy.uuid()))
             path = tip.archive_path(named)
             if not run(self.store, _put(path, data)):
@@ -392,7 +397,7 @@ class PartitionTier:
         left = {one.id for one in manifest.archives if one not in archives}
         gone = {manifest.archive_path(one) for one in archives if one.id not in left}
         for named in archives:
-            paths += map(manifest.path_of, self._archives.entries_of(manifest, named))
+            paths += segments_of(manifest, named, self._archives)
         for start in range(0, len(paths), _DELETE_BATCH):
             self.store.delete(paths[start : start + _DELETE_BATCH])
         if gone:

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from crc32c import crc32c
 from msgspec.structs import replace
 
+from stratalog.errors import Corrupt
 from stratalog.tier.archive_manifest import Archive, encode_archive
+from stratalog.tier.archives import Archives
 from stratalog.tier.manifest import (
     ArchivedManifest,
     Entry,
@@ -22,7 +24,7 @@ from stratalog.tier.manifest import (
     given_up,
 )
 
-__all__ = ["Spill", "SpillLimits", "next_spill", "spilled", "with_spilled"]
+__all__ = ["Spill", "SpillLimits", "next_spill", "opened_for", "spilled", "with_spilled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,16 @@ def next_spill(tip: Manifest, limits: SpillLimits) -> Spill | None:
     onto = last[0] if last and last[0].segments < limits.archive_segments else None
     room = limits.archive_segments - (onto.segments if onto is not None else 0)
     return Spill(tuple(live[: min(room, len(live) - max(1, limits.kept))]), onto)
+
+
+def opened_for(spill: Spill, tip: Manifest, archives: Archives) -> tuple[Spill, Archive | None]:
+    """What `spill` adds to, opened; where that is damaged, a spill into an archive of its own. Raises Unavailable."""
+    if spill.onto is None:
+        return spill, None
+    try:
+        return spill, archives.open(tip, spill.onto)
+    except Corrupt:
+        return Spill(spill.entries, None), None
 
 
 def spilled(

@@ -300,9 +300,7 @@ def test_what_lies_damaged_is_told_by_name_and_nothing_is_swept(store, tier):
     path = archives(store)[0]
     named = [tier.manifest.archive_path(one) for one in tier.manifest.live_archives()]
     path = named[1]
-    data = bytearray(store.get(path))
-    data[50] ^= 1
-    store.put(path, [bytes(data)])
+    damage(store, path)
     problems = verify(store, now_ms=1 << 50, grace_ms=0)
     assert [(one.path, one.orphan) for one in problems if not one.orphan] == [(path, False)]
     with pytest.raises(Corrupt, match="nothing was removed"):
@@ -315,6 +313,78 @@ def test_what_lies_damaged_is_told_by_name_and_nothing_is_swept(store, tier):
     store.delete([path])
     problems = verify(store, now_ms=1 << 50, grace_ms=0)
     assert [one.path for one in problems if not one.orphan] == [path]
+
+
+def damage(store, path):
+    data = bytearray(store.get(path))
+    data[50] ^= 1
+    store.put(path, [bytes(data)])
+
+
+def test_a_damaged_archive_holds_up_what_is_younger_until_it_goes_as_a_whole(store, tier):
+    filled(tier)
+    path = tier.manifest.archive_path(next(tier.manifest.live_archives()))
+    damage(store, path)
+    fresh = tier_of(store, node=2)
+    fresh.activate(2, now_ms=20)
+
+    def expired(now_ms):
+        return fresh.expire(now_ms, Retention(1000, -1, 0, 0, grace_ms=100))
+
+    assert expired(2049).start_offset == 0, "four of its six segments are due, but which are they?"
+    assert list(fresh.damage) == [path]
+    assert path in fresh.damage[path]
+    assert expired(2070).start_offset == 70, "all of it is, and one of the next"
+    assert len(objects(store)) == 20
+    manifest = expired(2170)
+    assert (path in archives(store), fresh.damage) == (False, {})
+    assert bases(store, manifest) == all_of(20, 17), "what is younger goes as ever"
+    expired(2270)
+    left = verify(store, now_ms=1 << 50, grace_ms=0)
+    assert [one.orphan for one in left] == [True] * 6, "nobody knew them: a sweep finds them"
+    sweep(store, now_ms=1 << 50, grace_ms=0)
+    assert len(objects(store)) == 3
+    sound(store)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_damaged_archive_is_added_to_no_more_and_its_tier_may_be_taken_away(store, tier, lost):
+    filled(tier, 6)
+    (last,) = tier.manifest.live_archives()
+    path = tier.manifest.archive_path(last)
+    store.delete([path]) if lost else damage(store, path)
+    fresh = tier_of(store, node=2)
+    fresh.spill_limits = LIMITS
+    fresh.activate(2, now_ms=20)
+    made, end = segments(14)
+    for one in made:
+        archive(fresh, [one], end, now_ms=20)
+        fresh.spill(20)
+    live = list(fresh.manifest.live_archives())
+    assert live[0] == last
+    assert [one.segments for one in live[1:]] == [6, 2]
+    assert len([one for one in fresh.manifest.segments if one.state.startswith("COPY")]) == 2
+    for offset in range(40, 140):
+        assert Fetcher(store).read(fresh.entry_for(offset), offset, 1)
+    with pytest.raises(Corrupt, match=path):
+        fresh.entry_for(15)
+    fresh.withdraw(30, 0)
+    fresh.expire(2000, KEEP)
+    assert not fresh.is_leaving
+    sweep(store, now_ms=1 << 50, grace_ms=0)
+    assert (objects(store), archives(store)) == ([], [])
+
+
+def test_an_archive_that_only_came_damaged_is_read_again(store, tier):
+    filled(tier)
+    faults = []
+    faulty = FaultyStore(store, lambda operation, path: faults.pop() if faults else None)
+    fresh = tier_of(faulty, node=2)
+    fresh.activate(2, now_ms=20)
+    for fault in ("wrong", "torn"):
+        faults[:] = [fault]
+        assert fresh.entry_for(15 if fault == "wrong" else 75)
+        assert (faults, fresh.damage) == ([], {})
 
 
 def test_an_archive_that_no_manifest_names_is_an_orphan(store, tier):
