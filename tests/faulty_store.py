@@ -58,6 +58,13 @@ def no_fault(_operation: str, _path: str) -> None:
     """All is well."""
 
 
+def cut(data: bytes, sizes: Sequence[int]) -> Iterator[bytes]:
+    """One request's bytes as the ranges that were asked for."""
+    for size in sizes:
+        yield data[:size]
+        data = data[size:]
+
+
 class FaultyStore:
     """See the module. `skew_ms`: how far the store's clock is ahead. `calls`: (operation, path or paths, …)."""
 
@@ -104,6 +111,9 @@ class FaultyStore:
         return self._read(
             "get_range", path, lambda: bytes(self.store.get_range(path, start, size)), start, size
         )
+
+    def get_ranges(self, path: str, start: int, sizes: Sequence[int]) -> Iterator[bytes]:
+        yield from cut(self.get_range(path, start, sum(sizes)), sizes)
 
     def size(self, path: str) -> int:
         self._begin("size", path)

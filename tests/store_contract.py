@@ -24,6 +24,9 @@ def comes_back_whole_and_in_ranges(store):
     assert store.get_range("a/b/c", 3, 4) == b"3456"
     assert store.get_range("a/b/c", 8, 100) == b"89"
     assert store.get_range("a/b/c", 100, 1) == b""
+    assert list(store.get_ranges("a/b/c", 1, [3, 0, 4])) == [b"123", b"", b"4567"]
+    assert list(store.get_ranges("a/b/c", 6, [2, 4, 1])) == [b"67", b"89", b""]
+    assert list(store.get_ranges("a/b/c", 100, [1, 2])) == [b"", b""]
     store.put("a/b/c", [b"new"])
     assert store.get("a/b/c") == b"new"
 

@@ -125,6 +125,11 @@ class ObjectStore(Protocol):
     def get_range(self, path: str, start: int, size: int) -> bytes | memoryview:
         """`size` bytes from `start`; fewer only past the end of the object."""
 
+    def get_ranges(self, path: str, start: int, sizes: Sequence[int]) -> Iterator[bytes]:
+        """Neighbouring ranges from `start` on, asked for at once, each given when it is there; they are short or
+        empty only past the end of the object.
+        """
+
     def size(self, path: str) -> int: ...
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 from tests.compat.object_servers import (
@@ -181,6 +181,14 @@ def test_an_answer_that_is_torn_is_asked_for_again_and_never_half_an_object(serv
             assert store.get_range("big", MIB, MIB) == data[MIB : 2 * MIB]
         except Unavailable:
             assert store.get_range("big", MIB, MIB) == data[MIB : 2 * MIB]
+        for keep in (0, 500, MIB + MIB // 2):
+            proxy.tear(times=1, keep=keep)
+            found = []
+            with suppress(Unavailable):
+                found.extend(store.get_ranges("big", 1000, [MIB] * 3))
+            assert len(found) <= 3
+            assert b"".join(found) == data[1000 : 1000 + MIB * len(found)]
+            assert proxy.torn == 1
 
 
 def test_a_put_whose_answer_is_lost_is_made_again_and_one_of_an_absent_object_is_told_apart(server):
@@ -361,7 +369,7 @@ def test_a_sweep_removes_uploads_that_nobody_finished(server):
     store = open_store(url)
     claim_bucket(store, "a-cluster-of-22-chars_", 1)
     with closing(
-        boto3.client("s3", endpoint_url=server.endpoint, region_name=server.region)
+        boto3.Session().client("s3", endpoint_url=server.endpoint, region_name=server.region)
     ) as client:
         told = client.create_multipart_upload(Bucket="tier", Key="swept/half.seg")
         client.upload_part(

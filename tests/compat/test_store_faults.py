@@ -120,7 +120,7 @@ def keys_revoked(server):
 
 def delete_bucket(server, name):
     """Empty it and remove it, though somebody puts objects into it meanwhile."""
-    client = boto3.client("s3", endpoint_url=server.endpoint, region_name=server.region)
+    client = boto3.Session().client("s3", endpoint_url=server.endpoint, region_name=server.region)
     for _ in range(100):
         for page in client.get_paginator("list_objects_v2").paginate(Bucket=name):
             for found in page.get("Contents", ()):

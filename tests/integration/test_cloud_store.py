@@ -28,7 +28,7 @@ def endpoint():
         server.start()
         host, port = server.get_host_and_port()
         url = f"http://{host}:{port}"
-        client = boto3.client("s3", endpoint_url=url, region_name="us-east-1")
+        client = boto3.Session().client("s3", endpoint_url=url, region_name="us-east-1")
         client.create_bucket(Bucket=BUCKET)
         client.close()
         yield url

@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
+from tests.faulty_store import cut
 from tests.sim.disk import SimDisk
 from tests.sim.network import SimNetwork
 from tests.sim.workers import SimWorkers
@@ -79,6 +80,9 @@ class TracedStore:
     def get_range(self, path: str, start: int, size: int) -> bytes:
         self._trace("get_range", path, start, size)
         return self._store.get_range(path, start, size)
+
+    def get_ranges(self, path: str, start: int, sizes: Sequence[int]) -> Iterator[bytes]:
+        yield from cut(self.get_range(path, start, sum(sizes)), sizes)
 
     def size(self, path: str) -> int:
         return self._store.size(path)

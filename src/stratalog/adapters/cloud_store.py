@@ -31,6 +31,7 @@ _PART_BYTES: Final = 5 * 1024 * 1024
 """The least that S3 takes. What a copy holds together, in parts on their way and in the one being gathered, stays below
 what is kept of freed memory (`memory.py`): faulted in anew, each GB would cost another second of CPU."""
 _PARTS_IN_FLIGHT: Final = 3
+_CHUNK_BYTES: Final = 256 * 1024
 _DELETE_BATCH: Final = 1000
 _KEYS_FOR: Final = timedelta(minutes=5)
 _RETRIES: Final[Any] = {
@@ -139,6 +140,31 @@ class CloudStore:
             if start < self.size(path):
                 raise
             return b""
+
+    def get_ranges(self, path: str, start: int, sizes: Sequence[int]) -> Iterator[bytes]:
+        source = self._stream(path, start, start + sum(sizes))
+        rest = memoryview(b"")
+        for size in sizes:
+            parts = [rest[:size]]
+            rest = rest[size:]
+            missing = size - len(parts[0])
+            while missing and (chunk := next(source, None)) is not None:
+                parts.append(chunk[:missing])
+                rest = chunk[missing:]
+                missing -= len(parts[-1])
+            yield b"".join(parts)
+
+    def _stream(self, path: str, start: int, stop: int) -> Iterator[memoryview]:
+        """The bytes from `start` to before `stop`, as they come."""
+        options: Any = {"range": (start, stop)}
+        try:
+            with self._failures(path):
+                answer = obstore.get(self._store, path, options=options)
+                for chunk in answer.stream(min_chunk_size=_CHUNK_BYTES):
+                    yield memoryview(chunk)
+        except Unavailable:
+            if start < self.size(path):  # as above
+                raise
 
     def size(self, path: str) -> int:
         try:

@@ -19,6 +19,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from io import FileIO
 from pathlib import PurePosixPath
 from stat import S_ISREG
 from typing import Final
@@ -71,13 +72,13 @@ class DirectoryStore:
             return file.read()
 
     def get_range(self, path: str, start: int, size: int) -> bytes:
+        return next(self.get_ranges(path, start, (size,)))
+
+    def get_ranges(self, path: str, start: int, sizes: Sequence[int]) -> Iterator[bytes]:
         with self._failures(path), open(self._full(path), "rb", buffering=0) as file:
             file.seek(start)
-            pieces = []
-            while size > 0 and (piece := file.read(size)):
-                pieces.append(piece)
-                size -= len(piece)
-            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            for size in sizes:
+                yield _read(file, size)
 
     def size(self, path: str) -> int:
         with self._failures(path):
@@ -243,6 +244,15 @@ class _Piece:
         if self._direct:
             self._direct = False
             fcntl.fcntl(self._fd, fcntl.F_SETFL, fcntl.fcntl(self._fd, fcntl.F_GETFL) & ~_DIRECT)
+
+
+def _read(file: FileIO, size: int) -> bytes:
+    """`size` bytes, fewer only at the end."""
+    pieces = []
+    while size > 0 and (piece := file.read(size)):
+        pieces.append(piece)
+        size -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 @contextlib.contextmanager

@@ -76,6 +76,11 @@ class MemoryStore:
     def get_range(self, path: str, start: int, size: int) -> bytes:
         return self.get(path)[start : start + size]
 
+    def get_ranges(self, path: str, start: int, sizes: Sequence[int]) -> Iterator[bytes]:
+        for size in sizes:
+            yield self.get_range(path, start, size)
+            start += size
+
     def size(self, path: str) -> int:
         return len(self.get(path))
 

@@ -47,7 +47,8 @@ class S3Bucket:
         self._refused, self._unreachable = ClientError, BotoCoreError
         keys = read_access_keys(at.credentials_file, at.profile) if at.credentials_file else None
         style = "virtual" if at.virtual_hosted else "path" if at.endpoint else "auto"
-        self._client: Any = boto3.client(
+        # A session of its own: boto3's own one keeps the first keys that it sees for the life of the process.
+        self._client: Any = boto3.Session().client(
             "s3",
             region_name=self._region,
             endpoint_url=at.endpoint,

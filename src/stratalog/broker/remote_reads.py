@@ -14,6 +14,7 @@ ahead each time up to a limit, by threads of their own, so that nobody who asked
 
 import asyncio
 from collections.abc import Callable
+from fractions import Fraction
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -30,12 +31,13 @@ from stratalog.tier.manifest import RemoteSegment
 from stratalog.tier.partition_tier import PartitionTier
 
 T = TypeVar("T")
-_AHEAD_BYTES_MAX: Final = 16 << 20
-_REQUEST_BYTES: Final = 4 << 20
+_AHEAD_BYTES_MAX: Final = 24 << 20
+_REQUEST_BYTES: Final = 16 << 20
+"""A request costs a server as much as a megabyte or two of its answer, which comes range by range."""
 _AHEAD_THREADS: Final = 2
-"""So many requests of that size are on their way at once: a bucket's answers take their time to begin."""
-_AHEAD_SHARE: Final = 4
-"""One reader may have a quarter of the cache before it."""
+"""So many requests are on their way at once: a bucket's answers take their time to begin."""
+_AHEAD_SHARE: Final = Fraction(3, 8)
+"""So much of the cache may be before one reader."""
 _AHEAD_SEGMENTS_MAX: Final = 4
 _READERS_MAX: Final = 16
 """Readers of a partition that are told apart; beyond, the oldest is forgotten and reads without help."""
@@ -59,7 +61,7 @@ class RemoteReads:
         self._workers = outside.workers
         cache_bytes = config.int("tier.cache.bytes")
         self._fetcher = Fetcher(store, cache_bytes, spent=self._spent)
-        self._ahead_max = min(_AHEAD_BYTES_MAX, cache_bytes // _AHEAD_SHARE)
+        self._ahead_max = min(_AHEAD_BYTES_MAX, int(cache_bytes * _AHEAD_SHARE))
         self._threads = config.int("remote.log.reader.threads")
         self._worker = outside.workers.start("tier-read", self._threads)
         self._ahead_worker = outside.workers.start("tier-ahead", _AHEAD_THREADS)
@@ -175,16 +177,18 @@ class RemoteReads:
         reader.ahead -= size
         if known and reader.ahead <= reader.depth // 2 and self._ahead_max:
             reader.depth = min(max(2 * reader.depth, 2 * size, RANGE_BYTES), self._ahead_max)
+            # What was brought ends within a range.
+            there = max(0, reader.ahead - RANGE_BYTES)
             reader.ahead = reader.depth
-            self._bring(tier, end, hosted.log.local_start_offset, reader.depth)
+            self._bring(tier, end, hosted.log.local_start_offset, range(there, reader.depth))
 
-    def _bring(self, tier: PartitionTier, offset: int, stop: int, size: int) -> None:
-        """`stop`: what is from there on is on the local disk, too."""
+    def _bring(self, tier: PartitionTier, offset: int, stop: int, span: range) -> None:
+        """What lies so many bytes behind `offset`. `stop`: what is from there on is on the local disk, too."""
         if self._quota is not None and self._quota.wait_ms(self._clock.steady_ms()):
             return  # what consumers ask for comes first
 
-        def bring(skip: int) -> None:
-            at, left = offset, _REQUEST_BYTES
+        def bring(skip: int, left: int) -> None:
+            at = offset
             for _ in range(_AHEAD_SEGMENTS_MAX):
                 segment = tier.entry_for(at)
                 if segment is None or left <= 0 or at >= stop:
@@ -194,8 +198,9 @@ class RemoteReads:
                 skip = max(0, skip - there)
                 at = segment.entry.last_offset + 1
 
-        for skip in range(0, size, _REQUEST_BYTES):
-            self._ahead_worker.submit(partial(bring, skip)).add_done_callback(_heard)
+        for skip in span[::_REQUEST_BYTES]:
+            left = min(_REQUEST_BYTES, span.stop - skip)
+            self._ahead_worker.submit(partial(bring, skip, left)).add_done_callback(_heard)
 
     async def _ask(
         self, hosted: HostedPartition, name: str, call: Callable[[], T], wait_s: float

@@ -81,7 +81,7 @@ TIER = (
     Setting(
         "tier.cache.bytes",
         Kind.LONG,
-        32 * MIB,
+        64 * MIB,
         "Memory for pieces of segments read back from the bucket.",
         Between(0),
         ours=True,

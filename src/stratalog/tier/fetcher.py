@@ -23,7 +23,7 @@ from stratalog.ports import ObjectStore
 from stratalog.tier.cache import ByteCache
 from stratalog.tier.manifest import Entry, RemoteSegment
 from stratalog.tier.segment_index import IndexBlock
-from stratalog.tier.segment_object import SegmentIndex, read_footer, read_range
+from stratalog.tier.segment_object import SegmentIndex, read_footer, read_ranges
 from stratalog.wire.batch import scan
 from stratalog.wire.records import read_records
 
@@ -281,23 +281,18 @@ class Fetcher:
     ) -> list[bytes]:
         """Bring the ranges that were claimed, from `number` on."""
         entries = tail.index.entries
-        first, end = tail.firsts[number], tail.entries_of(number + len(mine) - 1)[1]
-        start = entries.positions[first]
+        numbers = range(number, number + len(mine))
+        spans = [tail.entries_of(one) for one in numbers]
+        sizes = [_end(entries, stop) - entries.positions[first] for first, stop in spans]
+        found = read_ranges(self.store, segment.path, entries.positions[spans[0][0]], sizes)
         pieces = []
         try:
-            data = read_range(self.store, segment.path, start, _end(entries, end) - start)
-            self._spent(len(data))
-            entries.check(first, end, data, segment.path)
-            with memoryview(data) as view:
-                for one, flight in enumerate(mine, number):
-                    begin, after = tail.entries_of(one)
-                    # Memory of its own: the cache lets go of ranges one by one.
-                    piece = bytes(
-                        view[entries.positions[begin] - start : _end(entries, after) - start]
-                    )
-                    pieces.append(piece)
-                    self._ranges.put((segment.path, one), piece, len(piece))
-                    flight.set_result(piece)
+            for one, flight, span, piece in zip(numbers, mine, spans, found, strict=True):
+                self._spent(len(piece))
+                entries.check(*span, piece, segment.path)
+                pieces.append(piece)
+                self._ranges.put((segment.path, one), piece, len(piece))
+                flight.set_result(piece)
         finally:
             self._arrived(segment.path, number, mine)
         return pieces

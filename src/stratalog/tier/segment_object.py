@@ -14,7 +14,7 @@ Layout (big-endian), every byte under a CRC32C:
 Readers skip sections of types they do not know. `docs/formats.md` has each section's bytes.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from operator import attrgetter
@@ -44,6 +44,7 @@ __all__ = [
     "SegmentWriter",
     "read_footer",
     "read_range",
+    "read_ranges",
 ]
 
 INDEX_INTERVAL_BYTES: Final = 64 * 1024
@@ -284,6 +285,18 @@ def read_range(store: ObjectStore, path: str, start: int, size: int) -> bytes | 
     if len(data) != size:
         raise Corrupt(f"{path}: {len(data)} bytes at {start} instead of {size}")
     return data
+
+
+def read_ranges(store: ObjectStore, path: str, start: int, sizes: Sequence[int]) -> Iterator[bytes]:
+    """As `read_range`, of neighbouring ranges in one request, each given when it is there."""
+    try:
+        for size, data in zip(sizes, store.get_ranges(path, start, sizes), strict=True):
+            if len(data) != size:
+                raise Corrupt(f"{path}: {len(data)} bytes at {start} instead of {size}")
+            yield data
+            start += size
+    except FileNotFoundError as missing:
+        raise Corrupt(f"{path}: missing from the bucket {store.url}") from missing
 
 
 def read_footer(

@@ -172,6 +172,35 @@ def test_a_range_that_many_want_at_once_is_asked_for_once_and_a_failure_is_nobod
     assert len(watched.requests("get_range")) == 3
 
 
+class BreaksOff(FaultyStore):
+    """Of ranges that are asked for at once the first two come, once."""
+
+    broken = False
+
+    def get_ranges(self, path, start, sizes):
+        for number, piece in enumerate(super().get_ranges(path, start, sizes)):
+            if number == 2 and not self.broken:
+                self.broken = True
+                raise Unavailable("connection reset")
+            yield piece
+
+
+def test_of_an_answer_that_breaks_off_the_ranges_that_came_are_kept():
+    data, end = log_bytes(0, [10] * 400)
+    store, segment = archived(closed(data, 0, end), interval=500)
+    watched = BreaksOff(store)
+    fetcher = Fetcher(watched, range_bytes=1000)
+    with pytest.raises(Unavailable, match="connection reset"):
+        fetcher.prefetch(segment, 0, 8000)
+    first = fetcher.held(segment, 0, 1 << 20)
+    assert 2000 <= first.size < 3500
+    assert b"".join(first.buffers) == data[: first.size]
+    got = fetcher.read(segment, 0, 8000)
+    assert b"".join(got.buffers) == expected(data, 0, 8000, minimum_one=True)
+    (_, _, start, _), (_, _, again, size) = watched.requests("get_range")[-2:]
+    assert (start, again >= first.size, again + size > 7500) == (0, True, True), "the rest only"
+
+
 def test_what_is_brought_ahead_is_not_asked_for_again():
     data, end = log_bytes(0, [10] * 40)
     store, segment = archived(closed(data, 0, end), interval=500)
