@@ -214,6 +214,8 @@ def test_the_read_lease_is_written_and_read_as_ever():
     lease = Lease(cluster_id=CLUSTER, id=lease_id, holder="a reader", versions=versions)
     assert encode_document(lease) == golden("lease.v1")
     assert decode_document(golden("lease.v1"), Lease, "lease") == lease
+    longer = replace(lease, lasts_ms=3_600_000)
+    assert decode_document(encode_document(longer), Lease, "lease").lives_ms == 3_600_000
 
 
 def test_a_manifest_with_fields_of_the_future_is_read_and_one_of_another_format_is_not():

@@ -6,10 +6,14 @@ In: {"do": name, …arguments}; Spark's configuration as arguments, NAME=VALUE. 
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
+import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import lit
@@ -47,6 +51,25 @@ def batch(
     spark: SparkSession, options: dict[str, str], source: str = "stratalog"
 ) -> list[dict[str, Any]]:
     return summary(with_origin(spark.read.format(source).options(**options).load()))
+
+
+def gated(spark: SparkSession, options: dict[str, str], gate: str) -> list[dict[str, Any]]:
+    """A batch whose tasks take their first rows, say so below `gate`, and wait there until `gate`/go is there."""
+
+    def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for number, rows in enumerate(batches):
+            if number == 0:
+                context = TaskContext.get()
+                assert context is not None
+                (Path(gate) / f"begun-{context.partitionId()}").touch()
+                deadline = monotonic() + 300
+                while not (Path(gate) / "go").exists():
+                    assert monotonic() < deadline, "nobody opens the gate"
+                    sleep(0.05)
+            yield rows
+
+    found = spark.read.format("stratalog").options(**options).load()
+    return summary(found.mapInArrow(wait, found.schema))
 
 
 def pruned(spark: SparkSession, options: dict[str, str], where: str) -> dict[str, Any]:
@@ -137,6 +160,7 @@ def where(spark: SparkSession) -> list[str]:
 
 COMMANDS: dict[str, Callable[..., Any]] = {
     "batch": batch,
+    "gated": gated,
     "pruned": pruned,
     "stream": stream,
     "copy": copy,

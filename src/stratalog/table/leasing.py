@@ -4,18 +4,24 @@ In: planned tasks and the manifests that they come from. Out: the tasks with the
 query that may not write to the bucket reads without one, and is told so once.
 
 A streaming query's goes when it stops. Spark tells nobody when a batch query has ended: its lease ends by itself
-(`tier/leases.py`). Whether a task renews is told by what its own machine's clock says of the plan's time, so the clocks
-of a query's machines must agree to within two thirds of LEASE_MS.
+(`tier/leases.py`). Nor does anything of ours run before a query's first task, or between two that compute for long on
+what they have read: a lease lives as long as that may take. Whether a task renews one that is young is told by what its
+own machine's clock says of the plan's time, so the clocks of a query's machines must agree to within two thirds of a
+lease's time.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from logging import getLogger
 from typing import Final
 from uuid import UUID
 
 import pyarrow as pa
+from msgspec import UNSET
+from msgspec.structs import replace as replaced
 
+from stratalog.adapters.repeating import repeating
 from stratalog.adapters.system import SystemClock, SystemEntropy
 from stratalog.errors import Unavailable
 from stratalog.ports import Clock, ObjectStore
@@ -24,23 +30,33 @@ from stratalog.tier.leases import LEASE_MS, Lease, put_lease, release_lease
 from stratalog.tier.manifest import Manifest
 from stratalog.wire.ids import topic_id_text
 
-RENEW_MS = LEASE_MS // 3
-
 
 class Leasing:
-    """The lease of one query; a streaming query keeps it from batch to batch."""
+    """The lease of one query, which lives `lease_ms` when nobody renews it; a stream keeps it from batch to batch."""
 
     def __init__(
-        self, store: ObjectStore, cluster_id: str, holder: str, clock: Clock | None = None
+        self,
+        store: ObjectStore,
+        cluster_id: str,
+        holder: str,
+        lease_ms: int = LEASE_MS,
+        clock: Clock | None = None,
     ) -> None:
         self._store = store
         self._clock = clock or SystemClock()
-        lease_id = topic_id_text(SystemEntropy().uuid())
-        self._empty = Lease(cluster_id=cluster_id, id=lease_id, holder=holder, versions={})
+        self._empty = Lease(
+            cluster_id=cluster_id,
+            id=topic_id_text(SystemEntropy().uuid()),
+            holder=holder,
+            versions={},
+            lasts_ms=UNSET if lease_ms == LEASE_MS else lease_ms,
+        )
         self._put: PlannedLease | None = None
 
     def leased(
-        self, tasks: Sequence[Task], manifests: Mapping[tuple[UUID, int], Manifest]
+        self,
+        tasks: Sequence[Task],
+        manifests: Mapping[tuple[UUID, int], Manifest],
     ) -> list[Task]:
         """The tasks, and a lease that holds what they read of the bucket; it replaces that of the batch before."""
         touched = {
@@ -68,7 +84,7 @@ class Leasing:
         put = self._put
         return (
             put is not None
-            and 0 <= self._clock.now_ms() - put.put_ms < RENEW_MS
+            and 0 <= self._clock.now_ms() - put.put_ms < put.lease.lives_ms // 3
             and all(
                 put.lease.versions.get(topic, {}).get(partition, version + 1) <= version
                 for topic, partitions in versions.items()
@@ -77,15 +93,7 @@ class Leasing:
         )
 
     def _planned(self, versions: dict[str, dict[str, int]]) -> PlannedLease | None:
-        planned = PlannedLease(
-            Lease(
-                cluster_id=self._empty.cluster_id,
-                id=self._empty.id,
-                holder=self._empty.holder,
-                versions=versions,
-            ),
-            self._clock.now_ms(),
-        )
+        planned = PlannedLease(replaced(self._empty, versions=versions), self._clock.now_ms())
         try:
             put_lease(self._store, planned.lease)
         except (Unavailable, OSError) as error:
@@ -115,26 +123,23 @@ def kept(
     store: ObjectStore,
     clock: Clock | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The batches; the lease is renewed while they are read, each third of its time."""
+    """The batches; the lease is renewed while they are read, each third of its time.
+
+    On a thread: whoever takes the batches may think about one for longer than a lease lives.
+    """
     if planned is None:
         yield from batches
         return
-    clock = clock or SystemClock()
-    age = max(0, clock.now_ms() - planned.put_ms)
-    due = clock.steady_ms() + max(0, RENEW_MS - age)
-    while True:
-        if clock.steady_ms() >= due:
-            _renew(store, planned)
-            due = clock.steady_ms() + RENEW_MS
-        batch = next(batches, None)
-        if batch is None:
-            return
-        yield batch
+    renew_ms = planned.lease.lives_ms // 3
+    age_ms = max(0, (clock or SystemClock()).now_ms() - planned.put_ms)
+    first_ms = max(0, renew_ms - age_ms)
+    with repeating(partial(_renew, store, planned.lease), first_ms / 1000, renew_ms / 1000):
+        yield from batches
 
 
-def _renew(store: ObjectStore, planned: PlannedLease) -> None:
+def _renew(store: ObjectStore, lease: Lease) -> None:
     try:
-        put_lease(store, planned.lease)
+        put_lease(store, lease)
     except (Unavailable, OSError) as error:
         getLogger("stratalog.spark").info("read lease not renewed: %s", error)
 

@@ -69,7 +69,9 @@ class Log:
             open_bucket(store_at(options.tier_url)) if options.tier_url else None
         )
         self._leasing = (
-            Leasing(self._bucket.store, self._bucket.cluster_id, options.client_id)
+            Leasing(
+                self._bucket.store, self._bucket.cluster_id, options.client_id, options.lease_ms
+            )
             if self._bucket is not None
             else None
         )

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from stratalog.client.calls import READ_COMMITTED, READ_UNCOMMITTED
 from stratalog.client.cluster import parse_bootstrap
 from stratalog.kernels.columns import COLUMNS, HEADERS, ORIGIN
+from stratalog.tier.leases import LEASE_MS, LEASE_MS_MAX
 
 T = TypeVar("T")
 
@@ -86,11 +87,15 @@ class Options:
     isolation: int
     client_id: str
     request_timeout_s: float
+    lease_ms: int
+    """How long what the query pinned in the bucket stays when nothing is heard of it."""
 
 
+LEASE_MS_MIN = 1000
 OPTION_NAMES = (
     "kafka.bootstrap.servers",
     "tier.url",
+    "tier.lease.ms",
     "subscribe",
     "subscribePattern",
     "assign",
@@ -195,6 +200,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         client_id=options.get("kafka.client.id", "stratalog-spark"),
         request_timeout_s=(_parsed(options, "kafka.request.timeout.ms", _positive) or 30_000)
         / 1000,
+        lease_ms=_parsed(options, "tier.lease.ms", _lease_ms) or LEASE_MS,
     )
 
 
@@ -380,6 +386,13 @@ def _positive(text: str) -> int:
     if not text.strip().isdigit() or int(text) < 1:
         raise ValueError("a whole number of at least 1 is needed")
     return int(text)
+
+
+def _lease_ms(text: str) -> int:
+    found = _positive(text)
+    if not LEASE_MS_MIN <= found <= LEASE_MS_MAX:
+        raise ValueError(f"milliseconds from {LEASE_MS_MIN} to {LEASE_MS_MAX} are needed")
+    return found
 
 
 def _flag(text: str) -> bool:

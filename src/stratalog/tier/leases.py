@@ -3,8 +3,9 @@
 In: a store; pinned versions; steady time. Out: one small object per query (`<cluster>/cluster/leases/<id>`), put when
 it is planned, put again while it runs, removed at its end; and, for those who remove, the oldest version pinned.
 
-No clock is compared with another's: who removes counts a lease as live until it has not changed for LEASE_MS by the
-remover's own steady clock. One that was abandoned so ends LEASE_MS after it was first seen unchanged, and is removed.
+No clock is compared with another's: who removes counts a lease as live until it has not changed for its time (LEASE_MS,
+or what it says) by the remover's own steady clock. One that was abandoned so ends that long after it was first seen
+unchanged, and is removed.
 What a lease must keep was given up after it was put, so a list that is out of date by less than
 `remote.delete.grace.ms` does no harm.
 
@@ -13,17 +14,19 @@ Who may not write keeps no lease, and reads on for the grace alone.
 
 from typing import Final
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from stratalog.errors import Corrupt
 from stratalog.ports import ObjectStore
 from stratalog.tier.identity import decode, encode
 from stratalog.tier.paths import lease_path, leases_prefix
 
-__all__ = ["LEASE_MS", "Lease", "Leases", "put_lease", "release_lease"]
+__all__ = ["LEASE_MS", "LEASE_MS_MAX", "Lease", "Leases", "put_lease", "release_lease"]
 
-LEASE_MS: Final = 10 * 60 * 1000
-"""A lease that is not renewed for so long has ended. Renewed after a third of it."""
+LEASE_MS: Final = 60 * 60 * 1000
+"""A lease that is not renewed for so long has ended, unless it says another time. Renewed after a third of it."""
+LEASE_MS_MAX: Final = 24 * 60 * 60 * 1000
+"""No lease that nobody renews lives longer, whatever it says."""
 
 
 class Lease(Struct, frozen=True, kw_only=True):
@@ -34,6 +37,12 @@ class Lease(Struct, frozen=True, kw_only=True):
     id: str
     holder: str
     versions: dict[str, dict[str, int]]
+    lasts_ms: int | UnsetType = UNSET
+
+    @property
+    def lives_ms(self) -> int:
+        """How long it is live after it was put."""
+        return LEASE_MS if self.lasts_ms is UNSET else min(self.lasts_ms, LEASE_MS_MAX)
 
     @property
     def path(self) -> str:
@@ -80,7 +89,7 @@ class Leases:
         for info in self._store.list(leases_prefix(self._cluster_id)):
             key = info.path, info.modified_ms
             lease, since = self._seen.get(key) or (self._read(info.path), steady_ms)
-            if steady_ms - since < LEASE_MS:
+            if steady_ms - since < (LEASE_MS if lease is None else lease.lives_ms):
                 seen[key] = lease, since
             else:
                 ended.append(info.path)

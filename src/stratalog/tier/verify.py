@@ -207,6 +207,7 @@ def _registry(
         survey.advance(info.size)
         name = path.rpartition("/")[2]
         kind: type[Identity | TierTopic | DeletedTopic | Incarnation | ClusterState | Lease] | None
+        document = None
         kind = next((kinds[folder] for folder in kinds if path.startswith(folder)), None)
         if path == identity_path(cluster):
             kind = Identity
@@ -222,7 +223,7 @@ def _registry(
         else:
             if document.cluster_id != cluster or getattr(document, "topic_id", name) != name:
                 survey.report(path, "says that it is another object")
-        _tell_abandoned(survey, kind, info)
+        _tell_abandoned(survey, kind, info, document)
         if kind is TierTopic:
             live.add(name)
         elif kind is DeletedTopic:
@@ -230,9 +231,12 @@ def _registry(
     return live, deleted
 
 
-def _tell_abandoned(survey: _Survey, kind: type[object], info: ObjectInfo) -> None:
+def _tell_abandoned(
+    survey: _Survey, kind: type[object], info: ObjectInfo, document: object
+) -> None:
     """A broker removes such leases only when it has something to remove that they might hold."""
-    if kind is Lease and info.modified_ms + LEASE_MS + survey.grace_ms <= survey.now_ms:
+    lives_ms = document.lives_ms if isinstance(document, Lease) else LEASE_MS
+    if kind is Lease and info.modified_ms + lives_ms + survey.grace_ms <= survey.now_ms:
         survey.orphan(info, "a read lease that was abandoned")
 
 

@@ -5,8 +5,10 @@ with a steady clock that the test turns.
 """
 
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import active_count
 
 import pyarrow as pa
 import pytest
@@ -17,8 +19,8 @@ from stratalog.adapters.object_store import MemoryStore, open_store
 from stratalog.adapters.system import SystemEntropy
 from stratalog.errors import Unavailable
 from stratalog.ports import Buffer
-from stratalog.table.leasing import RENEW_MS, Leasing, kept
-from stratalog.table.plan import BrokerTask, BucketTask, Range
+from stratalog.table.leasing import Leasing, kept
+from stratalog.table.plan import BrokerTask, BucketTask, PlannedLease, Range
 from stratalog.tier.leases import LEASE_MS, Lease, Leases
 from stratalog.tier.manifest import Manifest
 from stratalog.tier.partition_tier import PartitionTier, Retention
@@ -155,7 +157,7 @@ def test_a_stream_has_one_lease_which_it_puts_again_only_when_that_is_old_or_pin
     None
 ):
     store, clock = MemoryStore("memory://stream"), Turned()
-    held = Leasing(store, CLUSTER, "reader", clock)
+    held = Leasing(store, CLUSTER, "reader", clock=clock)
 
     def planned(version: int, *partitions: int) -> Lease:
         manifests = {(topic_id("t"), p): manifest(version, p) for p in partitions}
@@ -170,7 +172,7 @@ def test_a_stream_has_one_lease_which_it_puts_again_only_when_that_is_old_or_pin
     first = planned(5, 0)
     assert planned(6, 0) is first, "it pins a little more than it must"
     assert planned(6, 0, 1).versions == {topic_id_text(topic_id("t")): {"0": 6, "1": 6}}
-    clock.passed_ms += RENEW_MS
+    clock.passed_ms += LEASE_MS // 3
     assert planned(9, 1).versions == {topic_id_text(topic_id("t")): {"1": 9}}
     tail = BrokerTask(Range("t", topic_id("t"), 0, 0, 10))
     assert held.leased([tail], {}) == [tail], "who reads no bucket pins nothing"
@@ -178,17 +180,52 @@ def test_a_stream_has_one_lease_which_it_puts_again_only_when_that_is_old_or_pin
     assert list(store.list("")) == []
 
 
+def until(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def batches() -> Iterator[pa.RecordBatch]:
+    return iter([pa.record_batch({"n": [n]}) for n in range(2)])
+
+
 def test_a_task_renews_the_lease_while_it_reads() -> None:
+    """Also while somebody thinks about one batch of rows, for however long; a young one is left alone."""
     store, clock = MemoryStore("memory://renewing"), Turned()
-    held = Leasing(store, CLUSTER, "reader", clock)
+    held = Leasing(store, CLUSTER, "reader", 1000, clock)
+    (planned,) = held.leased([task()], {(topic_id("t"), 0): manifest(3)})
+    assert isinstance(planned, BucketTask)
+    for _ in kept(batches(), planned.lease, store, clock):
+        for _ in range(3):
+            held.release()
+            store.delete([info.path for info in store.list("")])
+            until(lambda: bool(list(store.list(""))))
+    clock.passed_ms += 1000
+    before = active_count()
+    reading = kept(batches(), planned.lease, store, clock)
+    next(reading)
+    until(lambda: bool(list(store.list(""))))
+    assert active_count() == before + 1
+    reading.close()
+    assert active_count() == before, "a task that ends early renews no more"
+
+
+def test_a_lease_that_is_young_is_not_renewed() -> None:
+    store = MemoryStore("memory://young")
+    held = Leasing(store, CLUSTER, "reader")
     (planned,) = held.leased([task()], {(topic_id("t"), 0): manifest(3)})
     assert isinstance(planned, BucketTask)
     held.release()
-    batches = iter([pa.record_batch({"n": [n]}) for n in range(10)])
-    clock.passed_ms += RENEW_MS // 2
-    renewals = []
-    for _ in kept(batches, planned.lease, store, clock):
-        renewals.append(len(list(store.list(""))))
-        store.delete([info.path for info in store.list("")])
-        clock.passed_ms += RENEW_MS // 2
-    assert renewals == [0, 1, 0, 1, 0, 1, 0, 1, 0, 1], "each third of a lease's time"
+    assert len(list(kept(batches(), planned.lease, store))) == 2
+    assert list(store.list("")) == []
+
+
+def test_a_lease_that_cannot_be_renewed_ends_no_read(caplog: pytest.LogCaptureFixture) -> None:
+    store = ReadOnly("memory://read-only")
+    lease = Lease(cluster_id=CLUSTER, id="L" * 22, holder="reader", versions={})
+    with caplog.at_level(logging.INFO, "stratalog.spark"):
+        for _ in kept(batches(), PlannedLease(lease, 0), store):
+            until(lambda: store.refused > 0 and bool(caplog.records))
+    assert "not renewed" in caplog.text

@@ -24,6 +24,7 @@ def test_what_is_said_when_nothing_is() -> None:
     assert found.max_offsets_per_trigger is None
     assert found.isolation == READ_UNCOMMITTED
     assert found.request_timeout_s == 30
+    assert found.lease_ms == 60 * 60 * 1000
 
 
 def test_names_are_case_insensitive() -> None:
@@ -61,7 +62,9 @@ def test_the_rest() -> None:
         kafka__isolation__level="read_committed",
         kafka__request__timeout__ms="1500",
         startingOffsetsByTimestampStrategy="latest",
+        tier__lease__ms="86400000",
     )
+    assert found.lease_ms == 24 * 3600 * 1000
     assert (found.max_offsets_per_trigger, found.min_partitions) == (10, 4)
     assert found.columns == (*COLUMNS, HEADERS, ORIGIN)
     assert found.isolation == READ_COMMITTED
@@ -151,6 +154,8 @@ def test_an_option_like_no_other_is_told_them_all() -> None:
         ({**PLACE, "endingOffsets": '{"t":{"0":-2}}'}, "cannot end at -2"),
         ({**PLACE, "startingTimestamp": "yesterday"}, "milliseconds"),
         ({**PLACE, "maxOffsetsPerTrigger": "0"}, "at least 1"),
+        ({**PLACE, "tier.lease.ms": "999"}, "milliseconds from 1000 to 86400000"),
+        ({**PLACE, "tier.lease.ms": "86400001"}, "milliseconds from 1000 to 86400000"),
         ({**PLACE, "minPartitions": "many"}, "at least 1"),
         ({**PLACE, "minOffsetsPerTrigger": "-1"}, "at least 1"),
         ({**PLACE, "maxRecordsPerPartition": "0"}, "at least 1"),

@@ -4,6 +4,7 @@ Method: a partition's tier with a steady clock of its own, wall times that jump 
 """
 
 import pytest
+from msgspec.structs import replace
 from tests.unit.tier.test_partition_tier import archive, objects, segments, tier_of
 from tests.unit.tier.test_spilling import LIMITS, filled
 
@@ -11,7 +12,7 @@ from stratalog.adapters.object_store import MemoryStore
 from stratalog.tier.archives import Archives
 from stratalog.tier.fetcher import Fetcher
 from stratalog.tier.identity import claim_bucket, register_topic
-from stratalog.tier.leases import LEASE_MS, Lease, Leases, put_lease, release_lease
+from stratalog.tier.leases import LEASE_MS, LEASE_MS_MAX, Lease, Leases, put_lease, release_lease
 from stratalog.tier.merging import MergeLimits
 from stratalog.tier.partition_tier import Retention
 from stratalog.tier.verify import sweep, verify
@@ -188,9 +189,28 @@ def test_a_new_leader_begins_the_grace_anew(store, tier, steady):
     assert objects(store) == []
 
 
-def test_an_abandoned_lease_is_an_orphan_after_its_time_and_a_sweep_takes_it(store, tier):
-    put_lease(store, lease_on(tier, 1))
+@pytest.mark.parametrize(
+    ("says", "lives_ms"),
+    [(5000, 5000), (LEASE_MS_MAX - 1, LEASE_MS_MAX - 1), (1 << 60, LEASE_MS_MAX)],
+)
+def test_a_lease_lives_as_long_as_it_says_but_not_for_ever(store, tier, steady, says, lives_ms):
+    filled(tier)
+    put_lease(store, replace(lease_on(tier, tier.manifest.version), lasts_ms=says))
+    tier.expire(LATE, NOTHING_KEPT)
+    steady.now += GRACE
+    tier.expire(LATE, NOTHING_KEPT)
+    steady.now += lives_ms - 1
+    tier.expire(LATE, NOTHING_KEPT)
+    assert len(objects(store)) == 20
+    steady.now += 1
+    tier.expire(LATE, NOTHING_KEPT)
+    assert (objects(store), leases(store)) == ([], [])
+
+
+@pytest.mark.parametrize("lives_ms", [LEASE_MS, 5000, 6 * LEASE_MS])
+def test_an_abandoned_lease_is_an_orphan_after_its_time_and_a_sweep_takes_it(store, tier, lives_ms):
+    put_lease(store, replace(lease_on(tier, 1), lasts_ms=lives_ms))
     (info,) = [one for one in store.list("") if "/leases/" in one.path]
-    ended = info.modified_ms + LEASE_MS
+    ended = info.modified_ms + lives_ms
     assert sweep(store, now_ms=ended - 1, grace_ms=0) == []
     assert [one.path for one in sweep(store, now_ms=ended, grace_ms=0)] == [info.path]

@@ -1,0 +1,29 @@
+"""A call made again and again beside other work.
+
+In: a call and how often. Out: it is made on a thread of its own until the block ends, whatever the block waits for. The
+thread is a daemon: it keeps no process from ending, and never runs on behind the block.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def repeating(call: Callable[[], None], first_s: float, every_s: float) -> Iterator[None]:
+    """Make `call` after `first_s`, then each `every_s`, until the block ends. What it raises ends the repeating."""
+    ended = threading.Event()
+
+    def run() -> None:
+        wait_s = first_s
+        while not ended.wait(wait_s):
+            call()
+            wait_s = every_s
+
+    thread = threading.Thread(target=run, name="repeating", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
