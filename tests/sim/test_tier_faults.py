@@ -14,6 +14,10 @@ from tests.sim.test_tier_service import Tale, tell
 from tests.sim.tier_faults import play
 
 from stratalog.errors import ErrorCode, Rejected
+from stratalog.tier.cluster_state import newest_state
+from stratalog.tier.identity import claim_bucket
+from stratalog.tier.reader import open_bucket
+from stratalog.tier.verify import verify
 
 
 @pytest.mark.parametrize("seed", range(16))
@@ -123,6 +127,37 @@ def test_what_an_emptied_bucket_held_is_an_error_and_never_other_data() -> None:
         assert await read_all(tale.client, "t", lost, len(both)) == {
             at: value for at, value in both.items() if at >= lost
         }
+        # It is this cluster's again, without a restart, and enough to begin anew with what it has.
+        bucket = open_bucket(tale.store)
+        assert bucket.cluster_id == tale.machine.broker.cluster_id
+        assert [topic.name for topic in bucket.topics()] == ["t"]
+        await asyncio.sleep(30)
+        state, _ = newest_state(tale.store, bucket.cluster_id, 0)
+        assert state is not None
+        assert "t" in {topic.name for topic in state.topics}
+        later = tale.world.clock.now_ms() + 1
+        problems = verify(tale.store, now_ms=later, grace_ms=0)
+        assert problems
+        assert all("missing" in one.what and one.path.endswith(".seg") for one in problems)
+        await tale.machine.stop()
+
+    tell(story)
+
+
+def test_a_bucket_made_anew_that_another_cluster_took_first_gets_nothing() -> None:
+    async def story(tale: Tale) -> None:
+        await tale.start()
+        await tale.create()
+        await tale.write()
+        await asyncio.sleep(10)
+        tale.store.delete([info.path for info in tale.store.list("")])
+        claim_bucket(tale.store, "AnotherClusterAltogeth", 1)
+        await tale.write()
+        await asyncio.sleep(40)
+        before = sorted(info.path for info in tale.store.list(""))
+        assert await tale.write(), "producers never notice"
+        await asyncio.sleep(40)
+        assert sorted(info.path for info in tale.store.list("")) == before
         await tale.machine.stop()
 
     tell(story)

@@ -8,6 +8,7 @@ What must not be in a bucket is left out: settings that are secrets.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, NoReturn
 from uuid import UUID
 
@@ -40,7 +41,7 @@ _UNKNOWN: Final = (-1, -1)
 
 
 class StateUpload:
-    """The state of one node's cluster. `upload` one at a time."""
+    """The state of one node's cluster. `upload` one at a time; nothing is put where the bucket is not ours."""
 
     def __init__(
         self,
@@ -49,8 +50,10 @@ class StateUpload:
         hosting: Hosting,
         groups: Groups,
         incarnation: int,
+        is_ours: Callable[[], bool],
     ) -> None:
         self._bucket = bucket
+        self._is_ours = is_ours
         self._metadata = metadata
         self._hosting = hosting
         self._groups = groups
@@ -75,6 +78,10 @@ class StateUpload:
                 backoff.succeeded()
                 wait_s = interval_s
 
+    def tell_again(self) -> None:
+        """The bucket is another one than it was, and knows nothing."""
+        self._version, self._told = None, None
+
     async def upload(self) -> None:
         """Put the state as it is now; nothing is asked of the bucket where nothing has changed since the last time.
 
@@ -85,7 +92,7 @@ class StateUpload:
         ends = self._ends()
         # Offsets are committed into a partition too: this sees them change.
         told = (image.offset, ends)
-        if told == self._told or not self._groups.is_loaded:
+        if told == self._told or not (self._groups.is_loaded and self._is_ours()):
             return
         bucket, incarnation = self._bucket, self._incarnation
         cluster_id = bucket.cluster_id

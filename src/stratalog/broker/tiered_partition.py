@@ -116,6 +116,10 @@ class TieredPartition:
         self._ended.clear()
         return True
 
+    def activate_again(self) -> None:
+        """The bucket is another one than it was: the next cycle has the topic and a version of the manifest there."""
+        self._active = (-1, False)
+
     async def ended(self) -> None:
         """Wait until no cycle runs: nothing more of this partition comes into the bucket, once it was deleted."""
         await self._ended.wait()

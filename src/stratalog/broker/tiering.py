@@ -33,6 +33,7 @@ from stratalog.tier.identity import (
     claim_bucket,
     delete_topic,
     list_deleted,
+    read_claim,
     remove_deleted_topics,
 )
 from stratalog.tier.incarnation import check_incarnation
@@ -75,6 +76,7 @@ class Tiering:
         self._incarnation = 0
         self._state: StateUpload | None = None
         self._claimed = False
+        self._versions = 0  # of all manifests, when the claim was last seen
         self._fenced = False  # the cluster was taken over
         self._refused = False  # the bucket turned out to be another cluster's
         self._started = asyncio.Event()
@@ -126,7 +128,12 @@ class Tiering:
     def start(self, groups: Groups) -> None:
         """Tier what is led from here on, and tell the bucket of the cluster and of what `groups` have committed."""
         self._state = StateUpload(
-            self._bucket, self._metadata, self._hosting, groups, self._incarnation
+            self._bucket,
+            self._metadata,
+            self._hosting,
+            groups,
+            self._incarnation,
+            lambda: self._claimed,
         )
         self._hosting.on_rolled.append(self._wake)
         self._hosting.on_led.append(self._led)
@@ -278,6 +285,25 @@ class Tiering:
             await self._expirer.submit(claim)
             self._claimed = True
 
+    async def _keep_claim(self) -> None:
+        """As `_claim`, and again where the bucket was emptied or made anew: it is asked once versions were put in it.
+
+        Then each partition's next cycle has the registry know its topic, and the cluster's state is told anew.
+        """
+        tips = [partition.tier.manifest for partition in self._partitions.values()]
+        versions = sum(tip.version for tip in tips if tip is not None)
+        if self._claimed and versions != self._versions:
+            owner = await self._expirer.submit(partial(read_claim, self._store))
+            if owner is None or owner.cluster_id != self._metadata.cluster_id:
+                self._log.error("bucket was emptied: what only it had is gone", url=self._url)
+                self._claimed = False
+                for partition in self._partitions.values():
+                    partition.activate_again()
+                if self._state is not None:
+                    self._state.tell_again()
+            self._versions = versions
+        await self._claim()
+
     async def _check_incarnation(self) -> None:
         """Raises Fenced, and has the node stop, where the cluster was taken over; Unavailable, Corrupt."""
         store, cluster_id = self._store, self._metadata.cluster_id
@@ -393,7 +419,7 @@ class Tiering:
         while not (self._refused or self._fenced):
             wait_s = interval_s
             try:
-                await self._claim()
+                await self._keep_claim()
             except (Unavailable, Corrupt) as error:
                 self._log.warning("bucket not reached", url=self._url, reason=str(error))
                 wait_s = backoff.failed()

@@ -75,14 +75,21 @@ HEAVY = {
 WAITS = 1500
 
 
+def server_words(tmp_path: Path, ready: Path) -> list[str]:
+    words = ["--override=node.id=1", "--override=listeners=PLAINTEXT://127.0.0.1:0"]
+    words += [f"--override=log.dirs={tmp_path / 'data'}", f"--ready-file={ready}"]
+    return ["server", *words]
+
+
 def test_a_server_serves_before_anything_heavy_is_there(tmp_path: Path) -> None:
     """Modules are most of a start's time: what is on this list is imported by whoever comes to need it."""
     ready = tmp_path / "ready"
-    words = ["--override=node.id=1", "--override=listeners=PLAINTEXT://127.0.0.1:0"]
-    words += [f"--override=log.dirs={tmp_path / 'data'}", f"--ready-file={ready}"]
     strata = [sys.executable, "-X", "importtime", "-m", "stratalog.cli.main"]
     with subprocess.Popen(
-        [*strata, "server", *words], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+        [*strata, *server_words(tmp_path, ready)],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
     ) as process:
         for _ in range(WAITS):
             if ready.exists() or process.poll() is not None:
@@ -94,3 +101,36 @@ def test_a_server_serves_before_anything_heavy_is_there(tmp_path: Path) -> None:
     imported = {line.rpartition("|")[2].strip() for line in told.splitlines() if "|" in line}
     assert "stratalog.node" in imported
     assert HEAVY & imported == set()
+
+
+LOOKS = """
+import os, pathlib, signal, sys, threading, time
+
+from stratalog.cli.main import main
+
+ready = pathlib.Path(sys.argv.pop())
+
+def look():
+    for _ in range(1500):
+        if ready.exists():
+            break
+        time.sleep(0.02)
+    print(ready.exists(), sys.getswitchinterval(), flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+threading.Thread(target=look).start()
+main()
+"""
+
+
+def test_a_server_s_threads_let_each_other_on_early(tmp_path: Path) -> None:
+    """With Python's five milliseconds each request waits for whoever computes (`adapters/threads.py`)."""
+    ready = tmp_path / "ready"
+    done = subprocess.run(
+        [sys.executable, "-c", LOOKS, *server_words(tmp_path, ready), str(ready)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "True 0.0005" in done.stdout.splitlines(), done.stdout + done.stderr
