@@ -39,7 +39,7 @@ from stratalog.config import BrokerConfig, DynamicConfigs, Listener
 from stratalog.errors import Rejected, Unavailable, UserError
 from stratalog.metadata.delta import Delta
 from stratalog.metadata.image import Endpoint, Image, ResourceType
-from stratalog.ports import Disk, Outside
+from stratalog.ports import Disk, Outside, SocketBuffers
 from stratalog.ports import Listener as Bound
 
 if TYPE_CHECKING:
@@ -309,6 +309,10 @@ class Node:
                     listener.host,
                     listener.port,
                     self._connections.accepting(dispatcher.serve, listener.name),
+                    SocketBuffers(
+                        self.config.int("socket.send.buffer.bytes"),
+                        self.config.int("socket.receive.buffer.bytes"),
+                    ),
                 )
             except OSError as error:
                 raise UserError(

@@ -11,7 +11,7 @@ import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
@@ -152,7 +152,8 @@ class Worker(Protocol):
 class Workers(Protocol):
     """The one place threads and processes come from."""
 
-    def start(self, name: str, threads: int = 1) -> Worker: ...
+    def start(self, name: str, threads: int = 1, *, background: bool = False) -> Worker:
+        """`background`: whoever else wants a processor goes first."""
 
     def start_processes(self, name: str) -> Worker:
         """A worker whose calls run in processes beside this one, in any order; each call can be pickled.
@@ -194,11 +195,25 @@ class Listener(Protocol):
     async def close(self) -> None: ...
 
 
+class SocketBuffers(NamedTuple):
+    """How many bytes the system may hold of a connection; -1: as many as it sees fit."""
+
+    send: int = -1
+    receive: int = -1
+
+
+SYSTEM_BUFFERS: Final = SocketBuffers()
+
+
 class Network(Protocol):
     """Stream connections. Raises OSError where the address is taken or refuses."""
 
     def listen(
-        self, host: str, port: int, protocol: Callable[[], asyncio.BaseProtocol]
+        self,
+        host: str,
+        port: int,
+        protocol: Callable[[], asyncio.BaseProtocol],
+        buffers: SocketBuffers = ...,
     ) -> Awaitable[Listener]: ...
 
     def connect(

@@ -61,7 +61,7 @@ class Machine:
         return self.node.broker
 
     @property
-    def workers_started(self) -> list[tuple[str, int]]:
+    def workers_started(self) -> list[tuple[str, int, bool]]:
         assert self._workers is not None, "started"
         return self._workers.started
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from stratalog.ports import Buffer
+from stratalog.ports import SYSTEM_BUFFERS, Buffer, SocketBuffers
 
 _DELAY_S = (0.000_05, 0.002)
 _FIRST_PORT = 40_000
@@ -32,12 +32,18 @@ class SimNetwork:
 
     def __init__(self, random: Random, trace: Callable[..., None]) -> None:
         self.listeners: dict[tuple[str, int], Callable[[], asyncio.BaseProtocol]] = {}
+        self.buffers: list[SocketBuffers] = []
+        """What each listener was given, in order."""
         self._random = random
         self._trace = trace
         self._next_port = _FIRST_PORT
 
     async def listen(
-        self, host: str, port: int, protocol: Callable[[], asyncio.BaseProtocol]
+        self,
+        host: str,
+        port: int,
+        protocol: Callable[[], asyncio.BaseProtocol],
+        buffers: SocketBuffers = SYSTEM_BUFFERS,
     ) -> SimListener:
         if port == 0:
             port = self._next_port
@@ -45,6 +51,7 @@ class SimNetwork:
         if (host, port) in self.listeners:
             raise OSError(98, f"{host}:{port} is taken")
         self.listeners[host, port] = protocol
+        self.buffers.append(buffers)
         return SimListener(self, host, port)
 
     async def connect(

@@ -24,6 +24,7 @@ from stratalog.config.kinds import BadValue, Dynamic, Kind, OneOf, Setting
 from stratalog.config.rules import Resource
 from stratalog.config.topic_settings import TOPIC_SETTINGS
 from stratalog.errors import ErrorCode
+from stratalog.ports import SocketBuffers
 from stratalog.wire.messages import request
 
 LOG_DEFAULTS: Final = {
@@ -159,6 +160,14 @@ class History:
         return len((await self.ask(1, 12, body)).records or b"") > 0
 
 
+def test_socket_buffers_are_those_that_were_set() -> None:
+    async def tell(machine: Machine, client: Client) -> None:
+        assert machine.world.network.buffers == [SocketBuffers(4_000_000, -1)]
+
+    settings = {"socket.send.buffer.bytes": "4000000", "socket.receive.buffer.bytes": "-1"}
+    story(tell, settings)
+
+
 def test_threads_of_the_tier_change_at_work() -> None:
     async def tell(machine: Machine, client: Client) -> None:
         history = await History.begin(machine, client)
@@ -168,7 +177,9 @@ def test_threads_of_the_tier_change_at_work() -> None:
             await alter(client, name, str(threads))
             await history.grow()
             await history.check()
-            assert machine.workers_started[-1] == (worker, threads)
+            assert machine.workers_started[-1] == (worker, threads, True)
+        for name, _, in_background in machine.workers_started:
+            assert in_background == name.startswith("tier-"), name
 
     story(tell, {"tier.url": URL})
 

@@ -67,11 +67,11 @@ class SimWorkers:
         self.slowness = slowness
         self._random = random
         self.dead = False
-        self.started: list[tuple[str, int]] = []
-        """Name and number of threads of each worker, in order."""
+        self.started: list[tuple[str, int, bool]] = []
+        """Each worker's name, number of threads and whether they are in the background, in order."""
 
-    def start(self, name: str, threads: int = 1) -> SimWorker:
-        self.started.append((name, threads))
+    def start(self, name: str, threads: int = 1, *, background: bool = False) -> SimWorker:
+        self.started.append((name, threads, background))
         return SimWorker(self, self._random, threads)
 
     def start_processes(self, name: str) -> SimWorker:

@@ -5,8 +5,11 @@ reads or writes a byte itself.
 """
 
 import asyncio
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from stratalog.ports import SYSTEM_BUFFERS, SocketBuffers
 
 _BACKLOG = 1024
 
@@ -37,11 +40,20 @@ class TcpNetwork:
     """`ports.Network` for real."""
 
     async def listen(
-        self, host: str, port: int, protocol: Callable[[], asyncio.BaseProtocol]
+        self,
+        host: str,
+        port: int,
+        protocol: Callable[[], asyncio.BaseProtocol],
+        buffers: SocketBuffers = SYSTEM_BUFFERS,
     ) -> TcpListener:
         server = await asyncio.get_running_loop().create_server(
-            protocol, host or None, port, backlog=_BACKLOG
+            protocol, host or None, port, backlog=_BACKLOG, start_serving=False
         )
+        options = zip((socket.SO_SNDBUF, socket.SO_RCVBUF), buffers, strict=True)
+        for option, size in options:
+            for one in server.sockets if size >= 0 else ():
+                one.setsockopt(socket.SOL_SOCKET, option, size)  # its connections inherit it
+        await server.start_serving()
         bound = server.sockets[0].getsockname()
         return TcpListener(host, bound[1], server)
 

@@ -52,8 +52,8 @@ class SystemEntropy:
 class SystemWorkers:
     """`ports.Workers` for real. Processes take up to half of the machine's cores: the broker needs one for itself."""
 
-    def start(self, name: str, threads: int = 1) -> ThreadWorker:
-        return ThreadWorker(name, threads)
+    def start(self, name: str, threads: int = 1, *, background: bool = False) -> ThreadWorker:
+        return ThreadWorker(name, threads, background=background)
 
     def start_processes(self, name: str) -> ProcessWorker:
         return ProcessWorker(name, max(1, min(_PROCESSES_MAX, (os.cpu_count() or 1) // 2)))

@@ -8,6 +8,7 @@ per burst, not per write.
 """
 
 import asyncio
+import os
 import sys
 import threading
 from collections import deque
@@ -20,6 +21,9 @@ from stratalog.errors import Unavailable
 T = TypeVar("T")
 _Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 _TURN_S: Final = 0.0005
+_NICE: Final = 5
+"""A third of a processor where the event loop, or a client, wants it too. Those who wait for the interpreter wait for a
+thread that computes with it: at 19 that thread would hardly ever come to let go of it."""
 
 
 def take_short_turns() -> None:
@@ -34,7 +38,8 @@ def take_short_turns() -> None:
 class ThreadWorker:
     """`ports.Worker` over one thread (calls in order) or several (any order). Must be made on the event loop."""
 
-    def __init__(self, name: str, threads: int) -> None:
+    def __init__(self, name: str, threads: int, *, background: bool = False) -> None:
+        self._background = background
         self._loop = asyncio.get_running_loop()
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._done: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
@@ -73,6 +78,8 @@ class ThreadWorker:
         self._deliver()
 
     def _work(self) -> None:
+        if self._background and sys.platform == "linux":  # elsewhere it would be the whole process
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         while (job := self._jobs.get()) is not None:
             call, future = job
             result: Any = None

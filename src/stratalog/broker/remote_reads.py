@@ -63,8 +63,8 @@ class RemoteReads:
         self._fetcher = Fetcher(store, cache_bytes, spent=self._spent)
         self._ahead_max = min(_AHEAD_BYTES_MAX, int(cache_bytes * _AHEAD_SHARE))
         self._threads = config.int("remote.log.reader.threads")
-        self._worker = outside.workers.start("tier-read", self._threads)
-        self._ahead_worker = outside.workers.start("tier-ahead", _AHEAD_THREADS)
+        self._worker = outside.workers.start("tier-read", self._threads, background=True)
+        self._ahead_worker = outside.workers.start("tier-ahead", _AHEAD_THREADS, background=True)
         self._pending = 0
         self.configure(config)
         self._readers: dict[HostedPartition, dict[int, _Reader]] = {}
@@ -85,7 +85,7 @@ class RemoteReads:
         if threads == self._threads:
             return []
         before, self._threads = self._worker, threads
-        self._worker = self._workers.start("tier-read", threads)
+        self._worker = self._workers.start("tier-read", threads, background=True)
         return [before]
 
     def _spent(self, size: int) -> None:

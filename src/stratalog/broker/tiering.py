@@ -90,7 +90,9 @@ class Tiering:
         self._forgetting = asyncio.Lock()
         self._log = structlog.get_logger()
         self._threads = _threads(config)
-        self._expirer = outside.workers.start("tier-expire", self._threads[_EXPIRERS])
+        self._expirer = outside.workers.start(
+            "tier-expire", self._threads[_EXPIRERS], background=True
+        )
         self._store: ObjectStore
         self._bucket: Bucket
         self._reads: RemoteReads
@@ -167,7 +169,7 @@ class Tiering:
         if self._threads[_EXPIRERS] != before[_EXPIRERS]:
             ending.append(self._expirer)
             workers = self._outside.workers
-            self._expirer = workers.start("tier-expire", self._threads[_EXPIRERS])
+            self._expirer = workers.start("tier-expire", self._threads[_EXPIRERS], background=True)
         if self._threads[_COPIERS] != before[_COPIERS]:
             ending += self._copiers.values()
             self._copiers.clear()
@@ -179,7 +181,9 @@ class Tiering:
         path = hosted.directory.path
         if path not in self._copiers:
             threads = self._threads[_COPIERS]
-            self._copiers[path] = self._outside.workers.start(f"tier-copy {path}", threads)
+            self._copiers[path] = self._outside.workers.start(
+                f"tier-copy {path}", threads, background=True
+            )
         return self._copiers[path]
 
     # Reading

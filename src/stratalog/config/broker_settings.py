@@ -157,6 +157,22 @@ CONNECTIONS = (
         Between(1),
     ),
     Setting(
+        "socket.send.buffer.bytes",
+        Kind.INT,
+        102_400,
+        "What the system may hold of a connection's answers; -1: as much as it sees fit. More is for links with a long "
+        "delay; it is copied in one go, and whoever else asks waits for that.",
+        Between(-1, INT_MAX),
+    ),
+    Setting(
+        "socket.receive.buffer.bytes",
+        Kind.INT,
+        102_400,
+        "What the system may hold of a connection's requests; -1: as much as it sees fit. More is for links with a "
+        "long delay.",
+        Between(-1, INT_MAX),
+    ),
+    Setting(
         "max.connections",
         Kind.INT,
         INT_MAX,

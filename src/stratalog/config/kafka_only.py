@@ -284,7 +284,7 @@ _TABLES: Final = {
         remote.log.storage.manager.impl.prefix string rsm.config.
         telemetry.max.bytes int 1048576
     """,  # noqa: E501 - a name of Kafka's
-    "it is decided here: sockets by the system, the metadata log keeps itself short, tier.url is the tier": """
+    "it is decided here: the metadata log keeps itself short, tier.url is the tier": """
         cordoned.log.dirs list '' own
         log.dir.failure.timeout.ms long 30000
         log.flush.start.offset.checkpoint.interval.ms int 60000
@@ -297,8 +297,6 @@ _TABLES: Final = {
         offsets.topic.compression.codec int 0
         remote.log.storage.system.enable boolean false
         socket.listen.backlog.size int 50
-        socket.receive.buffer.bytes int 102400
-        socket.send.buffer.bytes int 102400
     """,
 }
 _CHANGED: Final = {"every": Dynamic.CLUSTER_WIDE, "own": Dynamic.PER_BROKER}

@@ -91,7 +91,7 @@ LEFT_TO_YOU = (
         "socket.send.buffer.bytes, socket.receive.buffer.bytes",
         "Tips",
         "4 MB",
-        "the system sizes socket buffers by itself, and better",
+        "it is for links with a long delay; on others 100 KiB answer sooner",
     ),
     ("cleanup.policy", "Tips", "avoid compaction", "the default is `delete`"),
     ("controlled.shutdown.enable", "Tips", "true", "a stop is always a controlled one here"),

@@ -15,7 +15,7 @@ from stratalog.adapters.local_disk import LocalDisk
 from stratalog.adapters.network import TcpListener, TcpNetwork
 from stratalog.adapters.processes import ProcessWorker
 from stratalog.adapters.system import SystemClock, SystemWorkers, outside
-from stratalog.ports import Buffer, Outside
+from stratalog.ports import SYSTEM_BUFFERS, Buffer, Outside, SocketBuffers
 
 
 class Switch:
@@ -107,7 +107,11 @@ class CutNetwork(TcpNetwork):
         self._transports: list[asyncio.BaseTransport] = []
 
     async def listen(
-        self, host: str, port: int, protocol: Callable[[], asyncio.BaseProtocol]
+        self,
+        host: str,
+        port: int,
+        protocol: Callable[[], asyncio.BaseProtocol],
+        buffers: SocketBuffers = SYSTEM_BUFFERS,
     ) -> TcpListener:
         def accept() -> asyncio.BaseProtocol:
             made = protocol()
@@ -121,7 +125,7 @@ class CutNetwork(TcpNetwork):
             made.connection_made = connection_made  # type: ignore[method-assign]
             return made
 
-        listener = await super().listen(host, port, accept)
+        listener = await super().listen(host, port, accept, buffers)
         self._listeners.append(listener)
         return listener
 
