@@ -29,8 +29,13 @@ def keep_freed_memory() -> None:
         mallopt(_TRIM_THRESHOLD, _KEPT_BYTES_MAX)
 
 
-def collect_seldom() -> None:
-    """Call when things are there that live as long as the process: only what comes later is collected, and later."""
+def collect_only_what_follows() -> None:
+    """Call once things are there that live as long as the process: the collector looks at what comes later alone."""
     gc.freeze()
+
+
+def collect_seldom() -> None:
+    """As `collect_only_what_follows`, and it does so later."""
+    collect_only_what_follows()
     gc.enable()  # imports do without: `adapters/quick_start.py`
     gc.set_threshold(*_COLLECT_AFTER)

@@ -10,6 +10,7 @@ wherever they lie by then.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from logging import getLogger
 from typing import Any
 from uuid import UUID
@@ -39,7 +40,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from stratalog.adapters.memory import keep_freed_memory
+from stratalog.adapters.memory import collect_only_what_follows, keep_freed_memory
 from stratalog.adapters.system import monotonic_s
 from stratalog.kernels.columns import HEADERS, ORIGIN
 from stratalog.spark.filters import pruning_of
@@ -117,12 +118,23 @@ def _read(partition: InputPartition, options: Options) -> Iterator[pa.RecordBatc
     return _told(partition.value, shared_of(options))
 
 
+@cache
+def _settle_worker() -> None:
+    """Once in a worker's life, with everything imported.
+
+    Spark's daemon has a worker collect garbage after each task. That looked through all that pyspark, numba and
+    pyarrow made, as long as reading a fifth of a segment takes.
+    """
+    keep_freed_memory()
+    collect_only_what_follows()
+
+
 def _told(task: Task, shared: Shared) -> Iterator[pa.RecordBatch]:
     """A task's batches; what it took is logged when it ends, early or not."""
     # Only tasks load numba: the driver's planning and Spark's look-up of data sources do without.
     from stratalog.table.tasks import read_task
 
-    keep_freed_memory()
+    _settle_worker()
     figures = Figures()
     wanted = task.wanted
     try:

@@ -1,5 +1,6 @@
 """The data source as Spark calls it, without Spark's JVM: schema, batch, and a stream over a bucket that grows."""
 
+import gc
 import pickle
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -29,7 +30,7 @@ from pyspark_stratalog import DefaultSource
 from stratalog.adapters.object_store import open_store
 from stratalog.errors import UserError
 from stratalog.kernels.rows import arrow_schema
-from stratalog.spark.source import StratalogSource
+from stratalog.spark.source import StratalogSource, _settle_worker
 from stratalog.table.places import DataLoss
 from stratalog.tier.identity import delete_topic
 from stratalog.wire.ids import topic_id_text
@@ -473,6 +474,23 @@ def test_columns_that_are_not_asked_for_are_not_made(grown: Grown, columns: str)
     found = [part for task in reader.partitions() for part in reader.read(task)]
     assert all(part.schema.equals(expected) for part in found)
     assert sum(part.num_rows for part in found) == 40
+
+
+def test_a_worker_does_not_collect_among_what_it_imported(grown: Grown) -> None:
+    """Spark's daemon has a worker collect garbage after every task: all that is imported would be looked at."""
+    _settle_worker.cache_clear()
+    gc.unfreeze()
+    reader = grown.source().reader(NONE)
+    tasks = reader.partitions()
+    try:
+        assert len(list(reader.read(tasks[0]))) == 1
+        frozen = gc.get_freeze_count()
+        assert frozen > 10 * len(gc.get_objects())
+        for task in tasks:
+            list(reader.read(task))
+        assert gc.get_freeze_count() <= frozen, "once: later garbage is not to stay"
+    finally:
+        gc.unfreeze()
 
 
 def test_a_topic_that_is_gone(grown: Grown) -> None:
