@@ -9,7 +9,6 @@ from pathlib import Path
 
 from answers import Answers, read_answers
 from broker import RunningBroker
-from load import Survey
 from place import TOPIC, Place
 from rich.console import Console
 from sinks.sink import Sink
@@ -21,9 +20,9 @@ HERE = Path(__file__).parent
 SMALL_LOG_BYTES = 1 << 26
 
 
-def java_options(seen: Survey) -> str:
+def java_options(log_bytes: int) -> str:
     """Over in seconds, a JVM spends most of its time compiling: for a small log the quick compiler is enough."""
-    return "-XX:TieredStopAtLevel=1" if seen.bytes < SMALL_LOG_BYTES else ""
+    return "-XX:TieredStopAtLevel=1" if log_bytes < SMALL_LOG_BYTES else ""
 
 
 def ask_pipeline(
@@ -35,6 +34,8 @@ def ask_pipeline(
         "stratalog.tier.url": broker.tier_url,
         "stratalog.subscribe": TOPIC,
     }
+    if not place.stays:  # nobody goes on from here: a catalog on disk costs seconds
+        conf["spark.sql.catalogImplementation"] = "in-memory"
     if sink is not None:
         conf |= sink.spark_conf
         conf["stratalog.sink.format"] = sink.format
@@ -49,5 +50,8 @@ def ask_pipeline(
 
 def ask_bucket(place: Place) -> dict[int | None, int]:
     """HTTP status -> requests (None -> bad lines) of all that is tiered, from the bucket alone."""
-    answer = ask_spark("bucket_only.py", [place.tier_url, TOPIC], place.pipeline)
+    options = java_options(sum(place.bucket_sizes()))
+    answer = ask_spark(
+        "bucket_only.py", [place.tier_url, TOPIC], place.pipeline, java_options=options
+    )
     return {None if name == "bad" else int(name): count for name, count in answer.items()}

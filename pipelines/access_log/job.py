@@ -146,7 +146,7 @@ def through(
         with steps.step("tier"):
             asyncio.run(tiered(place, console))
         with steps.step("pipeline"):
-            answers = ask_pipeline(place, broker, sink, java_options(seen), console)
+            answers = ask_pipeline(place, broker, sink, java_options(seen.bytes), console)
         show_answers(answers, console)
         answers.check(records_in)
         if sink is not None:

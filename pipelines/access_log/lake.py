@@ -23,18 +23,14 @@ from typing import Any
 
 from parse import bad_lines, good_lines
 from sinks.delta import spark_conf
+from where import log_ends, source, spark_failure
 
 from stratalog.adapters.system import SystemEntropy
 from stratalog.cli.main import explanation
 from stratalog.cli.pipeline import spark_environment
 from stratalog.errors import Corrupt, Rejected, Unavailable, UserError
-from stratalog.table.log import Log
-from stratalog.table.options import parse_options
-from stratalog.table.query import shared_of
 
 TABLES = {"lines": good_lines, "bad_lines": bad_lines}
-Ends = dict[str, dict[str, int]]
-"""topic -> partition -> offset, as `startingOffsets` and `endingOffsets` take them."""
 
 
 def parse_arguments(arguments: Sequence[str]) -> Namespace:
@@ -52,29 +48,16 @@ def parse_arguments(arguments: Sequence[str]) -> Namespace:
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--memory", default="1g", help="heap of Spark's driver")
     options = parser.parse_args(arguments)
+    if ":/" in str(options.directory):
+        parser.error(f"{options.directory}: a directory of this machine is needed, not a URL")
     if not (options.bootstrap_server or options.tier_url):
         parser.error("one of --bootstrap-server and --tier-url is needed, or both")
     return options
 
 
-def source(options: Namespace) -> dict[str, str]:
-    """The source's options: where the log is, and its topic."""
-    given = {
-        "kafka.bootstrap.servers": options.bootstrap_server,
-        "tier.url": options.tier_url,
-        "subscribe": options.topic,
-    }
-    return {name: value for name, value in given.items() if value}
-
-
-def log_ends(options: Namespace) -> Ends:
-    """Where the log ends now."""
-    parsed = parse_options(source(options))
-    snapshot = Log(parsed, shared_of(parsed)).snapshot()
-    ends: Ends = {}
-    for (topic_id, partition), extent in snapshot.extents.items():
-        ends.setdefault(snapshot.topics[topic_id].name, {})[str(partition)] = extent.end
-    return ends
+def source_of(options: Namespace) -> dict[str, str]:
+    """The source's options."""
+    return source(options.bootstrap_server, options.tier_url, options.topic)
 
 
 class State:
@@ -124,12 +107,14 @@ def write(records: Any, directory: Path, writer: str, version: int) -> None:
 def backfill(spark: Any, options: Namespace, state: State) -> None:
     """History up to the switch, as one commit for each table."""
     if "switch" not in state.said:
-        state.say(id=str(SystemEntropy().uuid()), switch=log_ends(options), backfilled=False)
+        state.say(
+            id=str(SystemEntropy().uuid()), switch=log_ends(source_of(options)), backfilled=False
+        )
     if state.said["backfilled"]:
         return
     records = (
         spark.read.format("stratalog")
-        .options(**source(options), includeOrigin="true", startingOffsets="earliest")
+        .options(**source_of(options), includeOrigin="true", startingOffsets="earliest")
         .option("endingOffsets", json.dumps(state.said["switch"]))
         .load()
     )
@@ -152,7 +137,7 @@ def follow(spark: Any, options: Namespace, state: State) -> Any:
     )
     return (
         spark.readStream.format("stratalog")
-        .options(**source(options), includeOrigin="true")
+        .options(**source_of(options), includeOrigin="true")
         .option("startingOffsets", "earliest" if switch is None else json.dumps(switch))
         .load()
         .writeStream.foreachBatch(take)
@@ -192,13 +177,18 @@ def run(options: Namespace) -> None:
     state = State(options.directory)
     if options.backfill and "following" in state.said and "switch" not in state.said:
         raise UserError(f"{options.directory}: a stream has begun there; backfill into a new one")
+    log_ends(source_of(options))  # whatever is wrong there is said at once
     spark = session(options)
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - as in session
+
     try:
         if options.backfill or "switch" in state.said:
             backfill(spark, options, state)
             sys.stdout.write(json.dumps({"switch": state.said["switch"]}) + "\n")
             sys.stdout.flush()
         follow(spark, options, state).awaitTermination()
+    except PySparkException as error:
+        raise UserError(spark_failure(error)) from error
     finally:
         spark.stop()
 

@@ -23,11 +23,14 @@ PREFIX = "stratalog-run"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where everything of one run lies. `own_bucket` is the tier URL in a bucket of the user's."""
+    """Where everything of one run lies. `own_bucket` is the tier URL in a bucket of the user's; `stays` where the
+    directory outlives the run.
+    """
 
     root: Path
     page: Path
     own_bucket: str | None = None
+    stays: bool = False
 
     @property
     def data(self) -> Path:
@@ -81,7 +84,7 @@ def a_place(keep: Path | None, bucket: str | None) -> Iterator[Place]:
         with TemporaryDirectory(prefix="stratalog-run-", ignore_cleanup_errors=True) as root:
             yield Place(Path(root), page, own_bucket)
         return
-    place = Place(keep, keep / "report.html", own_bucket)
+    place = Place(keep, keep / "report.html", own_bucket, stays=True)
     for taken in (place.data, place.bucket, place.pipeline, place.sink):
         if taken.exists():
             raise UserError(

@@ -13,11 +13,17 @@ import signal
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 from parse import COLUMNS, with_columns
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
+from where import log_ends, source, spark_failure
+
+from stratalog.errors import Unavailable, UserError
+from stratalog.sinks.opensearch import connect
+from stratalog.sinks.opensearch_options import parse_opensearch_options
 
 EVERY_S = 5
 AT_MOST = 100_000
@@ -46,7 +52,27 @@ def parse_arguments(arguments: Sequence[str]) -> Namespace:
         metavar="NAME=VALUE",
         help="of the sink (docs/opensearch.md)",
     )
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if wrong := [one for one in options.option if "=" not in one]:
+        parser.error(f"--option {wrong[0]}: NAME=VALUE is expected")
+    return options
+
+
+def check(options: Namespace) -> None:
+    """What can be wrong, asked before Spark takes its seconds. Raises UserError, Unavailable."""
+    log_ends(source(options.bootstrap, options.tier_url, options.topic))
+    try:
+        sink = parse_opensearch_options(sink_options(options))
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    with closing(connect(sink.hosts, sink.timeout_s)) as client:
+        client.request("GET", "/")
+
+
+def sink_options(options: Namespace) -> dict[str, str]:
+    """The sink's, those of `--option` last."""
+    more = dict(one.split("=", 1) for one in options.option)
+    return {"hosts": options.hosts, "index": options.index, **more}
 
 
 def started(options: Namespace) -> Any:
@@ -60,23 +86,19 @@ def started(options: Namespace) -> Any:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
-    source = {
-        "kafka.bootstrap.servers": options.bootstrap,
-        "subscribe": options.topic,
+    given = {
+        **source(options.bootstrap, options.tier_url, options.topic),
         "startingOffsets": "earliest",
         "maxOffsetsPerTrigger": str(options.at_most),
         "columns": ",".join((*PLACE, "value")),
     }
-    if options.tier_url is not None:
-        source["tier.url"] = options.tier_url
-    lines = spark.readStream.format("stratalog").options(**source).load()
+    lines = spark.readStream.format("stratalog").options(**given).load()
     line = F.make_valid_utf8(F.col("value").cast("string"))
     message = F.when(F.col("bad"), line).alias("message")
     documents = with_columns(lines).select(*PLACE, *COLUMNS, "bad", "reason", message)
-    sink = dict(one.split("=", 1) for one in options.option)
     return (
         documents.writeStream.format("stratalog_opensearch")
-        .options(**sink, hosts=options.hosts, index=options.index)
+        .options(**sink_options(options))
         .option("checkpointLocation", options.checkpoint)
         .trigger(processingTime=f"{options.every} seconds")
         .start()
@@ -89,6 +111,11 @@ def main(arguments: Sequence[str]) -> int:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     asked: list[int] = []
+    try:
+        check(options)
+    except (UserError, Unavailable) as error:
+        sys.stderr.write(f"search_stream.py: {error}\n")
+        return 2
     query = started(options)
     for number in (signal.SIGINT, signal.SIGTERM):  # after Spark, which takes SIGINT for itself
         signal.signal(number, lambda got, _: asked.append(got))
@@ -106,7 +133,7 @@ def main(arguments: Sequence[str]) -> int:
     failure = query.exception()
     query.stop()
     if failure is not None:
-        sys.stderr.write(f"search_stream: {failure}\n")
+        sys.stderr.write(f"search_stream.py: {spark_failure(failure)}\n")
         return 1
     return 0
 

@@ -5,7 +5,7 @@ starts its own, and its process ends with the answer.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from shlex import join
 from typing import Any
@@ -23,23 +23,25 @@ def ask_spark(
     arguments: Sequence[str],
     directory: Path,
     *,
-    spark_conf: Mapping[str, str] | None = None,
+    java_options: str,
 ) -> dict[str, Any]:
     """The JSON that a program beside this file prints as its last line, in a Spark process with a plain session.
 
-    `directory` is where it runs, and where its log is. Raises UserError where it does not answer.
+    `directory` is where it runs, and where its log is; `java_options` go to the JVM as they are. Raises UserError where
+    it does not answer.
     """
     directory.mkdir(parents=True, exist_ok=True)
     environment = spark_environment(directory, master=MASTER, modules=[HERE])
     del environment["SPARK_REMOTE"]  # a plain session is enough
     conf = {
         "spark.driver.memory": HEAP,
+        "spark.driver.extraJavaOptions": f"-XX:+UseParallelGC {java_options}",
+        "spark.python.daemon.module": "stratalog.spark.worker_daemon",
         "spark.driver.host": "127.0.0.1",
         "spark.local.dir": str(directory / "tmp"),
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.session.timeZone": "UTC",
         "spark.ui.enabled": "false",
-        **(spark_conf or {}),
     }
     words = ["--master", MASTER]
     words += [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]

@@ -10,11 +10,15 @@ import sys
 from argparse import Namespace
 from typing import Any
 
+import where
 from command import parse_arguments, rule
 from flags import REQUESTS, flagged_in_history, flagged_in_stream, hours
 from parse import with_columns
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
+
+from stratalog.errors import Unavailable, UserError
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 CONF = {
@@ -25,11 +29,14 @@ CONF = {
 }
 
 
+def given(options: Namespace) -> dict[str, str]:
+    """The source's options."""
+    return where.source(options.bootstrap_server, options.tier_url, options.topic)
+
+
 def source(reader: Any, options: Namespace) -> Any:
     """The good lines of the topic, from the first on."""
-    named = {"kafka.bootstrap.servers": options.bootstrap_server, "tier.url": options.tier_url}
-    given = {name: value for name, value in named.items() if value}
-    lines = reader.format("stratalog").options(**given, subscribe=options.topic)
+    lines = reader.format("stratalog").options(**given(options))
     found = lines.option("startingOffsets", "earliest").load().select("value")
     return with_columns(found).where("NOT bad").select(*REQUESTS)
 
@@ -56,9 +63,9 @@ def history(spark: SparkSession, options: Namespace) -> list[dict[str, Any]]:
     return [json.loads(row[0]) for row in ordered.select(F.to_json(F.struct("*"))).collect()]
 
 
-def main(arguments: list[str]) -> None:
-    """Until the log's end, without end, or all of history, as the options say."""
-    options = parse_arguments(arguments)
+def run(options: Namespace) -> None:
+    """Until the log's end, without end, or all of history, as the options say. Raises UserError, Unavailable."""
+    where.log_ends(given(options))  # whatever is wrong there is said at once
     builder = SparkSession.builder.appName("anomalies")
     for name, value in CONF.items():
         builder = builder.config(name, value)
@@ -69,9 +76,21 @@ def main(arguments: list[str]) -> None:
                 sys.stdout.write(json.dumps(flag) + "\n")
         else:
             follow(spark, options).awaitTermination()
+    except PySparkException as error:
+        raise UserError(where.spark_failure(error)) from error
     finally:
         spark.stop()
 
 
+def main(arguments: list[str]) -> int:
+    """Run the command; returns the exit status."""
+    try:
+        run(parse_arguments(arguments))
+    except (UserError, Unavailable) as error:
+        sys.stderr.write(f"anomalies.py: {error}\n")
+        return 2
+    return 0
+
+
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

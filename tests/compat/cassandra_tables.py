@@ -4,7 +4,7 @@ In: a directory; a server's address. Out: a server that runs; rows. What cannot 
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +47,25 @@ def options(server: RunningCassandra, table: str, **more: str) -> dict[str, str]
     }
 
 
-def rows(server: RunningCassandra, table: str, *columns: str) -> list[tuple[Any, ...]]:
-    named = ", ".join(f'"{name}"' for name in columns)
-    session = CassandraSession(
+@contextmanager
+def session(server: RunningCassandra) -> Iterator[CassandraSession]:
+    opened = CassandraSession(
         [("127.0.0.1", server.port)],
         Access(None, None, None),
         datacenter=None,
         consistency="ONE",
         timeout_s=60,
     )
-    try:
-        return sorted(session.rows(f'SELECT {named} FROM "{KEYSPACE}"."{table}"'))
-    finally:
-        session.close()
+    with closing(opened):
+        yield opened
+
+
+def run(server: RunningCassandra, statement: str) -> None:
+    with session(server) as opened:
+        opened.run(statement)
+
+
+def rows(server: RunningCassandra, table: str, *columns: str) -> list[tuple[Any, ...]]:
+    named = ", ".join(f'"{name}"' for name in columns)
+    with session(server) as opened:
+        return sorted(opened.rows(f'SELECT {named} FROM "{KEYSPACE}"."{table}"'))

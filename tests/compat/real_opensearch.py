@@ -1,7 +1,7 @@
-"""A real OpenSearch for a test, and the real access log as rows for it.
+"""A real OpenSearch for a test, and an access log as rows for it.
 
-In: a directory, settings. Out: a running server, as `./run --sink opensearch` starts it; record batches with the known
-answers of the log. Skips where Java or the jars cannot be had.
+In: a directory, settings; lines. Out: a running server, as `./run --sink opensearch` starts it; record batches.
+Skips where Java or the jars cannot be had.
 """
 
 import re
@@ -15,10 +15,6 @@ from sinks.opensearch_server import ARTIFACT, VERSION, RunningOpenSearch, runnin
 from tests.compat.tools import cannot_be_had, java
 
 from stratalog.errors import UserError
-
-LOG = Path(__file__).parents[2] / "pipelines" / "access_log" / "apache_access.log"
-STATUS = {200: 9126, 304: 445, 404: 213, 301: 164, 206: 45, 500: 3, 416: 2, 403: 2}
-"""Requests by status in that log: its known answers."""
 
 _PARTS = re.compile(r'"(?:[^"\\]|\\.)*" (\d{3}) (\d+|-)')
 
@@ -49,10 +45,6 @@ def log_rows(lines: list[str], size: int) -> Iterator[pa.RecordBatch]:
                 "message": pa.array(part),
             }
         )
-
-
-def log_lines() -> list[str]:
-    return LOG.read_text(errors="replace").splitlines()
 
 
 @contextmanager

@@ -15,9 +15,9 @@ from threading import Thread
 import pyarrow as pa
 import pytest
 from tests.compat.cassandra_tables import cassandra, options, rows
-from tests.compat.real_opensearch import STATUS, log_lines
 from tests.integration.log_topic import append
 from tests.integration.server_process import Server
+from tests.known_log import STATUS, log_lines
 
 from stratalog.cli.pipeline import spark_environment
 from stratalog.errors import Unavailable, UserError

@@ -14,10 +14,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from sinks.opensearch_server import RunningOpenSearch, ask, counts_by
-from tests.compat.real_opensearch import STATUS, bytes_of, log_lines, log_rows, opensearch
+from tests.compat.real_opensearch import bytes_of, log_rows, opensearch
 from tests.compat.toxiproxy import toxiproxy
 from tests.integration.test_spark_broker import Driver
 from tests.integration.waiting import wait_for
+from tests.known_log import STATUS, log_lines
 
 from stratalog.errors import Unavailable, UserError
 from stratalog.sinks.opensearch import Counts, prepare, refresh, write_documents

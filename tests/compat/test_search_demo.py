@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 from sinks.opensearch_server import ask, counts_by
 from tests.broker_process import BrokerProcess, broker_process
-from tests.compat.real_opensearch import LOG, STATUS, log_lines, opensearch, status_of
+from tests.compat.real_opensearch import opensearch, status_of
+from tests.known_log import LOG, STATUS, log_lines
 
 from stratalog import read
 from stratalog.errors import UserError

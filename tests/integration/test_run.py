@@ -14,10 +14,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from time import monotonic, sleep
 
-import psutil
 import pytest
 from load import Survey, load
 from pyarrow.dataset import dataset
+from tests.integration.run_job import JOB, PIPELINE, answer, job, processes_that_name
 from tests.integration.server_process import Server
 
 from stratalog.adapters.network import TcpNetwork
@@ -25,8 +25,6 @@ from stratalog.cli.pipeline import spark_environment
 from stratalog.client.aio import Client
 from stratalog.errors import UserError
 
-PIPELINE = Path(__file__).parent.parent.parent / "pipelines" / "access_log"
-JOB = [sys.executable, str(PIPELINE / "job.py")]
 START = datetime(2024, 2, 27, tzinfo=UTC)
 LINES = 3000
 BAD = ("\x00\x01 garbage", "GET / no host no time", '"' * 40, "")
@@ -68,27 +66,6 @@ def statuses(lines: list[str]) -> dict[str, int]:
     )
 
 
-def job(*arguments: object, **environment: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [*JOB, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=800,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, **environment},
-        check=False,
-    )
-
-
-def processes_that_name(place: Path) -> list[str]:
-    found = []
-    for process in psutil.process_iter(["cmdline", "status"]):
-        command = " ".join(process.info["cmdline"] or [])
-        if str(place) in command and process.info["status"] != psutil.STATUS_ZOMBIE:
-            found.append(command)
-    return found
-
-
 def test_a_log_goes_through_broker_bucket_and_pipeline_and_goes_on_from_there(tmp_path):
     """Goal: all that ./run promises, on one log, and then that a second update reads only what is new."""
     lines = made_up(0, LINES)
@@ -97,9 +74,7 @@ def test_a_log_goes_through_broker_bucket_and_pipeline_and_goes_on_from_there(tm
     log.write_bytes(gzip.compress("\n".join(lines).encode()))
     kept = tmp_path / "kept"
 
-    done = job("--json", "--keep", kept, log)
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout.splitlines()[-1])
+    result = answer(job("--json", "--keep", kept, log))
     assert result["records_in"] == result["records_out"] == LINES
     assert result["from_bucket"] + result["from_broker"] == LINES
     assert result["from_broker"] > 0
@@ -187,7 +162,7 @@ def started(place: Path):
 
 @pytest.mark.parametrize(
     ("number", "status", "when"),
-    [(signal.SIGINT, 130, "*/data.ready"), (signal.SIGTERM, 143, "*/pipeline/metastore")],
+    [(signal.SIGINT, 130, "*/data.ready"), (signal.SIGTERM, 143, "*/pipeline/warehouse/raw")],
 )
 def test_ending_early_leaves_nothing_behind(tmp_path, number, status, when):
     """Goal: no process and no file is left, whether the broker has just started or Spark is at work."""

@@ -1,33 +1,33 @@
-"""./run on the real log with a bucket and a table of the user's, real MinIO and real Delta: the same counts everywhere.
+"""./run on the real log with a bucket and sinks of the user's or of its own: the same counts everywhere.
 
-`./test --all tests/integration/test_run_elsewhere.py` runs it; MinIO is built once with Go, Delta comes from Maven.
+Real MinIO, Delta, OpenSearch, Cassandra; what is in them is counted by other means than what wrote it.
+
+`./test --all tests/integration/test_run_elsewhere.py` runs it; MinIO is built once with Go, the others come from Maven.
 """
 
-import json
 import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from combined import FIELDS, LINE
 from deltalake import DeltaTable
+from sinks.opensearch_server import ask
+from tests.compat.cassandra_tables import KEYSPACE, cassandra, rows, run
 from tests.compat.object_servers import ENVIRONMENT, s3_server
+from tests.compat.real_opensearch import opensearch
+from tests.compat.tools import cannot_be_had
+from tests.integration.run_job import answer, job, processes_that_name
 from tests.integration.server_process import Server
+from tests.known_log import LINES, STATUS
 
 from stratalog import read
 from stratalog.adapters.bucket_url import parse_bucket_url
 from stratalog.adapters.object_store import open_store
 from stratalog.adapters.s3_bucket import S3Bucket
 
-PIPELINE = Path(__file__).parent.parent.parent / "pipelines" / "access_log"
-JOB = [sys.executable, str(PIPELINE / "job.py")]
-# What is known of the log: counted by the publisher's own tools, not by ours.
-LINES = 10_000
-KNOWN = {200: 9126, 304: 445, 404: 213, 301: 164, 206: 45, 500: 3, 416: 2, 403: 2}
+BY_NAME = {str(status): count for status, count in STATUS.items()}
 READ = re.compile(LINE.replace(r"\z", r"\Z"))
 
 pytestmark = [pytest.mark.big, pytest.mark.xdist_group("spark"), pytest.mark.timeout(1800)]
@@ -47,17 +47,6 @@ def bucket_url(tmp_path, monkeypatch):
         yield url
 
 
-def job(*arguments: object) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [*JOB, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=1500,
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
-
-
 def counted(**where: str) -> Counter[int]:
     """Lines by HTTP status of all that can be read there, parsed in Python."""
     statuses: Counter[int] = Counter()
@@ -75,13 +64,10 @@ def test_the_same_counts_through_bucket_seam_tail_and_lake(tmp_path, bucket_url)
     theirs = open_store(bucket_url)
     theirs.put("theirs", [b"not ours"])
     choices = ["--bucket", bucket_url, "--sink", "delta", "--sink-url", table]
-    done = job("--json", "--keep", kept, *choices)
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout.splitlines()[-1])
-    known = {str(status): count for status, count in KNOWN.items()}
+    result = answer(job("--json", "--keep", kept, *choices))
     assert result["records_in"] == result["records_out"] == LINES
     assert result["from_bucket"] > LINES / 2 < LINES - result["from_broker"]
-    assert result["status"] == result["sink"]["status"] == known
+    assert result["status"] == result["sink"]["status"] == BY_NAME
 
     tier_url = result["bucket"]["url"]
     assert theirs.get("theirs") == b"not ours"
@@ -90,12 +76,12 @@ def test_the_same_counts_through_bucket_seam_tail_and_lake(tmp_path, bucket_url)
     alone = counted(tier_url=tier_url)
     assert alone.total() == result["bucket_only_records"] == result["from_bucket"]
     with Server(kept, [f"tier.url={tier_url}"]) as server:
-        assert counted(bootstrap_servers=server.address) == KNOWN
-        assert counted(bootstrap_servers=server.address, tier_url=tier_url) == KNOWN
+        assert counted(bootstrap_servers=server.address) == STATUS
+        assert counted(bootstrap_servers=server.address, tier_url=tier_url) == STATUS
 
     rows = DeltaTable(str(table)).to_pyarrow_table(columns=["offset", "status"])
     assert sorted(rows["offset"].to_pylist()) == list(range(LINES))
-    assert Counter(rows["status"].to_pylist()) == KNOWN
+    assert Counter(rows["status"].to_pylist()) == STATUS
 
     again = job(*choices)
     assert again.returncode == 2
@@ -103,3 +89,52 @@ def test_the_same_counts_through_bucket_seam_tail_and_lake(tmp_path, bucket_url)
     again = job("--sink", "delta", "--sink-url", table)
     assert again.returncode == 2
     assert "name an empty directory" in again.stderr
+
+
+@pytest.mark.parametrize("sink", ["delta", "opensearch", "cassandra"])
+def test_a_sink_of_the_runs_own_has_the_known_counts_and_is_gone_afterwards(tmp_path, sink):
+    done = job("--json", "--sink", sink, TMPDIR=str(tmp_path))
+    if "cannot be had" in done.stderr:
+        cannot_be_had(sink, done.stderr)
+    result = answer(done)
+    assert result["sink"]["name"] == sink
+    assert result["sink"]["status"] == result["status"] == BY_NAME
+    assert not processes_that_name(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_index_of_the_users_has_each_line_once_and_stays(tmp_path):
+    with opensearch(tmp_path / "opensearch") as server:
+        choices = ["--sink", "opensearch", "--sink-url", f"{server.url}/lines"]
+        assert answer(job("--json", *choices))["sink"]["status"] == BY_NAME
+        wanted = {"size": LINES, "query": {"match_all": {}}, "_source": ["status"]}
+        found = ask(server.url, "POST", "/lines/_search", wanted)["hits"]["hits"]
+        assert {one["_id"] for one in found} == {f"access_log-0-{n}" for n in range(LINES)}
+        assert Counter(one["_source"]["status"] for one in found) == STATUS
+        again = job(*choices)
+    assert again.returncode == 2
+    assert again.stderr.endswith("there is something already; name an empty index\n")
+
+
+def test_a_table_of_the_users_has_each_line_once_and_stays(tmp_path):
+    with cassandra(tmp_path / "cassandra") as server:
+        choices = [
+            "--sink",
+            "cassandra",
+            "--sink-url",
+            f"cassandra://{server.address}/{KEYSPACE}/lines",
+        ]
+        early = job(*choices)
+        assert early.returncode == 2
+        assert f"keyspace '{KEYSPACE}' is missing" in early.stderr
+        run(
+            server,
+            f"CREATE KEYSPACE {KEYSPACE} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}",
+        )
+        assert answer(job("--json", *choices))["sink"]["status"] == BY_NAME
+        found = rows(server, "lines", "offset", "status")
+        again = job(*choices)
+    assert [offset for offset, _ in found] == list(range(LINES))
+    assert Counter(status for _, status in found) == STATUS
+    assert again.returncode == 2
+    assert again.stderr.endswith("there are rows already; name a table that is not there\n")

@@ -17,12 +17,10 @@ from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaTopicPartition
 from tests.integration.server_process import STRATA, Server, strata
 from tests.integration.waiting import wait_for
+from tests.known_log import LOG, STATUS
 
 from stratalog import read
 
-LOG = Path(__file__).parent.parent.parent / "pipelines" / "access_log" / "apache_access.log"
-STATUS = {200: 9126, 206: 45, 301: 164, 304: 445, 403: 2, 404: 213, 416: 2, 500: 3}
-"""What is in the log, as others count it."""
 PARTITIONS = 3
 TIMEOUT_S = 30
 TIER = (

@@ -57,6 +57,8 @@ def _status_counts(given: dict[str, str]) -> dict[int, int]:
         raise UserError(f"--sink-url: {error}") from error
     session = connected(options)
     try:
+        if options.replication is None and not session.has_keyspace(options.keyspace):
+            raise UserError(f"--sink-url: keyspace '{options.keyspace}' is missing: make it")
         if session.shape(options.keyspace, options.table) is None:
             return {}
         rows = session.rows(f'SELECT status FROM "{options.keyspace}"."{options.table}"')  # noqa: S608 - names are checked

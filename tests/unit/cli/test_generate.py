@@ -1,13 +1,15 @@
 """`strata produce --generate`: what can be asked for, and what arrives."""
 
 import asyncio
+import re
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from stratalog import read
-from stratalog.cli.generate import Generated, asked_for, generate
+from stratalog.cli.generate import FEWEST_AHEAD_MS, Generated, asked_for, generate
 from stratalog.cli.order import Order
 from stratalog.errors import UserError
 from stratalog.testing import TemporaryBroker
@@ -47,3 +49,24 @@ def test_lines_arrive_by_visitor_and_in_order(rate: float | None) -> None:
     for partition in range(4):
         times = [row["timestamp"] for row in rows if row["partition"] == partition]
         assert times == sorted(times)
+
+
+def test_at_a_rate_no_line_is_sent_before_it_happens() -> None:
+    """The broker's clock against the lines' own: two seconds of log are not there any sooner."""
+    with TemporaryBroker() as broker:
+        admin = AdminClient({"bootstrap.servers": broker.address})
+        appended = {"message.timestamp.type": "LogAppendTime"}
+        admin.create_topics([NewTopic("visits", 1, 1, config=appended)])["visits"].result(30)
+        order = Order("visits", None, "none", -1, None, None, None)
+        assert asyncio.run(generate(broker.address, order, Generated(500, 250.0, 3))) == 500
+        rows = read("visits", bootstrap_servers=broker.address).read_all().to_pylist()
+    happened = [
+        datetime.strptime(
+            re.findall(r"\[(.*?)\]", row["value"].decode())[0], "%d/%b/%Y:%H:%M:%S %z"
+        )
+        for row in rows
+    ]
+    assert timedelta(seconds=1) <= happened[-1] - happened[0] <= timedelta(seconds=3)
+    ahead = timedelta(milliseconds=FEWEST_AHEAD_MS)
+    for row, time in zip(rows, happened, strict=True):
+        assert row["timestamp"] >= time - ahead

@@ -1,0 +1,47 @@
+"""Where a topic of log lines is, for the programs that follow one, and what Spark says of it in one line.
+
+In: a broker's address, a bucket's URL, a topic; an exception of Spark's. Out: the source's options; where the log ends,
+asked before Spark takes its seconds to start, so that what is wrong is said at once. Never here: Spark sessions.
+"""
+
+import re
+
+from stratalog.errors import UserError
+from stratalog.table.log import Log
+from stratalog.table.options import parse_options
+from stratalog.table.query import shared_of
+
+CAUSE = re.compile(r"^(?!SQLSTATE)[A-Za-z_][\w.]*: (.+)")
+PLAN = "=== Streaming Query ==="
+Ends = dict[str, dict[str, int]]
+"""topic -> partition -> offset, as `startingOffsets` and `endingOffsets` take them."""
+
+
+def source(bootstrap_server: str | None, tier_url: str | None, topic: str) -> dict[str, str]:
+    """The source's options."""
+    given = {
+        "kafka.bootstrap.servers": bootstrap_server,
+        "tier.url": tier_url,
+        "subscribe": topic,
+    }
+    return {name: value for name, value in given.items() if value}
+
+
+def log_ends(given: dict[str, str]) -> Ends:
+    """Where the log ends now. Raises UserError where an option is wrong or the topic missing, Unavailable."""
+    try:
+        parsed = parse_options(given)
+        snapshot = Log(parsed, shared_of(parsed)).snapshot()
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    ends: Ends = {}
+    for (topic_id, partition), extent in snapshot.extents.items():
+        ends.setdefault(snapshot.topics[topic_id].name, {})[str(partition)] = extent.end
+    return ends
+
+
+def spark_failure(error: BaseException) -> str:
+    """The line of a Spark exception that says most: the last cause that its tracebacks name, else the first line."""
+    said = str(error).partition(PLAN)[0].strip().splitlines() or [type(error).__name__]
+    causes = [found[1] for found in map(CAUSE.match, said[1:]) if found]
+    return causes[-1] if causes else said[0]

@@ -1,0 +1,91 @@
+"""The programs that follow a topic: what is wrong is one line, before Spark is started and after."""
+
+import lake
+import pytest
+import search_stream
+import stream
+from confluent_kafka.admin import AdminClient, NewTopic
+from where import log_ends, source, spark_failure
+
+from stratalog.errors import UserError
+from stratalog.testing import TemporaryBroker
+
+STREAM_FAILED = """\
+[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [PYTHON_DATA_SOURCE_ERROR] Failed to plan:
+Traceback (most recent call last):
+  File "source.py", line 10, in reader
+    raise ValueError(name)
+ValueError: topic visits does not exist at 127.0.0.1:9092
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "worker.py", line 20, in main
+pyspark.errors.PySparkRuntimeError: topic visits is another topic now
+SQLSTATE: 38000 SQLSTATE: XXKST
+=== Streaming Query ===
+Identifier: [id = 1, runId = 2]
+Current Committed Offsets: {Stratalog: {"version":1}}
+Current State: ACTIVE
+"""
+
+
+@pytest.fixture(scope="module")
+def address():
+    with TemporaryBroker() as broker:
+        admin = AdminClient({"bootstrap.servers": broker.address})
+        admin.create_topics([NewTopic("visits", 2, 1)])["visits"].result(30)
+        yield broker.address
+
+
+def test_the_logs_end_is_an_offset_for_each_partition(address):
+    assert log_ends(source(address, None, "visits")) == {"visits": {"0": 0, "1": 0}}
+    with pytest.raises(UserError, match="'nowhere' is not host:port"):
+        log_ends(source("nowhere", None, "visits"))
+
+
+def test_what_can_be_known_before_spark_starts_is_said_in_one_line(address, tmp_path, capsys):
+    at = ["--bootstrap-server", address]
+    other = ["--bootstrap", address, "--checkpoint", str(tmp_path / "ck"), "--hosts"]
+    nobody = "http://127.0.0.1:1"
+    for main, arguments, says in (
+        (lake.main, [tmp_path / "new", *at, "--topic", "no"], "lake.py: topic no does not exist"),
+        (stream.main, [*at, "--topic", "no"], "anomalies.py: topic no does not exist"),
+        (search_stream.main, [*other, nobody, "--topic", "no"], "search_stream.py: topic no does"),
+        (search_stream.main, [*other, nobody, "--topic", "visits"], f"search_stream.py: {nobody}"),
+        (
+            search_stream.main,
+            [*other, nobody, "--topic", "visits", "--option", "workers=2"],
+            "did you mean 'worker'?",
+        ),
+    ):
+        assert main([*map(str, arguments)]) == 2
+        said = capsys.readouterr().err
+        assert says in said
+        assert said.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("main", "arguments", "says"),
+    [
+        (lake.main, ["s3://b/lake", "--tier-url", "file:///b"], "a directory of this machine"),
+        (lake.main, ["lake"], "--bootstrap-server and --tier-url"),
+        (
+            search_stream.main,
+            "--bootstrap h:1 --hosts http://h:1 --checkpoint c --option worker".split(),
+            "NAME=VALUE is expected",
+        ),
+    ],
+)
+def test_a_command_line_that_is_wrong_is_explained(main, arguments, says, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err
+
+
+def test_of_what_spark_says_the_last_cause_is_told():
+    assert spark_failure(RuntimeError(STREAM_FAILED)) == "topic visits is another topic now"
+    assert spark_failure(RuntimeError("one line: of it")) == "one line: of it"
+    assert spark_failure(RuntimeError()) == "RuntimeError"
