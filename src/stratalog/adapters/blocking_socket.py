@@ -38,6 +38,10 @@ class BlockingStream:
     def close(self) -> None:
         self._socket.close()
 
+    def __del__(self) -> None:
+        """A process lets go of clients that it has not used for long, without asking who still has them."""
+        self._socket.close()
+
 
 class BlockingNetwork:
     """Opens connections, and waits between attempts."""

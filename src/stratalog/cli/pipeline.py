@@ -50,6 +50,7 @@ MODULES = "stratalog.modules"
 SPEC_NAMES = ("spark-pipeline.yml", "spark-pipeline.yaml")
 EVENT = re.compile(r"Flow '?(?:[\w`]+\.)*`?(\w+)`?'? (?:is|has) ([A-Z]+)")
 FAILED = re.compile(r"^(?:Error: |[\w.]+(?:Exception|Error): |Exception in thread .*?: )(.+)")
+OURS = re.compile(r"^stratalog\.errors\.\w+: (.+)")
 
 pipeline_app = typer.Typer(help="Declarative pipelines on Spark.", no_args_is_help=True)
 
@@ -272,10 +273,13 @@ def _end(process: "subprocess.Popen[str]") -> None:
 
 
 def _reason(said: Sequence[str]) -> str:
-    """The one line that explains a failed run, out of the last lines of its log."""
-    for line in said:
-        if found := FAILED.match(line):
-            return found[1].rstrip(".")
+    """The one line that explains a failed run, out of the last lines of its log: ours, which names broker or bucket,
+    before what any library says.
+    """
+    for pattern in (OURS, FAILED):
+        for line in said:
+            if found := pattern.match(line):
+                return found[1].rstrip(".")
     return next((line for line in reversed(said) if line.strip()), "Spark ended without a word")
 
 

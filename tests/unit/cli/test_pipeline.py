@@ -126,6 +126,15 @@ def test_a_failed_run_says_what_spark_said(monkeypatch, tmp_path):
         run_with_script(monkeypatch, tmp_path, script)
 
 
+def test_what_a_failed_run_says_of_ours_comes_before_what_python_says(monkeypatch, tmp_path):
+    script = (
+        "print('ConnectionRefusedError: [Errno 111] Connection refused');"
+        "print('stratalog.errors.Unavailable: broker h:1 unreachable'); raise SystemExit(1)"
+    )
+    with pytest.raises(UserError, match=r": broker h:1 unreachable \(log: "):
+        run_with_script(monkeypatch, tmp_path, script)
+
+
 def test_a_run_that_dies_silently_is_told(monkeypatch, tmp_path):
     with pytest.raises(UserError, match="Spark ended without a word"):
         run_with_script(monkeypatch, tmp_path, "import os; os._exit(3)")

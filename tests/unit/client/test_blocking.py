@@ -1,10 +1,12 @@
 """The blocking shell over streams that the test writes."""
 
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
 
+from stratalog.adapters.blocking_socket import BlockingStream
 from stratalog.client import apis, calls
 from stratalog.client.blocking import BlockingClient
 from stratalog.errors import Unavailable
@@ -113,3 +115,12 @@ def test_nobody_there() -> None:
         BlockingClient(network, "a:1").metadata([])
     assert network.paused == sorted(network.paused), "pauses grow"
     assert len(network.paused) > 3
+
+
+def test_a_stream_that_is_let_go_of_is_closed_without_a_warning():
+    """Goal: the fifth log that a process reads pushes the first one's client out of its cache."""
+    near, far = socket.socketpair()
+    with far:
+        stream = BlockingStream(near)
+        del near, stream
+        assert far.recv(1) == b""
