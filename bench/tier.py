@@ -1,6 +1,6 @@
 """The tier's own lines: what copying costs producers, how fast history comes back, how long planning takes.
 
-usage: python -m bench.tier [--rounds 5] [--mb 256] [--only LINE]...
+usage: python -m bench.tier [--rounds 5] [--mb 1024] [--only LINE]...
 
 The bucket is a directory for one line and a real MinIO (fetched once, see CONTRIBUTING.md) for the next. What is held
 against each other takes turns within a round, and ratios are taken round by round; prints a table for RESULTS.md.
@@ -8,9 +8,10 @@ against each other takes turns within a round, and ratios are taken round by rou
 - roll: 64 partitions whose segments close together, while a steady producer is timed; on a tiered topic and on one
   that is not, and how long until all is in the bucket.
 - directory, minio: closed segments going to the bucket, against obstore's put of the same bytes (which syncs nothing
-  where the bucket is a directory); a consumer reading them through a fresh broker, against obstore's sequential get.
-- lag: how many closed segments of 100 MB wait for the bucket while a producer writes at full speed, and how long the
-  last one takes.
+  where the bucket is a directory: as it is, and with the syncs that make it keep them); a consumer reading them through
+  a fresh broker, against obstore's sequential get.
+- lag: how many closed segments of 100 MB wait for the bucket while a producer writes at full speed, and at half of it,
+  and how long the last one takes.
 - plan: a partition of 10,000 segments of 100 MB, from the manifests' bytes to Spark's tasks.
 """
 
@@ -26,6 +27,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any, Self
+from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
 import obstore
@@ -184,7 +186,12 @@ def roll(figures: Figures, scratch: Path, bucket: str, turn: int, _mb: int) -> N
 
 
 def lag(figures: Figures, scratch: Path, bucket: str, _turn: int, _mb: int) -> None:
-    """Segments are taken to be closed from when their successor's file is there."""
+    full = waiting(figures, scratch, bucket, "full speed")
+    waiting(figures, scratch, bucket, "half of that", "-r", str(int(full * 1e6 / 1024 / 2)))
+
+
+def waiting(figures: Figures, scratch: Path, bucket: str, speed: str, *options: str) -> float:
+    """Segments are taken to be closed from when their successor's file is there. MB/s of the producer."""
     touch_memory(2 * LAG_RECORDS * 1024)
     with broker(scratch, bucket) as server:
         settings = {"remote.storage.enable": "true", "segment.bytes": str(SEGMENT_LAG)}
@@ -193,23 +200,26 @@ def lag(figures: Figures, scratch: Path, bucket: str, _turn: int, _mb: int) -> N
         store = open_store(bucket)
         made: list[load.Figure] = []
         writing = threading.Thread(
-            target=lambda: made.append(load.produce(server, "lag", 1024, LAG_RECORDS))
+            target=lambda: made.append(load.produce(server, "lag", 1024, LAG_RECORDS, *options))
         )
         writing.start()
-        waiting, most, ended = 0, 0, 0.0
-        while writing.is_alive() or waiting:
+        count, most, ended = 0, 0, 0.0
+        while writing.is_alive() or count:
             alive = writing.is_alive()
             bases = sorted(int(file.stem) for file in folder.glob("*.log"))
             end = tiered_end(store, "lag")
-            waiting = sum(base >= end for base in bases[:-1])
-            most = max(most, waiting)
+            count = sum(base >= end for base in bases[:-1])
+            most = max(most, count)
             ended = time.monotonic() if alive else ended
             assert time.monotonic() - ended < WAIT_S, "not tiered"
             time.sleep(0.01)
-        figures.note("lag: produce at full speed, MB/s", made[0].rate)
-        figures.note("lag: closed segments of 100 MB that wait, at most", most)
-        figures.note("lag: all in the bucket after the last record, s", time.monotonic() - ended)
+        figures.note(f"lag: produce at {speed}, MB/s", made[0].rate)
+        figures.note(f"lag: closed segments of 100 MB that wait at {speed}, at most", most)
+        figures.note(
+            f"lag: all in the bucket after the last record, {speed}, s", time.monotonic() - ended
+        )
         drop(server, "lag")
+    return made[0].rate
 
 
 def tiered_end(store: ObjectStore, topic: str) -> int:
@@ -239,9 +249,12 @@ def archive_and_history(figures: Figures, scratch: Path, bucket: str, turn: int,
             lambda: bare_put(figures, where, store, pieces),
             lambda: archived(figures, where, server, bucket, sum(map(len, pieces))),
         )
-        figures.divide(
-            f"archive, {where}, of obstore's", f"archive, {where}", f"obstore's put, {where}"
-        )
+        for put in ("put", "put and sync")[: 2 if where == "directory" else 1]:
+            figures.divide(
+                f"archive, {where}, of obstore's {put}",
+                f"archive, {where}",
+                f"obstore's {put}, {where}",
+            )
     opened = open_bucket(store)
     manifest = opened.manifest(opened.topic("t"), 0)
     with broker(scratch, bucket) as server:
@@ -293,8 +306,22 @@ def bare_put(figures: Figures, where: str, store: ObjectStore, pieces: list[byte
     for number, piece in enumerate(pieces):
         obstore.put(bare, f"bench/{number}", piece)
     took = time.monotonic() - began
-    figures.rate(f"obstore's put, {where}", sum(map(len, pieces)), took, time.process_time() - cpu)
+    size = sum(map(len, pieces))
+    figures.rate(f"obstore's put, {where}", size, took, time.process_time() - cpu)
+    if where == "directory":
+        for number in range(len(pieces)):
+            sync(Path(unquote(urlsplit(store.url).path)) / "bench" / str(number))
+        took, cpu_seconds = time.monotonic() - began, time.process_time() - cpu
+        figures.rate(f"obstore's put and sync, {where}", size, took, cpu_seconds)
     obstore.delete(bare, [f"bench/{number}" for number in range(len(pieces))])
+
+
+def sync(file: Path) -> None:
+    fd = os.open(file, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def bare_get(figures: Figures, where: str, store: ObjectStore, manifest: Manifest) -> None:
@@ -386,7 +413,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--mb", type=int, default=256, help="history to archive and read")
+    parser.add_argument("--mb", type=int, default=1024, help="history to archive and read")
     parser.add_argument("--only", choices=LINES, action="append")
     chosen = parser.parse_args()
     figures = Figures()
