@@ -18,6 +18,7 @@ from tests.compat.cassandra_tables import cassandra, options, rows
 from tests.integration.log_topic import append
 from tests.integration.server_process import Server
 from tests.known_log import STATUS, log_lines
+from tests.spark_scratch import scratch
 
 from stratalog.cli.pipeline import spark_environment
 from stratalog.errors import Unavailable, UserError
@@ -229,7 +230,7 @@ def streaming(broker: Server, given: dict[str, str], place: Path) -> "subprocess
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=environment,
+            env={**environment, **scratch(place)},
             cwd=place,
         )
 

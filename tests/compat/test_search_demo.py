@@ -22,6 +22,7 @@ from sinks.opensearch_server import ask, counts_by
 from tests.broker_process import BrokerProcess, broker_process
 from tests.compat.real_opensearch import opensearch, status_of
 from tests.known_log import LOG, STATUS, log_lines
+from tests.spark_scratch import scratch
 
 from stratalog import read
 from stratalog.errors import UserError
@@ -58,7 +59,8 @@ def running(command: list[str], place: Path, name: str) -> Iterator["subprocess.
             stderr=err,
             cwd=place,
             start_new_session=True,
-            env={key: value for key, value in os.environ.items() if key != "CLASSPATH"},
+            env={key: value for key, value in os.environ.items() if key != "CLASSPATH"}
+            | scratch(place),
         )
     try:
         yield process

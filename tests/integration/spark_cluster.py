@@ -17,6 +17,7 @@ from pathlib import Path
 from site import getsitepackages
 
 import pyspark
+from tests.spark_scratch import scratch
 
 SPARK_HOME = Path(pyspark.__file__).parent
 START_TIMEOUT_S = 120
@@ -101,7 +102,12 @@ def daemon(
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=place,
-            env={**variables, "SPARK_CONF_DIR": str(place / "conf"), "SPARK_DAEMON_MEMORY": memory},
+            env={
+                **variables,
+                **scratch(place),
+                "SPARK_CONF_DIR": str(place / "conf"),
+                "SPARK_DAEMON_MEMORY": memory,
+            },
         )
     try:
         yield Daemon(process, log)

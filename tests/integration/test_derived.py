@@ -21,6 +21,7 @@ import pytest
 from pyarrow.parquet import read_table
 from tests.integration.log_topic import append
 from tests.integration.server_process import Server
+from tests.spark_scratch import scratch
 
 from stratalog.cli.pipeline import PipelineRun, spark_environment, table_files
 
@@ -167,7 +168,7 @@ def derived(server: Server, place: Path) -> dict[str, list[dict[str, Any]]]:
         capture_output=True,
         text=True,
         timeout=800,
-        env=environment,
+        env={**environment, **scratch(place)},
         cwd=place,
         check=False,
     )

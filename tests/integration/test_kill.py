@@ -17,6 +17,7 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, TopicPartition
 from tests.broker_process import BrokerProcess, broker_process
+from tests.spark_scratch import scratch
 
 from stratalog.adapters.network import TcpNetwork
 from stratalog.client.aio import Client
@@ -116,14 +117,19 @@ spark.stop()
 """
 
 
-def read_by_spark(broker: BrokerProcess) -> list[tuple[int, bytes]]:
+def read_by_spark(broker: BrokerProcess, place: Path) -> list[tuple[int, bytes]]:
     done = subprocess.run(
         [sys.executable, "-c", READ_BY_SPARK, broker.address, TOPIC],
         capture_output=True,
         text=True,
         timeout=400,
         check=False,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        env={
+            **os.environ,
+            **scratch(place),
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        },
     )
     assert done.returncode == 0, done.stderr[-3000:]
     rows = json.loads(done.stdout.splitlines()[-1])
@@ -166,7 +172,7 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
             check(asyncio.run(read_all(broker)), sent)
         found = asyncio.run(read_all(broker))
         assert read_by_consumer(broker, len(found)) == found
-        assert read_by_spark(broker) == found
+        assert read_by_spark(broker, tmp_path) == found
     print(f"seed {seed}: {len(sent.acknowledged)} batches acknowledged, {tears} torn tails")
     assert len(sent.acknowledged) > KILLS, f"seed {seed}: it hardly produced"
     assert broker.log_text.count("torn tail cut") >= tears, f"seed {seed}"

@@ -27,6 +27,7 @@ from load import create_topic, load, survey
 from pyarrow.parquet import read_table
 from tests.integration.server_process import STRATA, Server
 from tests.integration.test_run import BAD, made_up
+from tests.spark_scratch import scratch
 
 from stratalog.adapters.network import TcpNetwork
 from stratalog.cli.pipeline import table_files
@@ -95,7 +96,12 @@ def lake(code: Path, table: Path, server: Server, tier_url: str, *options: str):
     command += ["--bootstrap-server", server.address, "--tier-url", tier_url, *options]
     with (table.parent / f"{table.name}.log").open("ab") as output:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            env={**os.environ, **scratch(table.parent)},
         )
     try:
         yield process

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 from combined import line_time_ms
+from tests.spark_scratch import scratch
 
 from stratalog.cli.pipeline import spark_environment
 from stratalog.errors import UserError
@@ -117,7 +118,7 @@ def read(tmp_path_factory):
         pytest.skip(str(error))
     del environment["SPARK_REMOTE"], environment["SPARK_CONF_DIR"]
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment.items():
+        for name, value in {**environment, **scratch(state)}.items():
             patch.setenv(name, value)
         import pyarrow as pa
         from parse import COLUMNS, with_columns

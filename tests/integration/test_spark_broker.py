@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import pytest
 from tests.broker_process import BrokerProcess, broker_process
 from tests.fuzz.poison import poisonings, sound
+from tests.spark_scratch import scratch
 from tests.wire_client import Wire
 
 from stratalog.adapters.network import TcpNetwork
@@ -76,7 +77,7 @@ class Driver:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 cwd=place,
-                env=environment,
+                env={**environment, **scratch(place)},
                 start_new_session=True,
             )
         assert self._answer() == {"ready": True}
