@@ -1,5 +1,7 @@
 """`stratalog.read`: a topic as Arrow without Spark, by times that a person writes."""
 
+import json
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -7,14 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.transactional_log import ABORT, COMMIT, Step, transactional_log
 from tests.unit.table.buckets import NOW_MS, Bucket, batch
 
 from stratalog import read
 from stratalog.adapters.object_store import open_store
 from stratalog.kernels.columns import COLUMNS
+from stratalog.wire.records import BatchBuilder
 
 SECOND = datetime.fromtimestamp(NOW_MS / 1000 + 0.020, UTC)
 """Twenty records after the first: they are a millisecond apart."""
+YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -82,3 +87,48 @@ def test_neither_spark_nor_pandas_is_loaded(url: str) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=100
     )
     assert done.returncode == 0, done.stderr
+
+
+def documented() -> list[str]:
+    """The programs of the page's section on reading without Spark."""
+    text = (Path(__file__).parents[3] / "docs/spark.md").read_text()
+    section = text[text.index("## Without Spark") :]
+    return re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+
+
+def test_json_values_are_read_as_the_page_says_in_duckdb_and_in_pandas(tmp_path: Path) -> None:
+    users = ["ann", "bob", "ann"]
+    builder = BatchBuilder("zstd")
+    builder.add(b"", b"before the year, and no JSON", NOW_MS)
+    for second, user in enumerate(users):
+        value = json.dumps({"user": user, "page": "/"}).encode()
+        builder.add(None, value, int(YEAR.timestamp() * 1000) + second)
+    bucket = Bucket(open_store(tmp_path.as_uri()))
+    bucket.create("events")
+    bucket.archive("events", 0, [[bytes(builder.build(0, 0))]])
+    in_duckdb, in_pandas = (
+        program.replace("s3://history", tmp_path.as_uri()).replace(
+            'bootstrap_servers="localhost:9092"',
+            f"tier_url={tmp_path.as_uri()!r}, since={YEAR.isoformat()!r}",
+        )
+        for program in documented()
+    )
+    known: dict[str, Any] = {}
+    exec(in_duckdb.replace("duckdb.sql(", "counted = duckdb.sql("), known)
+    assert sorted(known["counted"].fetchall()) == [("ann", 2), ("bob", 1)]
+    exec(in_pandas, known)
+    assert known["frame"]["user"].tolist() == users
+
+
+def test_records_of_aborted_transactions_are_left_out_where_that_is_asked(tmp_path: Path) -> None:
+    log = transactional_log(
+        [Step(1, 3), Step(2, 2), Step(1, 0, kind=ABORT), Step(2, 0, kind=COMMIT), Step(3, 4)]
+    )
+    bucket = Bucket(open_store(tmp_path.as_uri()))
+    bucket.create("t")
+    bucket.archive("t", 0, [log.batches[:2], log.batches[2:]], aborted=log.aborted)
+    assert log.committed != log.uncommitted
+    assert offsets(tmp_path.as_uri()) == log.uncommitted
+    assert offsets(tmp_path.as_uri(), isolation="read_committed") == log.committed
+    with pytest.raises(ValueError, match=r"'kafka\.isolation\.level' is 'committed'"):
+        offsets(tmp_path.as_uri(), isolation="committed")
