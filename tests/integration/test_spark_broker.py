@@ -18,6 +18,8 @@ from random import Random
 from typing import Any, Protocol
 
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 from tests.broker_process import BrokerProcess, broker_process
 from tests.fuzz.poison import poisonings, sound
 from tests.spark_scratch import scratch
@@ -187,6 +189,12 @@ def delete(broker: Serves, topic: str) -> None:
             assert not deleted.error
 
     asyncio.run(run())
+
+
+def delete_records(broker: Serves, topic: str, before: int, partition: int = 0) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    for future in admin.delete_records([TopicPartition(topic, partition, before)]).values():
+        assert future.result(30).low_watermark == before
 
 
 def until(what: Callable[[], Any], why: str) -> Any:

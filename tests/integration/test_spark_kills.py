@@ -43,29 +43,30 @@ PAUSE_S = 0.15
 
 
 class Producer:
-    """Records to every partition of the topic, without end; `ends` are the offsets acknowledged."""
+    """Records to every partition of a topic, without end; `ends` are the offsets acknowledged."""
 
-    def __init__(self, broker: BrokerProcess, ends: list[int]) -> None:
+    def __init__(self, broker: BrokerProcess, ends: list[int], topic: str = TOPIC) -> None:
         self.ends = ends
-        self._broker = broker
+        self.broker = broker
+        self._topic = topic
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
 
     async def _run(self) -> None:
-        async with await Client.connect(TcpNetwork(), self._broker.address) as client:
+        async with await Client.connect(TcpNetwork(), self.broker.address) as client:
             while not self._stopped.is_set():
                 known = len(self.ends)
-                await client.metadata([TOPIC])  # with the partitions that are new
+                await client.metadata([self._topic])  # with the partitions that are new
                 for partition in range(known):
                     end = self.ends[partition]
-                    answer = await client.produce(TOPIC, partition, batch(end))
+                    answer = await client.produce(self._topic, partition, batch(end))
                     assert answer.base_offset == end
                     self.ends[partition] = end + RECORDS_PER_BATCH
                 await asyncio.sleep(PAUSE_S)
 
     def add_partition(self) -> None:
-        admin = AdminClient({"bootstrap.servers": self._broker.address})
-        wanted = NewPartitions(TOPIC, len(self.ends) + 1)
+        admin = AdminClient({"bootstrap.servers": self.broker.address})
+        wanted = NewPartitions(self._topic, len(self.ends) + 1)
         for future in admin.create_partitions([wanted]).values():
             future.result(30)
         self.ends.append(0)

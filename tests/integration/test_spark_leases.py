@@ -10,13 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
 from tests.broker_process import BrokerProcess, broker_process
 from tests.integration.test_spark_broker import (
     SEGMENT,
     Driver,
     both,
+    delete_records,
     produce,
     settle,
     tiered_end,
@@ -35,12 +34,6 @@ RECORDS = 80_000
 SMALL_BATCHES = {"spark.sql.execution.arrow.maxRecordsPerBatch": "500"}
 """So that a task has more to read than Spark and its pipes hold: while it waits it is still reading."""
 LEASE_MS = 10_000  # a drive that syncs for everybody else too keeps a renewal waiting for seconds
-
-
-def delete_records(broker: BrokerProcess, topic: str, before: int) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.address})
-    for future in admin.delete_records([TopicPartition(topic, 0, before)]).values():
-        assert future.result(30).low_watermark == before
 
 
 def objects(store: ObjectStore, kind: str) -> set[str]:

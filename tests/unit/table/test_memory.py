@@ -73,13 +73,13 @@ def test_a_task_holds_no_more_than_it_says(tmp_path: Path, kind: str, restored: 
     if kind == "zstd":
         one, each, end = large_batch(kind), LARGE >> 20, 5 * LARGE >> 20
     else:
-        one, each, end = small_batch(), 10, 1_000_000
+        one, each, end = small_batch(), 10, 1_500_000
     made = [base.to_bytes(8, "big") + one[8:] for base in range(0, end, each)]
     bucket.archive("t", 0, [made])
     found = taken(tmp_path)
     assert found["rows"] == end
     # What waits (and as much again that the C library keeps of what threads freed), what is used, the Arrow batches
-    # of one step and its consumer, what a batch restores to.
-    bound = 2 * READ_AHEAD_BYTES + 3 * CHUNK_BYTES + restored + (16 << 20)
+    # of one step and its consumer, what a batch restores to. Measured on a loaded machine: 47 to 66 MB of small ones.
+    bound = 2 * READ_AHEAD_BYTES + 3 * CHUNK_BYTES + restored + (24 << 20)
     assert found["held"] < bound, found
     assert max(found["bytes"], found["read"]) > 2 * bound, "as much as would show"
