@@ -1,8 +1,8 @@
 """Goal: what we read of Apache Kafka's transactions is what Kafka's own consumer reads.
 
 Method: two transactional producers write to a real Apache Kafka beside each other, commit some transactions and abort
-others; `stratalog.read` and a consumer of each isolation level must see the same offsets, and the tail must
-end where the transaction that is still open begins.
+others; `stratalog.read`, `strata consume` and a consumer of each isolation level must see the same offsets, and the
+tail must end where the transaction that is still open begins.
 """
 
 from pathlib import Path
@@ -10,6 +10,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from tests.compat.apache_kafka import apache_kafka
+from tests.integration.server_process import strata
 
 from stratalog import read
 
@@ -79,14 +80,24 @@ def seen(address: str, isolation: str) -> list[tuple[int, bytes]]:
     return list(zip(table["offset"].to_pylist(), table["value"].to_pylist(), strict=True))
 
 
+def printed(address: str, isolation: str) -> list[tuple[int, bytes]]:
+    words = ("consume", "t", "--from", "beginning", "--until-end", "--format", r"%o %s\n")
+    done = strata(*words, "--isolation-level", isolation, "-b", address)
+    assert done.returncode == 0, done.stderr
+    lines = (line.split() for line in done.stdout.splitlines())
+    return [(int(offset), value.encode()) for offset, value in lines]
+
+
 def test_what_kafka_s_consumer_sees_of_transactions_is_what_we_see(tmp_path: Path) -> None:
     with apache_kafka(tmp_path) as address:
         open_one = written(address)
         for isolation in ISOLATIONS:
             assert seen(address, isolation) == consumed(address, isolation), isolation
+            assert printed(address, isolation) == consumed(address, isolation), isolation
         committed = seen(address, "read_committed")
         assert committed[-1][1] == b"5003", "the open transaction holds back what is behind it"
         assert len(committed) == 5 * 7 + 4 * 3 + 4
         open_one.abort_transaction(60)
         assert seen(address, "read_committed") == consumed(address, "read_committed")
+        assert printed(address, "read_committed") == consumed(address, "read_committed")
         assert seen(address, "read_committed")[-1][1] == b"7002"

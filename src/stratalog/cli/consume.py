@@ -4,6 +4,7 @@ In: a topic and where to begin. Out: records on standard output, in one of sever
 a member of which group, is `follow.py`'s.
 """
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -15,6 +16,13 @@ from stratalog.cli.terminal import (
     note,
     run,
 )
+
+
+class Isolation(StrEnum):
+    """Kafka's `isolation.level`."""
+
+    UNCOMMITTED = "read_uncommitted"
+    COMMITTED = "read_committed"
 
 
 def consume(
@@ -63,6 +71,12 @@ def consume(
             "nowhere), commit.",
         ),
     ] = None,
+    isolation_level: Annotated[
+        Isolation,
+        typer.Option(
+            help="read_committed: nothing of aborted transactions, nor what lies behind one that is open."
+        ),
+    ] = Isolation.UNCOMMITTED,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per record.")] = False,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -80,7 +94,8 @@ def consume(
     from stratalog.cli.forms import Printer
 
     printer = Printer(topic, key_separator, headers=headers, as_json=json, layout=layout)
-    wanted = Wanted(topic, start, partition, group, until_end, max_messages, timeout)
+    isolation = int(isolation_level is Isolation.COMMITTED)
+    wanted = Wanted(topic, start, partition, group, until_end, max_messages, timeout, isolation)
     try:
         run(follow(bootstrap_server, wanted, printer))
     except (KeyboardInterrupt, CancelledError):  # SIGINT, SIGTERM

@@ -32,6 +32,8 @@ class Wanted:
     until_end: bool
     max_messages: int | None
     timeout_s: float | None = None
+    isolation: int = 0
+    """As in a Fetch request: 1 for committed records alone."""
 
 
 async def follow(bootstrap: str, wanted: Wanted, printer: "Printer") -> None:
@@ -127,19 +129,22 @@ class Following:
         """Look up where to begin, and to end where that is wanted."""
         from stratalog.cli.reading import first_offsets
 
-        positions = await first_offsets(client, wanted.topic, partitions, wanted.start)
+        isolation = wanted.isolation
+        positions = await first_offsets(client, wanted.topic, partitions, wanted.start, isolation)
         if wanted.group is not None:
             positions |= await committed_offsets(client, wanted.group, wanted.topic, partitions)
         following = cls(client, wanted, positions, printer, commit)
         if wanted.until_end:
-            following._ends = await first_offsets(client, wanted.topic, partitions, "end")
+            following._ends = await first_offsets(
+                client, wanted.topic, partitions, "end", isolation
+            )
         return following
 
     async def run(self, still_ours: Callable[[], Awaitable[bool]]) -> bool:
         """Print until there is enough (True), or until the partitions are no longer ours (False)."""
         from asyncio import CancelledError
 
-        from stratalog.client.reader import Reader
+        from stratalog.client.reader import Reader, Wish
 
         ends = self._ends
         unread = {
@@ -148,7 +153,7 @@ class Following:
             if index not in ends or offset < ends[index]
         }
         try:
-            with Reader(self._client, unread) as reader:
+            with Reader(self._client, unread, Wish(isolation=self._wanted.isolation)) as reader:
                 return await self._read(reader, still_ours)
         except CancelledError:
             await self._keep()
@@ -188,7 +193,7 @@ class Following:
 
         index = fetched.partition
         end = self._ends.get(index)
-        for offset, record in records_from(fetched.records, fetched.offset):
+        for offset, record in records_from(fetched.records, fetched.offset, fetched.aborted):
             if self._printer.count == self._wanted.max_messages:
                 return
             if end is not None and record is not None and record.offset >= end:

@@ -6,7 +6,7 @@ In: a topic, the words of `--from`, fetched bytes. Out: partitions, offsets, rec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from stratalog.client.aio import Client
     from stratalog.wire.fetch import FetchedPartition
@@ -21,19 +21,24 @@ def whole(fetched: "FetchedPartition") -> memoryview:
     return memoryview(b"".join(pieces))
 
 
-def records_from(data: memoryview, start: int) -> "Iterator[tuple[int, Record | None]]":
+def records_from(
+    data: memoryview, start: int, aborted: "Sequence[tuple[int, int]]" = ()
+) -> "Iterator[tuple[int, Record | None]]":
     """(offset to go on from, record) for each record from `start` on; no record where only the offset moves.
 
-    Raises Corrupt for a batch that is not what was written.
+    Those of `aborted` transactions, as a Fetch answer lists them, are passed over. Raises Corrupt for a batch that is
+    not what was written.
     """
     from stratalog.errors import Corrupt
     from stratalog.wire.batch import crc_holds, scan
     from stratalog.wire.records import read_records
+    from stratalog.wire.transactions import Aborted
 
+    hidden = Aborted(aborted)
     for position, header in scan(data):
         if not crc_holds(data, position, header):
             raise Corrupt(f"the batch at offset {header.base_offset} has a wrong CRC")
-        if not header.is_control:
+        if not (hidden.has(header) or header.is_control):
             for record in read_records(data[position : position + header.size]):
                 if record.offset >= start:
                     yield record.offset + 1, record
@@ -53,9 +58,12 @@ async def chosen_partitions(client: "Client", topic: str, wanted: list[int] | No
 
 
 async def first_offsets(
-    client: "Client", topic: str, partitions: list[int], start: str
+    client: "Client", topic: str, partitions: list[int], start: str, isolation: int = 0
 ) -> dict[int, int]:
-    """Where each partition begins, for `--from`. Raises UserError for words that are not understood."""
+    """Where each partition begins, for `--from`; its end is the last stable offset where `isolation` is 1.
+
+    Raises UserError for words that are not understood.
+    """
     from stratalog.client.calls import EARLIEST, LATEST
     from stratalog.errors import UserError
 
@@ -71,7 +79,9 @@ async def first_offsets(
             f"--from: {start!r} is not accepted; accepted: beginning, end, an offset, @ms"
         )
     keys = [(topic, index) for index in partitions]
-    listed = await client.list_offsets(dict.fromkeys(keys, timestamp))
+    listed = await client.list_offsets(dict.fromkeys(keys, timestamp), isolation=isolation)
     late = [key for key in keys if listed[key].offset < 0]
-    ends = await client.list_offsets(dict.fromkeys(late, LATEST)) if late else {}
+    ends = {}
+    if late:
+        ends = await client.list_offsets(dict.fromkeys(late, LATEST), isolation=isolation)
     return {key[1]: (ends[key] if key in ends else listed[key]).offset for key in keys}

@@ -8,7 +8,7 @@ leader stays unreachable.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -39,13 +39,17 @@ class Wish:
 
 
 class Fetched(NamedTuple):
-    """Whole batches of one partition, from the one that holds `offset` on; perhaps part of one behind them."""
+    """Whole batches of one partition, from the one that holds `offset` on; perhaps part of one behind them.
+
+    `aborted`: (producer id, first offset) of the transactions there that a reader of committed records does not see.
+    """
 
     topic: str
     partition: int
     offset: int
     records: memoryview
     high_watermark: int
+    aborted: Sequence[tuple[int, int]] = ()
 
 
 @dataclass(slots=True)
@@ -161,7 +165,8 @@ class Reader:
                 # and who has just had something comes last.
                 del self.positions[key]
                 self.positions[key] = following
-                found.append(Fetched(*key, offset, view, partition.high_watermark))
+                aborted = partition.aborted or ()
+                found.append(Fetched(*key, offset, view, partition.high_watermark, aborted))
         return found
 
     def _give_up_late(self) -> None:

@@ -1,13 +1,16 @@
 """Aborted transactions, whose records a reader of committed ones does not see (KIP-98).
 
-In: nothing. Out: values. It never looks at a batch: `kernels` pass over what is hidden.
+In: batch headers, in their order. Out: values. It never opens a batch; `kernels` has a loop of its own.
 """
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
-__all__ = ["AbortedTransaction", "reaching"]
+from stratalog.wire.batch import BatchHeader
+
+__all__ = ["Aborted", "AbortedTransaction", "reaching"]
 
 
 class AbortedTransaction(NamedTuple):
@@ -24,3 +27,23 @@ def reaching(listed: Sequence[AbortedTransaction], offset: int) -> list[tuple[in
     """
     begin = bisect_left(listed, offset, key=lambda one: one.last_offset)
     return [(one.producer_id, one.first_offset) for one in listed[begin:]]
+
+
+class Aborted:
+    """Which batches of one Fetch answer belong to the aborted transactions that it lists (Kafka: CompletedFetch).
+
+    `listed`: (producer id, first offset) of each, in any order.
+    """
+
+    def __init__(self, listed: Sequence[tuple[int, int]]) -> None:
+        self._ahead = sorted(listed, key=itemgetter(1), reverse=True)
+        self._open: set[int] = set()
+
+    def has(self, header: BatchHeader) -> bool:
+        """Whether a batch, the next in the order of offsets, is to be passed over."""
+        while self._ahead and self._ahead[-1][1] <= header.last_offset:
+            self._open.add(self._ahead.pop()[0])
+        if header.is_control:  # the marker that ends its producer's transaction
+            self._open.discard(header.producer_id)
+            return False
+        return header.is_transactional and header.producer_id in self._open

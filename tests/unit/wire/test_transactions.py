@@ -1,0 +1,50 @@
+"""What a reader of committed records passes over, from headers and the list of a Fetch answer."""
+
+import pytest
+
+from stratalog.wire.batch import parse_header
+from stratalog.wire.records import Record, build_batch
+from stratalog.wire.transactions import Aborted
+
+
+def batch(offset, producer, *, marker=False, plain=False):
+    made = build_batch(
+        [Record(offset, 100, b"k", b"v")],
+        base_offset=offset,
+        producer_id=producer,
+        producer_epoch=0,
+        base_sequence=0,
+        transactional=not plain,
+        control=marker,
+    )
+    return parse_header(made)
+
+
+LOG = [
+    batch(10, 1),
+    batch(11, 2),
+    batch(12, 1, marker=True),  # aborts
+    batch(13, 1),
+    batch(14, 3, plain=True),
+    batch(15, 2, marker=True),  # commits
+    batch(16, 2),
+    batch(17, 1, marker=True),  # commits
+    batch(18, 2, marker=True),  # aborts
+    batch(19, 2),
+]
+
+
+@pytest.mark.parametrize(
+    ("listed", "hidden"),
+    [
+        ([], []),
+        ([(1, 10), (2, 16)], [10, 16]),
+        ([(2, 16), (1, 10)], [10, 16]),
+        ([(1, 3)], [10]),  # it began before what was fetched
+        ([(4, 10)], []),
+        ([(3, 10)], []),  # what is no part of a transaction is not hidden
+    ],
+)
+def test_of_a_listed_producer_the_batches_up_to_its_next_marker_are_passed_over(listed, hidden):
+    aborted = Aborted(listed)
+    assert [header.base_offset for header in LOG if aborted.has(header)] == hidden
