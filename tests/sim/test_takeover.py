@@ -12,7 +12,7 @@ import pytest
 from tests.sim.machine import Machine
 from tests.sim.records import in_bucket, read_all
 from tests.sim.test_cluster_state import INTERVAL_S, commit
-from tests.sim.test_tier_service import URL, Tale, tell
+from tests.sim.test_tier_service import TIERED, URL, Tale, tell
 from tests.sim.world import START_MS
 
 from stratalog.client.admin import alter_configs, fetch_offsets
@@ -23,6 +23,7 @@ from stratalog.errors import ErrorCode, Rejected, UserError
 from stratalog.metadata.image import Topic
 from stratalog.ops.takeover import Taken, take_over
 from stratalog.tier.identity import delete_topic
+from stratalog.tier.reader import open_bucket
 from stratalog.tier.verify import verify
 from stratalog.wire.records import BatchBuilder
 
@@ -268,6 +269,35 @@ def test_the_first_topic_that_an_old_node_makes_tells_it() -> None:
         await asyncio.sleep(INTERVAL_S / 3)
         assert len(tale.machine.reasons_to_stop) == 1
         await tale.machine.stop()
+
+    tell(story)
+
+
+def test_a_topic_that_an_old_node_made_too_late_leaves_the_bucket() -> None:
+    async def story(tale: Tale) -> None:
+        await tale.start()
+        await tale.create("early")
+        kept = await tale.write("early")
+        await asyncio.sleep(INTERVAL_S + 1)
+        taken(tale)
+        await tale.create("late")
+        await tale.write("late")
+        await asyncio.sleep(INTERVAL_S / 3)
+        assert len(tale.machine.reasons_to_stop) == 1
+        await tale.machine.stop()
+        bucket = open_bucket(tale.store)
+        assert {topic.name for topic in bucket.topics()} == {"early", "late"}
+        heir = successor(tale)
+        client = await heir.restart()
+        (made,) = await client.create_topics([NewTopic("empty", 1, configs=TIERED)])
+        assert made.error == ErrorCode.none
+        await asyncio.sleep(INTERVAL_S)
+        assert {topic.name for topic in bucket.topics()} == {"early", "empty"}
+        tiered = in_bucket(tale.store, "early")[1]
+        assert tiered
+        assert await read_all(client, "early", 0, len(tiered)) == {at: kept[at] for at in tiered}
+        assert not verify(tale.store, now_ms=tale.world.clock.now_ms(), grace_ms=0)
+        await heir.stop()
 
     tell(story)
 

@@ -36,7 +36,7 @@ from stratalog.tier.identity import (
     read_claim,
     remove_deleted_topics,
 )
-from stratalog.tier.incarnation import check_incarnation
+from stratalog.tier.incarnation import check_incarnation, mark_strays
 from stratalog.tier.leases import Leases
 from stratalog.tier.partition_tier import PartitionTier
 from stratalog.wire.batch import scan
@@ -47,6 +47,8 @@ _SUPERSEDED: Final = (
 _ACTIVATION_S: Final = 5.0
 """How long a reader waits for a manifest right after a start, before it is told to come again."""
 _CLOSE_S: Final = 5.0
+_STRAYS_MS: Final = 3600_000
+"""How often a node that took a cluster over looks for topics that the old one registered since."""
 _COPIERS: Final = "remote.log.manager.copier.thread.pool.size"
 _EXPIRERS: Final = "remote.log.manager.expiration.thread.pool.size"
 
@@ -86,6 +88,7 @@ class Tiering:
         metadata.holds.append(lambda: bool(self._removed))
         self._ending: set[TieredPartition] = set()
         self._marks_left = True
+        self._strays_due_ms = 0
         self._marks_seen: dict[str, int] = {}
         self._forgetting = asyncio.Lock()
         self._log = structlog.get_logger()
@@ -379,21 +382,25 @@ class Tiering:
         must not take the history for garbage. Until the marks are there that log is kept.
         """
         async with self._forgetting:
-            if not (self._claimed and (self._removed or self._marks_left)):
+            steady_ms = self._outside.clock.steady_ms()
+            strays_due = bool(self._incarnation) and steady_ms >= self._strays_due_ms
+            if not (self._claimed and (self._removed or self._marks_left or strays_due)):
                 return
             # What they were about to put must be there by now, or it would outlive the topic.
             for partition in list(self._ending):
                 await partition.ended()
                 self._ending.discard(partition)
             removed = list(self._removed)
-            now_ms, steady_ms = self._outside.clock.now_ms(), self._outside.clock.steady_ms()
+            now_ms = self._outside.clock.now_ms()
             due_ms = steady_ms - self._config.int("remote.delete.grace.ms")
             store, cluster_id = self._store, self._metadata.cluster_id
-            living = set(self._metadata.image.topics_by_id)
+            metadata = self._metadata
 
             def forget() -> bool:
                 # What was deleted in a life that is over may be in use in the one that follows.
                 check_incarnation(store, cluster_id, self._incarnation)
+                if strays_due:
+                    mark_strays(store, cluster_id, lambda: metadata.image.topics_by_id, now_ms)
                 for topic_id in removed:
                     delete_topic(store, cluster_id, topic_id, now_ms)
                 marked = {mark.topic_id for mark in list_deleted(store, cluster_id)}
@@ -402,7 +409,7 @@ class Tiering:
                 self._marks_seen = {one: seen.get(one, steady_ms) for one in marked}
                 due = {one for one, since in self._marks_seen.items() if since <= due_ms}
                 due = {one for one in due if not self._bucket.leases.holds_topic(one, steady_ms)}
-                remove_deleted_topics(store, cluster_id, due, living)
+                remove_deleted_topics(store, cluster_id, due, set(metadata.image.topics_by_id))
                 return bool(marked)
 
             try:
@@ -415,6 +422,8 @@ class Tiering:
                 )
             else:
                 self._removed.difference_update(removed)
+                if strays_due:
+                    self._strays_due_ms = steady_ms + _STRAYS_MS
 
     async def _repeat(self) -> None:
         interval_s = self._config.int("remote.log.manager.task.interval.ms") / 1000

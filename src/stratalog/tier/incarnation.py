@@ -1,7 +1,7 @@
 """Which life of a cluster it is: a takeover begins the next one, and what went before is fenced.
 
 In: a store. Out: small sealed JSON objects `<cluster-id>/cluster/incarnations/<number>`, each put if absent, and who
-may go on. It never removes one, and knows nothing of manifests.
+may go on. It never removes one.
 
 The first life has the number 0 and no object. Whoever takes a cluster over puts the next number; of several exactly
 one does. A node asks for its successor's number, by path, so a stale list does no harm: after it began, before it
@@ -10,17 +10,26 @@ over, puts the number first and then lists topics finds every manifest that its 
 fences it by a version of a higher leader epoch.
 """
 
+from collections.abc import Callable, Container
 from datetime import UTC, datetime
 from typing import Final
+from uuid import UUID
 
 from msgspec import Struct
 
 from stratalog.errors import Fenced, Unavailable, UserError
 from stratalog.ports import AlreadyExists, ObjectStore
-from stratalog.tier.identity import decode, encode
-from stratalog.tier.paths import incarnation_path
+from stratalog.tier.commit import load_latest, run
+from stratalog.tier.identity import TierTopic, decode, delete_topic, encode, list_topics
+from stratalog.tier.paths import incarnation_path, partition_prefix
 
-__all__ = ["Incarnation", "check_incarnation", "claim_incarnation", "newest_incarnation"]
+__all__ = [
+    "Incarnation",
+    "check_incarnation",
+    "claim_incarnation",
+    "mark_strays",
+    "newest_incarnation",
+]
 
 _ATTEMPTS_MAX: Final = 4
 
@@ -89,6 +98,31 @@ def claim_incarnation(
             continue
         return mine
     raise Unavailable(f"{path}: can be neither put nor read back")
+
+
+def mark_strays(
+    store: ObjectStore, cluster_id: str, known: Callable[[], Container[UUID]], now_ms: int
+) -> list[TierTopic]:
+    """Mark those topics deleted that a fenced node registered too late to be taken over; which they are.
+
+    Only a node that took the cluster over may call it: it knew all that were registered by then. `known` gives the
+    topics that it has; it is asked once the registry was read. One that holds anything is left alone. Raises
+    Unavailable, Corrupt.
+    """
+    registered = list_topics(store, cluster_id)
+    living = known()
+    strays = []
+    for topic in registered:
+        if topic.topic_uuid in living:
+            continue
+        prefixes = [
+            partition_prefix(cluster_id, topic.topic_uuid, n) for n in range(topic.partitions)
+        ]
+        tips = [run(store, load_latest(prefix)) for prefix in prefixes]
+        if not any(tip is not None and any(tip.everything()) for tip in tips):
+            delete_topic(store, cluster_id, topic.topic_uuid, now_ms)
+            strays.append(topic)
+    return strays
 
 
 def _is_there(store: ObjectStore, path: str) -> bool:

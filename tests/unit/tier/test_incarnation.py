@@ -4,14 +4,19 @@ from threading import Barrier, Thread
 
 import pytest
 from tests.faulty_store import Fault, FaultyStore
+from tests.unit.tier.segments import CountingEntropy
+from tests.unit.tier.test_partition_tier import archive, segments
 
 from stratalog.adapters.object_store import MemoryStore
 from stratalog.errors import Fenced, Unavailable, UserError
+from stratalog.tier.identity import list_topics, register_topic
 from stratalog.tier.incarnation import (
     check_incarnation,
     claim_incarnation,
+    mark_strays,
     newest_incarnation,
 )
+from stratalog.tier.partition_tier import PartitionTier, Retention
 
 CLUSTER = "a-cluster"
 
@@ -83,3 +88,22 @@ def test_a_store_that_does_not_answer_is_not_taken_for_a_claim():
     with pytest.raises(Unavailable):
         claim(store)
     assert newest_incarnation(store, CLUSTER) == 0
+
+
+def test_only_what_nobody_knows_and_holds_nothing_is_a_stray():
+    store, ids = MemoryStore("memory://bucket"), CountingEntropy()
+    known, registered, begun, filled = (ids.uuid() for _ in range(4))
+    for topic_id in (known, registered, begun, filled):
+        register_topic(store, CLUSTER, topic_id, "t", 2, {}, 0)
+    for topic_id in (begun, filled):
+        tier = PartitionTier(store, CLUSTER, topic_id, "t", 1, 1, ids)
+        tier.activate(1, now_ms=1)
+        if topic_id == filled:
+            made, end = segments(1)
+            archive(tier, made, end)
+            tier.expire(1 << 40, Retention(0, -1, 0, 0, grace_ms=1 << 50))
+    found = mark_strays(store, CLUSTER, lambda: {known}, 5)
+    assert {one.topic_uuid for one in found} == {registered, begun}
+    left = {one.topic_uuid for one in list_topics(store, CLUSTER)}
+    assert left == {known, filled}, "what was given up may be read still"
+    assert mark_strays(store, CLUSTER, lambda: {known}, 6) == []
