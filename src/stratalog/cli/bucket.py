@@ -42,13 +42,22 @@ class progress_of:  # noqa: N801 - used as `with progress_of(...)`
 
     def __init__(self, what: str, *, quiet: bool) -> None:
         from rich.console import Console
-        from rich.progress import Progress
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+        from rich.table import Column
 
         console = Console(stderr=True)
+        # A URL may be longer than the terminal is wide: it is cut, and not the bar.
+        what_column = Column(ratio=1, no_wrap=True, overflow="ellipsis")
         self._progress = Progress(
-            console=console, transient=True, disable=quiet or not console.is_terminal
+            TextColumn("{task.description}", markup=False, table_column=what_column),
+            BarColumn(bar_width=20),
+            TaskProgressColumn(),
+            console=console,
+            transient=True,
+            expand=True,
+            disable=quiet or not console.is_terminal,
         )
-        self._task = self._progress.add_task(what, total=None)
+        self._task = self._progress.add_task(what.partition("?")[0], total=None)
 
     def __enter__(self) -> "Callable[[int, int], None]":
         self._progress.start()

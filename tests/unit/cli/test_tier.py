@@ -2,11 +2,14 @@
 
 import json
 import os
+import pty
+import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.integration.server_process import strata
+from tests.integration.server_process import STRATA, strata
 from tests.unit.tier.segments import CountingEntropy, closed, log_bytes
 
 from stratalog.adapters.object_store import open_store
@@ -107,6 +110,36 @@ def test_orphans_go_after_their_grace_and_only_then(bucket, tmp_path):
     assert "1 object(s) removed" in swept.stderr
     assert {info.path for info in store.list("")} == before
     assert strata("tier", "verify", url).returncode == 0
+
+
+def on_a_terminal(*words):
+    """What the command shows there, of 80 columns."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [*STRATA, *words],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "80"},
+    ) as command:
+        os.close(theirs)
+        shown = b""
+        with suppress(OSError):  # Linux says so at its end
+            while piece := os.read(ours, 4096):
+                shown += piece
+        os.close(ours)
+    assert command.returncode == 0, shown
+    return shown.decode()
+
+
+@pytest.mark.parametrize("command", ["list", "verify", "sweep", "check", "export"])
+def test_a_person_sees_a_bar_however_long_the_url_is(bucket, tmp_path, command):
+    link = tmp_path / ("a-very-long-name-" * 5)
+    link.symlink_to(Path(bucket[1].root))
+    more = {"export": ("events", str(tmp_path / "out")), "check": ("--size", "1MiB")}
+    shown = on_a_terminal("tier", command, link.as_uri(), *more.get(command, ()))
+    assert "━" in shown
+    assert "100%" in shown
 
 
 @pytest.mark.parametrize(
