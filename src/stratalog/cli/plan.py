@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from stratalog.ops.planner import Comparison, Figure, Topic
 
 PRICE_MAX = 10**9
+OVERHEAD_MAX = 100
 OwnTopics = Annotated[
     list[str] | None,
     typer.Option(
@@ -59,12 +60,29 @@ def plan(
     remote_price: Annotated[
         float, typer.Option("--remote-price", metavar="PRICE", help="A GB and month in the bucket.")
     ] = 0.023,
+    volume_overhead: Annotated[
+        float,
+        typer.Option(
+            "--volume-overhead",
+            metavar="X",
+            help="Raw bytes for each byte on volumes that protect themselves.",
+        ),
+    ] = 1.25,
+    downtime: Annotated[
+        str,
+        typer.Option(
+            "--downtime",
+            metavar="TIME",
+            help="How long a broker is gone that comes back with its volume.",
+        ),
+    ] = "10m",
     json: Json = False,
 ) -> None:
     """Plan network, disks, bucket, rebalancing and cost, with the reasoning shown.
 
     Example: strata plan --ingress 50MB/s --retention 30d --partitions 100
     """
+    from stratalog.cli.quantities import parse_duration_s
     from stratalog.errors import UserError
     from stratalog.ops import planner
 
@@ -87,11 +105,15 @@ def plan(
     for price in (local_price, remote_price):
         if not 0 <= price < PRICE_MAX:
             raise UserError(f"a price of {price} is none; accepted: from 0")
+    if not 1 <= volume_overhead <= OVERHEAD_MAX:
+        raise UserError(f"--volume-overhead: {volume_overhead} is not from 1 to {OVERHEAD_MAX}")
     cluster = planner.Cluster(
         brokers=brokers,
         throttle=positive_bytes(throttle, "--throttle"),
         local_price=local_price,
         remote_price=remote_price,
+        volume_overhead=volume_overhead,
+        downtime_s=parse_duration_s(downtime, "--downtime"),
     )
     print_plan(
         planner.plan(topics, cluster), planner.compare_replication(topics, cluster), as_json=json
@@ -162,7 +184,13 @@ def print_plan(
             {
                 "figures": [figure_json(f) for f in figures],
                 "replication": [
-                    {"name": c.name, "unit": c.unit, "drives": c.drives, "volumes": c.volumes}
+                    {
+                        "name": c.name,
+                        "unit": c.unit,
+                        "drives": c.drives,
+                        "volumes": c.volumes,
+                        "because": reason(c),
+                    }
                     for c in comparison
                 ],
             }
@@ -182,6 +210,7 @@ def print_plan(
                 "replication": c.name,
                 "3 replicas on drives": quantity_text(c.drives, c.unit),
                 "2 on protected volumes": quantity_text(c.volumes, c.unit),
+                "because": reason(c),
             }
             for c in comparison
         ],
@@ -199,7 +228,7 @@ def figure_json(figure: "Figure") -> dict[str, Any]:
     }
 
 
-def reason(figure: "Figure") -> str:
+def reason(figure: "Figure | Comparison") -> str:
     """A figure's reasoning with its quantities written out."""
     from stratalog.cli.quantities import quantity_text
 

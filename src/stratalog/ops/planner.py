@@ -176,7 +176,7 @@ def _network(topics: Sequence[Topic]) -> list[Figure]:
         parts += "; averaged by what comes in"
     tiered = sum(t.ingress for t in topics if t.tiered)
     without = ingress * multiplier - tiered
-    writes = sum(t.ingress * t.replication_factor for t in topics)
+    writes = _local_writes(topics)
     objects = sum(t.ingress / t.segment_bytes for t in topics if t.tiered)
     rate = "bytes/s"
     return [
@@ -312,12 +312,14 @@ def _cost(topics: Sequence[Topic], cluster: Cluster) -> list[Figure]:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One line of a comparison: a figure each way, in the same unit."""
+    """One line of a comparison: a figure each way, in the same unit; `why` and `terms` as a figure's."""
 
     name: str
     drives: float
     volumes: float
     unit: str
+    why: str
+    terms: tuple[tuple[float, str], ...] = ()
 
 
 def compare_replication(
@@ -330,32 +332,79 @@ def compare_replication(
     """
     on_drives = [replace(topic, replication_factor=drives) for topic in topics]
     on_volumes = [replace(topic, replication_factor=volumes) for topic in topics]
-    rate = "bytes/s"
+    rate, ingress = "bytes/s", _ingress(topics)
 
-    def both(name: str, measure: Callable[[Sequence[Topic]], float], unit: str) -> Comparison:
-        return Comparison(name, measure(on_drives), measure(on_volumes), unit)
+    def both(
+        name: str,
+        measure: Callable[[Sequence[Topic]], float],
+        unit: str,
+        why: str,
+        *terms: tuple[float, str],
+    ) -> Comparison:
+        return Comparison(name, measure(on_drives), measure(on_volumes), unit, why, terms)
 
-    local = both("local capacity", lambda ts: _total(ts, local_bytes), "bytes")
-    writes = both(
-        "local writes", lambda ts: sum(t.ingress * t.replication_factor for t in ts), rate
-    )
-    missed = writes.volumes * cluster.downtime_s / cluster.brokers
-    lost = local.drives / cluster.brokers
     return [
-        both("network multiplier", cluster_multiplier, "x"),
-        both("network", lambda ts: _ingress(ts) * cluster_multiplier(ts), rate),
-        writes,
-        both("replicas that acks=all waits for", lambda ts: ts[0].replication_factor - 1, ""),
-        local,
-        Comparison(
-            "raw local capacity", local.drives, local.volumes * cluster.volume_overhead, "bytes"
+        both("network multiplier", cluster_multiplier, "x", "replicas + tier + groups, as above"),
+        both(
+            "network", lambda ts: ingress * cluster_multiplier(ts), rate, "{0} in", (ingress, rate)
         ),
-        Comparison("fetched by a replaced broker", lost, min(missed, lost), "bytes"),
+        both("local writes", _local_writes, rate, "{0} in, on every replica", (ingress, rate)),
+        both(
+            "replicas that acks=all waits for",
+            lambda ts: max(t.replication_factor for t in ts) - 1,
+            "",
+            "all but the leader",
+        ),
+        both(
+            "local capacity",
+            lambda ts: _total(ts, local_bytes),
+            "bytes",
+            "what is not tiered, and the hotset, of every replica",
+        ),
+        *_raw_and_fetched(on_drives, on_volumes, cluster),
+    ]
+
+
+def _raw_and_fetched(
+    on_drives: Sequence[Topic], on_volumes: Sequence[Topic], cluster: Cluster
+) -> list[Comparison]:
+    local, held = _total(on_drives, local_bytes), _total(on_volumes, local_bytes)
+    lost = local / cluster.brokers
+    missed = min(_local_writes(on_volumes) * cluster.downtime_s / cluster.brokers, lost)
+    return [
+        Comparison(
+            "raw local capacity",
+            local,
+            held * cluster.volume_overhead,
+            "bytes",
+            "a volume keeps {0} raw bytes for each, so as to lose a drive",
+            ((cluster.volume_overhead, ""),),
+        ),
+        Comparison(
+            "fetched by a replaced broker",
+            lost,
+            missed,
+            "bytes",
+            "all it held; under its old id with its old volume at most the writes of {0}",
+            ((cluster.downtime_s, "s"),),
+        ),
         Comparison(
             "the same at the throttle",
             lost / cluster.throttle,
-            min(missed, lost) / cluster.throttle,
+            missed / cluster.throttle,
             "s",
+            "at {0}",
+            ((cluster.throttle, "bytes/s"),),
         ),
-        Comparison("fetched after a drive failed", lost, 0, "bytes"),
+        Comparison(
+            "fetched after a drive failed",
+            lost,
+            0,
+            "bytes",
+            "all the broker held, from the others; a volume rebuilds itself",
+        ),
     ]
+
+
+def _local_writes(topics: Sequence[Topic]) -> float:
+    return sum(topic.ingress * topic.replication_factor for topic in topics)

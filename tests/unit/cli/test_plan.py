@@ -35,6 +35,22 @@ def test_json_has_plain_values_with_units_and_reasons():
     assert "60.48 TB kept" in found["bucket capacity"]["because"]
 
 
+def test_replication_is_compared_with_its_reasoning_and_on_terms_of_one_s_own():
+    """Two replicas on volumes with 1.5 raw bytes for each; a broker of three is gone for an hour."""
+    words = ("--ingress", "300MB/s", "--topic", "name=t,tiered=no", "--retention", "1d")
+    done = run(*words, "--volume-overhead", "1.5", "--downtime", "1h", "--json")
+    lines = {line["name"]: line for line in json.loads(done.stdout)["replication"]}
+    kept = 300e6 * 86_400
+    raw = lines["raw local capacity"]
+    assert (raw["drives"], raw["volumes"]) == (3 * kept, 2 * kept * 1.5)
+    assert "1.5 raw bytes" in raw["because"]
+    replaced = lines["fetched by a replaced broker"]
+    assert (replaced["drives"], replaced["volumes"]) == (kept, 2 * 300e6 * 3600 / 3)
+    assert "3,600 s" in replaced["because"]
+    assert all(line["because"] for line in lines.values())
+    assert "so as to lose a drive" in run("--ingress", "1GB/s").stdout
+
+
 def test_topics_have_options_of_their_own_and_share_the_rest():
     found = figures(
         "--consumer-groups",
@@ -62,6 +78,9 @@ def test_topics_have_options_of_their_own_and_share_the_rest():
         (("--ingress", "1GB", "--topic", "rf=0"), "'0'"),
         (("--ingress", "1GB", "--topic", "tiered=maybe"), "maybe"),
         (("--ingress", "1GB", "--local-price", "nan"), "price"),
+        (("--ingress", "1GB", "--volume-overhead", "0.5"), "--volume-overhead"),
+        (("--ingress", "1GB", "--volume-overhead", "nan"), "--volume-overhead"),
+        (("--ingress", "1GB", "--downtime", "soon"), "--downtime"),
         (("--ingress", "1GB", "--throttle", "9" * 400), "--throttle"),
     ],
 )
