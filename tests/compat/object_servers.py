@@ -1,4 +1,5 @@
-"""Real S3 servers for tests: MinIO and versitygw, built once by `go install`, one process and directory each.
+"""Real S3 servers for tests: MinIO and versitygw, built once by `go install`, one process and directory each; and
+s3s-fs (by `cargo install`), which forgets who was first.
 
 In: a directory, settings. Out: an endpoint and its keys; also a certificate of an authority of our own, and a proxy
 that tears connections. Nothing outlives its `with` block.
@@ -21,10 +22,11 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import quote, urlencode
 
-from tests.compat.tools import go_program
+from tests.compat.tools import cargo_program, go_program
 
 MINIO = "github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c"
 VERSITYGW = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
+S3S_FS = "s3s-fs@0.14.1"
 KEY, SECRET = "stratalog-test", "not-a-secret-of-anyone"
 ENVIRONMENT = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
 START_TIMEOUT_S = 60
@@ -84,6 +86,10 @@ class S3Server:
 
     def _command(self) -> Sequence[str]:
         address = f"127.0.0.1:{self.port}"
+        if self.kind == "s3s-fs":
+            words = [str(cargo_program(S3S_FS, "binary")), "--host", "127.0.0.1"]
+            words += ["--access-key", self.keys[0], "--secret-key", self.keys[1]]
+            return [*words, "--port", str(self.port), str(self.place)]
         if self.kind == "minio":
             words = [str(go_program("minio", MINIO)), "server", "--quiet", "--address", address]
             words += ["--certs-dir", str(self.place.parent / "certs")]
@@ -114,7 +120,7 @@ class S3Server:
             urllib.request.urlopen(self.endpoint + path, timeout=5, context=context).close()
         except urllib.error.HTTPError as answer:
             answer.close()
-            return self.kind != "minio"  # versitygw refuses who has no key, and so it is there
+            return self.kind != "minio"  # the others refuse who has no key, and so they are there
         except OSError:
             return False
         return True

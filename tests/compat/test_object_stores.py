@@ -20,6 +20,7 @@ from tests.compat.object_servers import (
     s3_server,
     write_certificates,
 )
+from tests.compat.tiering_broker import FINDINGS, tiers_what_it_is_given
 from tests.integration.server_process import Server, strata
 from tests.store_contract import comes_back_whole_and_in_ranges, exactly_one_wins, paths
 
@@ -305,36 +306,8 @@ def test_virtual_hosted_requests_name_the_bucket_in_the_host(tmp_path, monkeypat
 
 def test_a_broker_tiers_there_and_the_commands_see_it(server, tmp_path):
     url = server.url("product", "cluster-a", create_bucket="true")
-    with Server(
-        tmp_path,
-        [
-            f"tier.url={url}",
-            "remote.log.manager.task.interval.ms=100",
-            "log.segment.bytes=1048576",
-            "log.retention.check.interval.ms=100",
-        ],
-    ) as broker:
-        at = ("-b", broker.address)
-        made = strata("topic", "create", "t", "-c", "remote.storage.enable=true", *at)
-        assert made.returncode == 0, made.stderr
-        lines = "".join(f"{number:06d} {'x' * 1000}\n" for number in range(5000))
-        sent = strata("produce", "t", *at, stdin=lines)
-        assert sent.returncode == 0, sent.stderr
-        for _ in range(300):
-            listed = strata("tier", "list", url, "--json")
-            rows = json.loads(listed.stdout) if listed.returncode == 0 else []
-            if rows and rows[0]["segments"] >= 4:
-                break
-            time.sleep(0.1)
-        else:
-            pytest.fail(f"not tiered: {listed.stdout} {listed.stderr} {broker.said()}")
-        assert rows[0]["topic"] == "t"
-        verified = strata("tier", "verify", url)
-        assert verified.returncode == 0, verified.stdout + verified.stderr
-        assert unfinished(url) == []
-        read = strata("consume", "t", "--from", "beginning", "--until-end", *at)
-        assert read.stdout == lines
-        broker.kill()
+    lines = tiers_what_it_is_given(url, tmp_path)
+    assert unfinished(url) == []
     taken = strata(
         "restore", url, "--takeover", "--data", str(tmp_path / "heir" / "data"), "--json"
     )
@@ -350,15 +323,19 @@ def test_a_broker_tiers_there_and_the_commands_see_it(server, tmp_path):
 def test_the_check_passes_them(url):
     done = strata("tier", "check", url, "--size", "16MiB", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert {row["check"] for row in json.loads(done.stdout) if row["passed"]} == {
-        "put-if-absent",
-        "read-after-write",
-        "list-after-write",
-        "ranges",
-        "delete",
-        "throughput",
-    }
+    assert {row["check"] for row in json.loads(done.stdout) if row["passed"]} == FINDINGS
     assert paths(open_store(url)) == []
+
+
+def test_the_check_fails_a_server_that_lets_two_writers_win(tmp_path):
+    with s3_server("s3s-fs", tmp_path) as server:
+        create(server.url("tier"))
+        done = strata("tier", "check", server.url("tier"), "--size", "1MiB", "--json")
+        assert done.returncode == 1, done.stderr
+        rows = {row["check"]: row for row in json.loads(done.stdout)}
+        assert not rows["put-if-absent"]["passed"]
+        assert "writers were told that they had created one object" in rows["put-if-absent"]["seen"]
+        assert "must not be used" in done.stderr
 
 
 def test_a_sweep_removes_uploads_that_nobody_finished(server):

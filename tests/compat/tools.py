@@ -26,7 +26,7 @@ KAFKA_ARTIFACTS = (
     f"org.apache.logging.log4j:log4j-core:{LOG4J_VERSION}",
     f"org.apache.logging.log4j:log4j-1.2-api:{LOG4J_VERSION}",
 )
-BUILD_TIMEOUT_S = 900
+BUILD_TIMEOUT_S = 1800
 
 
 def cannot_be_had(what: str, why: str) -> NoReturn:
@@ -135,19 +135,23 @@ def java_tool(
 
 
 @cache
-def _go_program(name: str, package: str) -> tuple[Path, str]:
-    version = package.rpartition("@")[2]
-    with fetching(f"{name}-{version}") as program:
+def _built(
+    name: str, builder: str, words: tuple[str, ...], place: tuple[str, str]
+) -> tuple[Path, str]:
+    """What `builder words` builds once; `place`: the variable that tells it where, and the folder below."""
+    with fetching(name) as program:
         if program.is_file():
             return program, ""
-        go = shutil.which("go")
-        if go is None:
-            return program, "Go is not installed"
-        with tempfile.TemporaryDirectory(prefix="stratalog-go-", dir=program.parent) as scratch:
+        command = shutil.which(builder)
+        if command is None:
+            return program, f"{builder} is not installed"
+        variable, folder = place
+        with tempfile.TemporaryDirectory(prefix="stratalog-build-", dir=program.parent) as scratch:
             try:
                 done = subprocess.run(
-                    [go, "install", package],
-                    env=os.environ | {"GOBIN": scratch},
+                    [command, *words],
+                    cwd=scratch,
+                    env=os.environ | {variable: scratch},
                     capture_output=True,
                     text=True,
                     timeout=BUILD_TIMEOUT_S,
@@ -155,16 +159,27 @@ def _go_program(name: str, package: str) -> tuple[Path, str]:
                     check=False,
                 )
             except subprocess.TimeoutExpired:
-                return program, f"go install did not finish within {BUILD_TIMEOUT_S} s"
+                return program, f"{builder} install did not finish within {BUILD_TIMEOUT_S} s"
             if done.returncode != 0:
-                return program, f"go install failed: {done.stderr[-200:]}"
-            next(Path(scratch).iterdir()).rename(program)
+                return program, f"{builder} install failed: {done.stderr[-200:]}"
+            next(Path(scratch, folder).iterdir()).rename(program)
         return program, ""
 
 
 def go_program(name: str, package: str) -> Path:
     """A program built by `go install package@version`, once; skips where it cannot be had."""
-    program, failure = _go_program(name, package)
+    version = package.rpartition("@")[2]
+    program, failure = _built(f"{name}-{version}", "go", ("install", package), ("GOBIN", ""))
+    if failure:
+        cannot_be_had(package, failure)
+    return program
+
+
+def cargo_program(package: str, features: str) -> Path:
+    """A program built by `cargo install name@version`, once; skips where it cannot be had."""
+    words = ("install", "--quiet", "--locked", "--features", features, "--target-dir", "t", package)
+    name = package.replace("@", "-")
+    program, failure = _built(name, "cargo", words, ("CARGO_INSTALL_ROOT", "bin"))
     if failure:
         cannot_be_had(package, failure)
     return program
@@ -224,6 +239,16 @@ def npm_package(package: str) -> Path:
             lambda archive, root: ["tar", "xzf", str(archive), "-C", str(root)],
         )
         / "package"
+    )
+
+
+@cache
+def npm_installed(package: str) -> Path:
+    """`node_modules` with npm's `name@version` and all that it needs. Skips where it cannot be had."""
+    words = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", "root"]
+    return (
+        _fetched(f"npm-installed-{package}", [*words, package], lambda archive, _: ["false"])
+        / "node_modules"
     )
 
 
