@@ -25,6 +25,32 @@ class Isolation(StrEnum):
     COMMITTED = "read_committed"
 
 
+Layout = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        metavar="TEXT",
+        help="Print this for each record: %t topic, %p partition, %o offset, %T timestamp, %k key, %s value, "
+        "%K and %S their lengths (-1: none), %h headers, %% a percent sign; \\n \\t \\0 as usual.",
+    ),
+]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        metavar="GROUP",
+        autocompletion=groups,
+        help="Be a member: share partitions with the others, begin where the group is (--from where it is "
+        "nowhere), commit.",
+    ),
+]
+IsolationLevel = Annotated[
+    Isolation,
+    typer.Option(
+        help="read_committed: nothing of aborted transactions, nor what lies behind one that is open."
+    ),
+]
+
+
 def consume(
     topic: TopicName,
     start: Annotated[
@@ -53,30 +79,9 @@ def consume(
     headers: Annotated[
         bool, typer.Option("--headers", help="Print NAME=VALUE,… and a tab before each record.")
     ] = False,
-    layout: Annotated[
-        str | None,
-        typer.Option(
-            "--format",
-            metavar="TEXT",
-            help="Print this for each record: %t topic, %p partition, %o offset, %T timestamp, %k key, %s value, "
-            "%K and %S their lengths (-1: none), %h headers, %% a percent sign; \\n \\t \\0 as usual.",
-        ),
-    ] = None,
-    group: Annotated[
-        str | None,
-        typer.Option(
-            metavar="GROUP",
-            autocompletion=groups,
-            help="Be a member: share partitions with the others, begin where the group is (--from where it is "
-            "nowhere), commit.",
-        ),
-    ] = None,
-    isolation_level: Annotated[
-        Isolation,
-        typer.Option(
-            help="read_committed: nothing of aborted transactions, nor what lies behind one that is open."
-        ),
-    ] = Isolation.UNCOMMITTED,
+    layout: Layout = None,
+    group: Group = None,
+    isolation_level: IsolationLevel = Isolation.UNCOMMITTED,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per record.")] = False,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
 ) -> None:

@@ -25,15 +25,37 @@ OwnTopics = Annotated[
         "segment, hotset, tiered=no. What it leaves out is as the options say.",
     ),
 ]
+VolumeOverhead = Annotated[
+    float,
+    typer.Option(
+        "--volume-overhead",
+        metavar="X",
+        help="Raw bytes for each byte on volumes that protect themselves.",
+    ),
+]
+Downtime = Annotated[
+    str,
+    typer.Option(
+        "--downtime",
+        metavar="TIME",
+        help="How long a broker is gone that comes back with its volume.",
+    ),
+]
+Ingress = Annotated[
+    str | None,
+    typer.Option("--ingress", metavar="RATE", help="From producers, after compression: 100MB/s."),
+]
+LocalPrice = Annotated[
+    float,
+    typer.Option("--local-price", metavar="PRICE", help="A GB and month on brokers' drives."),
+]
+RemotePrice = Annotated[
+    float, typer.Option("--remote-price", metavar="PRICE", help="A GB and month in the bucket.")
+]
 
 
 def plan(
-    ingress: Annotated[
-        str | None,
-        typer.Option(
-            "--ingress", metavar="RATE", help="From producers, after compression: 100MB/s."
-        ),
-    ] = None,
+    ingress: Ingress = None,
     retention: Annotated[
         str, typer.Option("--retention", metavar="TIME", help="How long records are kept.")
     ] = "7d",
@@ -53,29 +75,10 @@ def plan(
     throttle: Annotated[
         str, typer.Option("--throttle", metavar="RATE", help="Of a rebalance, for a broker.")
     ] = "10MB/s",
-    local_price: Annotated[
-        float,
-        typer.Option("--local-price", metavar="PRICE", help="A GB and month on brokers' drives."),
-    ] = 0.08,
-    remote_price: Annotated[
-        float, typer.Option("--remote-price", metavar="PRICE", help="A GB and month in the bucket.")
-    ] = 0.023,
-    volume_overhead: Annotated[
-        float,
-        typer.Option(
-            "--volume-overhead",
-            metavar="X",
-            help="Raw bytes for each byte on volumes that protect themselves.",
-        ),
-    ] = 1.25,
-    downtime: Annotated[
-        str,
-        typer.Option(
-            "--downtime",
-            metavar="TIME",
-            help="How long a broker is gone that comes back with its volume.",
-        ),
-    ] = "10m",
+    local_price: LocalPrice = 0.08,
+    remote_price: RemotePrice = 0.023,
+    volume_overhead: VolumeOverhead = 1.25,
+    downtime: Downtime = "10m",
     json: Json = False,
 ) -> None:
     """Plan network, disks, bucket, rebalancing and cost, with the reasoning shown.
