@@ -329,7 +329,8 @@ def test_the_check_passes_them(url):
 
 def test_the_check_fails_a_server_that_lets_two_writers_win(tmp_path):
     with s3_server("s3s-fs", tmp_path) as server:
-        create(server.url("tier"))
+        with closing(S3Bucket(parse_bucket_url(server.url("tier")))) as bucket:
+            bucket.create()
         done = strata("tier", "check", server.url("tier"), "--size", "1MiB", "--json")
         assert done.returncode == 1, done.stderr
         rows = {row["check"]: row for row in json.loads(done.stdout)}

@@ -1,18 +1,21 @@
-"""Sixty-four partitions whose segments close together: what the copies hold in memory is bounded by the threads.
+"""Sixty-four partitions whose segments close together: what the copies hold in memory is bounded by the threads. A log
+directory whose drive stalls holds up its own copies only.
 
 Method: a real broker over a directory; the bytes that copies hold, and how many are under way, are counted where the
-store takes them.
+store takes them, and reads of one log directory by the threads that copy are kept waiting.
 """
 
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from stratalog.adapters.directory_store import DirectoryStore
+from stratalog.adapters.local_disk import LocalDisk
 from stratalog.testing import TemporaryBroker
 
 PARTITIONS = 64
@@ -65,6 +68,30 @@ def counted(monkeypatch):
     return told
 
 
+def create(address, partitions):
+    config = {"remote.storage.enable": "true", "segment.ms": "1000"}
+    admin = AdminClient({"bootstrap.servers": address})
+    admin.create_topics([NewTopic("t", partitions, 1, config=config)])["t"].result(30)
+
+
+def close_a_segment(address, partitions, record_bytes):
+    """In each partition: the second record's time closes the segment with the first (`segment.ms` is a second)."""
+    producer = Producer({"bootstrap.servers": address})
+    now_ms = int(time.time() * 1000) - 10_000
+    failures = []
+    for step in range(2):
+        for index in range(partitions):
+            producer.produce(
+                "t",
+                bytes(record_bytes),
+                partition=index,
+                timestamp=now_ms + step * 2000,
+                on_delivery=lambda error, _: failures.append(error) if error else None,
+            )
+        assert producer.flush(60) == 0
+    assert not failures
+
+
 def test_partitions_that_roll_in_the_same_second_hold_no_more_than_the_threads_do(
     counted, tmp_path
 ):
@@ -73,24 +100,9 @@ def test_partitions_that_roll_in_the_same_second_hold_no_more_than_the_threads_d
         "remote.log.manager.copier.thread.pool.size": str(THREADS),
         "remote.log.manager.task.interval.ms": "100",
     }
-    config = {"remote.storage.enable": "true", "segment.ms": "1000"}
     with TemporaryBroker(settings) as broker:
-        admin = AdminClient({"bootstrap.servers": broker.address})
-        admin.create_topics([NewTopic("t", PARTITIONS, 1, config=config)])["t"].result(30)
-        producer = Producer({"bootstrap.servers": broker.address})
-        now_ms = int(time.time() * 1000) - 10_000
-        failures = []
-        for step in range(2):  # the second record's time closes the segment with the first
-            for index in range(PARTITIONS):
-                producer.produce(
-                    "t",
-                    bytes(RECORD_BYTES),
-                    partition=index,
-                    timestamp=now_ms + step * 2000,
-                    on_delivery=lambda error, _: failures.append(error) if error else None,
-                )
-            assert producer.flush(60) == 0
-        assert not failures
+        create(broker.address, PARTITIONS)
+        close_a_segment(broker.address, PARTITIONS, RECORD_BYTES)
         deadline = time.monotonic() + WAIT_S
         while counted.finished < PARTITIONS:
             assert time.monotonic() < deadline, f"{counted.finished} copied"
@@ -98,3 +110,43 @@ def test_partitions_that_roll_in_the_same_second_hold_no_more_than_the_threads_d
     assert counted.copies_max <= THREADS
     assert RECORD_BYTES < counted.held_max <= THREADS * (PIECE_BYTES + 4096)
     assert counted.held_max < PARTITIONS * RECORD_BYTES / 4, "or the test shows nothing"
+
+
+def test_a_drive_that_stalls_holds_up_the_copies_of_its_own_directory_only(tmp_path, monkeypatch):
+    well, stalled = (str(tmp_path / name) for name in ("well", "stalled"))
+    goes_on, waiting = threading.Event(), threading.Event()
+    read = LocalDisk.read
+
+    def stalling(disk, path, position, size):
+        if disk.root == stalled and threading.current_thread().name.startswith("tier-copy"):
+            waiting.set()
+            goes_on.wait(WAIT_S)
+        return read(disk, path, position, size)
+
+    monkeypatch.setattr(LocalDisk, "read", stalling)
+    settings = {
+        "log.dirs": f"{well},{stalled}",
+        "tier.url": (tmp_path / "bucket").as_uri(),
+        "remote.log.manager.copier.thread.pool.size": "1",
+        "remote.log.manager.task.interval.ms": "100",
+    }
+
+    def copied(count):
+        deadline = time.monotonic() + WAIT_S
+        while len(found := sorted(tmp_path.glob("bucket/**/*.seg"))) < count:
+            assert time.monotonic() < deadline, f"{len(found)} of {count} copied"
+            time.sleep(0.02)
+        return [path.parent.name for path in found]
+
+    try:
+        with TemporaryBroker(settings) as broker:
+            create(broker.address, 4)
+            here = [path.name.removeprefix("t-") for path in Path(well).glob("t-*")]
+            assert len(here) == 2
+            close_a_segment(broker.address, 4, 1000)
+            assert waiting.wait(WAIT_S)
+            assert sorted(copied(2)) == sorted(here)
+            goes_on.set()
+            assert sorted(copied(4)) == ["0", "1", "2", "3"]
+    finally:
+        goes_on.set()
