@@ -23,7 +23,7 @@ from stratalog.tier.cluster_state import (
     StateTopic,
     newest_state,
 )
-from stratalog.tier.identity import TierTopic, list_deleted
+from stratalog.tier.identity import TierTopic, list_deleted, list_topics
 from stratalog.tier.incarnation import newest_incarnation
 from stratalog.tier.manifest import Manifest
 from stratalog.tier.reader import Bucket, open_bucket
@@ -112,7 +112,8 @@ def look(store: ObjectStore, in_order: InOrder) -> Found:
     bucket = open_bucket(store)
     incarnation = newest_incarnation(store, bucket.cluster_id)
     state, damaged = newest_state(store, bucket.cluster_id, incarnation)
-    named = _named(bucket, state)
+    registered = _registered(bucket, state, damaged)
+    named = _named(bucket, registered, state)
     manifests = in_order(
         partial(bucket.manifest, one.registered, number)
         for one in named
@@ -135,9 +136,37 @@ class _Named(NamedTuple):
         return max(told, self.registered.partitions if self.registered is not None else 0)
 
 
-def _named(bucket: Bucket, state: ClusterState | None) -> list[_Named]:
+def _registered(
+    bucket: Bucket, state: ClusterState | None, damaged: list[str]
+) -> dict[str, TierTopic]:
+    """The topics of the registry, by id. One that is damaged there is as the state tells, else left out; `damaged` says
+    which.
+    """
+    found: dict[str, str] = {}
+    topics = list_topics(bucket.store, bucket.cluster_id, found)
+    told = {topic.topic_id: topic for topic in state.topics} if state is not None else {}
+    for path, why in found.items():
+        known = told.get(path.rpartition("/")[2])
+        if known is None:
+            damaged.append(f"{why}; the topic is left out")
+            continue
+        damaged.append(f"{why}; the topic is as the cluster told")
+        topics.append(
+            TierTopic(
+                cluster_id=bucket.cluster_id,
+                name=known.name,
+                topic_id=known.topic_id,
+                partitions=len(known.partitions),
+                configs=known.configs,
+            )
+        )
+    return {topic.topic_id: topic for topic in topics}
+
+
+def _named(
+    bucket: Bucket, registered: dict[str, TierTopic], state: ClusterState | None
+) -> list[_Named]:
     """The topics, by name."""
-    registered = {topic.topic_id: topic for topic in bucket.topics()}
     deleted = {mark.topic_id for mark in list_deleted(bucket.store, bucket.cluster_id)}
     told = {topic.topic_id: topic for topic in state.topics} if state is not None else {}
     told_ms = state.written_ms if state is not None else -1

@@ -11,7 +11,7 @@ from crc32c import crc32c
 
 from stratalog.errors import Corrupt
 
-__all__ = ["seal", "unseal"]
+__all__ = ["is_sealed", "seal", "unseal"]
 
 TRAILER_SIZE: Final = 10
 
@@ -21,9 +21,13 @@ def seal(document: bytes) -> bytes:
     return b"%b\n%08x\n" % (document, crc32c(document))
 
 
+def is_sealed(data: bytes) -> bool:
+    """Whether every byte is as sealed."""
+    return seal(data[:-TRAILER_SIZE]) == data
+
+
 def unseal(data: bytes, path: str) -> bytes:
     """The JSON document in stored bytes. Raises Corrupt naming `path` where any byte is not as sealed."""
-    document = data[:-TRAILER_SIZE]
-    if seal(document) != data:
+    if not is_sealed(data):
         raise Corrupt(f"{path}: the checksum does not match its {len(data)} bytes")
-    return document
+    return data[:-TRAILER_SIZE]

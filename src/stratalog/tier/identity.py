@@ -19,7 +19,7 @@ from msgspec.json import encode as json_encode
 
 from stratalog.errors import Corrupt, UserError
 from stratalog.ports import AlreadyExists, ObjectStore
-from stratalog.tier.envelope import seal, unseal
+from stratalog.tier.envelope import is_sealed, seal, unseal
 from stratalog.tier.paths import (
     CLAIM,
     deleted_path,
@@ -160,14 +160,11 @@ def register_topic(  # noqa: PLR0913, PLR0917
     """Have a topic in the registry as it is now; what is there. Nothing is put where nothing changed.
 
     To be called before the topic's first segment is archived (the registry is how the bucket alone is read), and when
-    its configuration or number of partitions changes (that never falls). A deleted topic is not put again. Raises
-    Unavailable, Corrupt.
+    its configuration or number of partitions changes (that never falls). What is damaged there is put anew. A deleted
+    topic is not put again. Raises Unavailable, Corrupt.
     """
     path = topic_path(cluster_id, topic_id)
-    try:
-        known = decode(store.get(path), TierTopic, path)
-    except FileNotFoundError:
-        known = None
+    known = _registered(store, path)
     topic = TierTopic(
         cluster_id=cluster_id,
         name=name,
@@ -181,6 +178,20 @@ def register_topic(  # noqa: PLR0913, PLR0917
     return topic
 
 
+def _registered(store: ObjectStore, path: str) -> TierTopic | None:
+    """What the registry has; None where there is nothing, or bytes that are altered: whoever registers knows better."""
+    try:
+        data = store.get(path)
+    except FileNotFoundError:
+        return None
+    try:
+        return decode(data, TierTopic, path)
+    except Corrupt:
+        if is_sealed(data):
+            raise  # of a later release
+        return None
+
+
 def _is_there(store: ObjectStore, path: str) -> bool:
     try:
         store.size(path)
@@ -189,10 +200,12 @@ def _is_there(store: ObjectStore, path: str) -> bool:
     return True
 
 
-def list_topics(store: ObjectStore, cluster_id: str | None = None) -> list[TierTopic]:
+def list_topics(
+    store: ObjectStore, cluster_id: str | None = None, damaged: dict[str, str] | None = None
+) -> list[TierTopic]:
     """The topics in the bucket that are not deleted, by name. Empty where nobody owns the bucket.
 
-    Raises Corrupt naming the object, Unavailable.
+    Raises Corrupt naming the object, or has it in `damaged` (path: why) where that is given; Unavailable.
     """
     if cluster_id is None:
         claim = read_claim(store)
@@ -208,6 +221,10 @@ def list_topics(store: ObjectStore, cluster_id: str | None = None) -> list[TierT
             topics.append(decode(store.get(info.path), TierTopic, info.path))
         except FileNotFoundError:
             continue  # deleted and removed since the list
+        except Corrupt as corrupt:
+            if damaged is None:
+                raise
+            damaged[info.path] = str(corrupt)
     return sorted(topics, key=lambda topic: (topic.name, topic.created_ms))
 
 

@@ -6,7 +6,7 @@ In: a store. Out: topics, pinned manifests, checked bytes. It never writes, and 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from stratalog.errors import UserError
+from stratalog.errors import Corrupt, UserError
 from stratalog.ports import ObjectStore
 from stratalog.tier.archives import Archives
 from stratalog.tier.commit import load_latest, run
@@ -32,8 +32,12 @@ class Bucket:
         return list_topics(self.store, self.cluster_id)
 
     def topic(self, name: str) -> TierTopic | None:
-        """The (newest) topic of that name."""
-        named = [topic for topic in self.topics() if topic.name == name]
+        """The (newest) topic of that name. Raises Corrupt where it may be one that is damaged in the registry."""
+        damaged: dict[str, str] = {}
+        topics = list_topics(self.store, self.cluster_id, damaged)
+        named = [topic for topic in topics if topic.name == name]
+        if not named and damaged:
+            raise Corrupt(next(iter(damaged.values())))
         return named[-1] if named else None
 
     def manifest(self, topic: TierTopic, partition: int) -> Manifest | None:

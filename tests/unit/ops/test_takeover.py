@@ -329,6 +329,26 @@ def test_without_any_state_the_registry_has_what_was_tiered():
     assert read_meta("/new", disk).node_id == 1
 
 
+def test_a_topic_that_is_damaged_in_the_registry_is_as_the_cluster_told_and_holds_up_no_other():
+    old = OldNode()
+    lost = IDS.uuid()
+    register_topic(old.store, CLUSTER, lost, "nobody-told-of-it", 1, {}, NOW_MS)
+    registered = [info.path for info in old.store.list(f"{CLUSTER}/cluster/topics/")]
+    assert len(registered) == 2
+    for path in registered:
+        old.store.put(path, [old.store.get(path)[:-3]])
+    disk = SimDisk()
+    taken = take(old.store, disk)
+    assert "events" in {topic.name for topic in taken.found.topics}
+    assert "nobody-told-of-it" not in {topic.name for topic in taken.found.topics}
+    told = sorted(line.rpartition("; ")[2] for line in taken.damaged)
+    assert told == ["the topic is as the cluster told", "the topic is left out"]
+    assert all(any(path in line for line in taken.damaged) for path in registered)
+    register_topic(old.store, CLUSTER, TOPIC_ID, "events", 3, {}, NOW_MS)  # as its new leader does
+    old.store.delete([path for path in registered if topic_id_text(lost) in path])
+    check_whole(old.store, disk)
+
+
 def test_a_damaged_segment_costs_the_memory_of_repeats_and_no_more():
     old = OldNode()
     for info in list(old.store.list("")):

@@ -6,6 +6,7 @@ from tests.unit.tier.segments import CountingEntropy, closed, log_bytes
 
 from stratalog.adapters.object_store import MemoryStore
 from stratalog.errors import Corrupt, UserError
+from stratalog.tier.envelope import seal
 from stratalog.tier.identity import (
     claim_bucket,
     delete_topic,
@@ -15,6 +16,7 @@ from stratalog.tier.identity import (
 )
 from stratalog.tier.manifest import encode
 from stratalog.tier.partition_tier import PartitionTier, Retention
+from stratalog.tier.paths import topic_path
 from stratalog.tier.reader import open_bucket
 from stratalog.tier.verify import ORPHAN_GRACE_MS, sweep, verify
 from stratalog.wire.ids import topic_id_text
@@ -186,6 +188,30 @@ def test_a_topic_that_is_deleted_is_not_registered_again_by_a_slow_leader(store)
     delete_topic(store, CLUSTER, topic_id, 50)
     register_topic(store, CLUSTER, topic_id, "events", 2, {"retention.ms": "5"}, 60)
     assert list_topics(store) == []
+
+
+def test_a_topic_that_is_damaged_in_the_registry_hides_no_other_and_its_leader_mends_it():
+    store, ids = MemoryStore("memory://registry"), CountingEntropy()
+    sound, hurt = ids.uuid(), ids.uuid()
+    claim_bucket(store, "cluster", 0)
+    register_topic(store, "cluster", sound, "sound", 1, {}, 1)
+    register_topic(store, "cluster", hurt, "hurt", 2, {}, 1)
+    path = topic_path("cluster", hurt)
+    whole = store.get(path)
+    store.put(path, [whole[:20] + b"?" + whole[21:]])
+    bucket = open_bucket(store)
+    assert bucket.topic("sound").topic_uuid == sound
+    for ask in (lambda: bucket.topic("hurt"), bucket.topics):
+        with pytest.raises(Corrupt, match=path):
+            ask()
+    register_topic(store, "cluster", hurt, "hurt", 2, {}, 1)
+    assert store.get(path) == whole
+    later = seal(whole[:-10].replace(b'"format":1', b'"format":2'))
+    assert later != whole
+    store.put(path, [later])
+    with pytest.raises(Corrupt, match="of format 2"):
+        register_topic(store, "cluster", hurt, "hurt", 2, {}, 1)
+    assert store.get(path) == later, "a later release's is left alone"
 
 
 def test_a_prefix_has_one_owner(store):
