@@ -9,6 +9,7 @@ from contextlib import suppress
 import pytest
 from msgspec.structs import replace
 from tests.faulty_store import FaultyStore
+from tests.unit.tier.segments import closed, log_bytes
 from tests.unit.tier.test_archive_manifest import hours
 from tests.unit.tier.test_partition_tier import KEEP, archive, objects, segments, tier_of
 
@@ -194,6 +195,23 @@ def test_retention_takes_part_of_an_archive_then_the_whole(store, tier):
     assert (manifest.archives, manifest.segments) == ((), ())
     assert (objects(store), archives(store)) == ([], [])
     sound(store)
+
+
+@pytest.mark.parametrize("young", [0, 2, 7, 11])
+def test_what_lies_behind_a_young_segment_stays_however_old_its_records_are(store, tier, young):
+    """Times may go back (a producer sets them): a hole in the log would be worse than a late expiry."""
+    end = 0
+    for number in range(12):
+        data, next_end = log_bytes(end, [10], start_ms=100_000 if number == young else 1000)
+        archive(tier, [closed(data, end, next_end)], next_end)
+        tier.spill(10)
+        end = next_end
+    assert len(list(tier.manifest.live_archives())) == 2
+    manifest = tier.expire(50_000, Retention(10_000, -1, 0, 0, grace_ms=0))
+    assert bases(store, manifest) == all_of(12, young)
+    assert len(objects(store)) == 12 - young
+    sound(store)
+    assert bases(store, tier.expire(120_000, Retention(10_000, -1, 0, 0, grace_ms=0))) == []
 
 
 @pytest.mark.parametrize("left", range(21))
