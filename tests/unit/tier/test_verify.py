@@ -70,7 +70,7 @@ def test_a_sound_bucket_has_no_problems_and_all_of_it_was_read(store):
     assert sorted(seen) == seen
 
 
-def test_every_flipped_byte_of_every_object_is_found_by_name(store):
+def test_every_byte_flipped_lost_or_added_is_found_by_name(store):
     filled(store, segments=1, partitions=1)
     for info in list(store.list("")):
         sound = store.get(info.path)
@@ -80,6 +80,9 @@ def test_every_flipped_byte_of_every_object_is_found_by_name(store):
             store.put(info.path, [damaged])
             problems = verify(store, now_ms=NOW)
             assert info.path in {problem.path for problem in problems}, (info.path, at)
+        for other in (sound + b"\n", sound[:-1]):
+            store.put(info.path, [other])
+            assert info.path in {problem.path for problem in verify(store, now_ms=NOW)}
         store.put(info.path, [sound])
     assert verify(store, now_ms=NOW, grace_ms=0) == []
 
