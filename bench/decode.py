@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bench.broker import spread
+from stratalog.adapters.memory import keep_freed_memory
 from stratalog.kernels.columns import COLUMNS, HEADERS
 from stratalog.kernels.decode import Decoder, warm
 from stratalog.kernels.rows import Layout
@@ -160,6 +161,7 @@ def main() -> None:
     parser.add_argument("--batch-bytes", type=int, default=16384, help="Kafka's batch.size")
     parser.add_argument("--codecs", default=",".join(CODEC_NAMES))
     chosen = parser.parse_args()
+    keep_freed_memory()  # as a task does
     warm()
     print("| decode, one core | GB/s of CPU | codec alone | ratio |\n|---|---|---|---|", flush=True)
     for codec in chosen.codecs.split(","):

@@ -20,7 +20,7 @@ from stratalog.errors import Corrupt
 from stratalog.kernels import compiled
 from stratalog.kernels.columns import COLUMNS, HEADERS
 from stratalog.kernels.missing import Missing
-from stratalog.kernels.rows import AT_ONCE_BYTES, Layout, Rows
+from stratalog.kernels.rows import Layout, Rows
 from stratalog.ports import Buffer
 from stratalog.wire.compression import Oversized, decompress_into
 from stratalog.wire.records import Record, build_batch
@@ -34,6 +34,8 @@ ROOM_BYTES, ROOM_KEPT_BYTES = 1 << 20, 16 << 20
 too large for that gets room of its own.
 """
 
+_AT_ONCE_BYTES = 256 << 10
+"""Restored side by side before they become rows: what a core's own cache holds beside the rows."""
 _TABLE_ROWS = 4096
 _CRC_FROM = 21  # a batch's checksum covers what follows it
 _CODEC = 0x07
@@ -93,7 +95,7 @@ class Decoder:
         state = self._state
         state[:] = 0
         state[compiled.FIRST] = state[compiled.NEXT] = self.next_offset
-        state[compiled.STOP], state[compiled.GAPS] = self.end, gaps
+        state[compiled.UNTIL], state[compiled.GAPS] = self.end, gaps
         state[compiled.FOLLOWS] = -1  # the first may begin before what is wanted
         transactions = _transactions(aborted)
         self.consumed = 0
@@ -196,7 +198,7 @@ class Decoder:
         `unreadable` is told of them.
         """
         used = self._used
-        if used >= AT_ONCE_BYTES:
+        if used >= _AT_ONCE_BYTES:
             return None
         codec = row[compiled.ATTRIBUTES] & _CODEC
         records = view[row[compiled.START] : row[compiled.END]]

@@ -9,7 +9,6 @@ used for every batch.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,18 +24,6 @@ _HEADERS_A_ROW = 4
 """Room that is there before a record asks for more; an Arrow batch ends where its headers do not fit."""
 
 _ASCII_END = 0x80
-
-AT_ONCE_BYTES = 256 << 10
-"""Of a payload, found and then copied before the next: what a core's own cache holds beside what it is copied to."""
-
-_BYTES = {
-    "key": (compiled.KEY_START, compiled.KEY_SIZE),
-    "value": (compiled.VALUE_START, compiled.VALUE_SIZE),
-}
-_HEADER_BYTES = {
-    "key": (compiled.HEADER_KEY_START, compiled.HEADER_KEY_SIZE),
-    "value": (compiled.HEADER_VALUE_START, compiled.HEADER_VALUE_SIZE),
-}
 
 _WRONG = {
     compiled.BAD_LENGTH: "a record's length does not fit in its batch",
@@ -86,57 +73,6 @@ def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
     return pa.schema([pa.field(name, _KINDS[name]) for name in columns])
 
 
-class _Bytes:
-    """A binary column as it grows."""
-
-    def __init__(self, rows: int) -> None:
-        self._rows = rows
-        self._expected = 0
-        self._begin()
-
-    def _begin(self) -> None:
-        self.nulls = 0
-        self.offsets = np.empty(self._rows + 1, dtype=np.int32)
-        self.offsets[0] = 0
-        self.validity = np.zeros((self._rows + 7) // 8, dtype=np.uint8)
-        self.data = np.empty(self._expected, dtype=np.uint8)
-
-    def make_room(self, rows: int) -> None:
-        """Have room for so many rows."""
-        if rows > self._rows:
-            self._rows = rows
-            self.offsets = np.resize(self.offsets, rows + 1)
-            validity = np.zeros((rows + 7) // 8, dtype=np.uint8)
-            validity[: len(self.validity)] = self.validity
-            self.validity = validity
-
-    def extend(self, payload: Any, starts: Any, sizes: Any, first: int, last: int) -> None:
-        """Take rows [first, last), whose bytes lie in `payload`."""
-        rows = (payload, starts, sizes, first, last, self.offsets, self.validity)
-        nulls = compiled.gather(*rows, self.data)
-        if nulls < 0:
-            needed = -1 - nulls
-            grown = np.empty(needed + needed // 2, dtype=np.uint8)
-            grown[: self.offsets[first]] = self.data[: self.offsets[first]]
-            self.data = grown
-            nulls = compiled.gather(*rows, self.data)
-        self.nulls += nulls
-
-    def take(self, rows: int, kind: pa.DataType) -> pa.Array:
-        """The first `rows` rows, which are all, as a column; the next one begins."""
-        size = int(self.offsets[rows])
-        data = self.data[:size]
-        if size < self.data.nbytes // 2:
-            data = data.copy()  # what was kept for more is not to live on with less
-        # As much as this time is likely enough for the next, and not too much.
-        self._expected = size + size // 8 + compiled.GATHER_SLACK
-        validity = pa.py_buffer(self.validity[: (rows + 7) // 8]) if self.nulls else None
-        buffers = [validity, pa.py_buffer(self.offsets[: rows + 1]), pa.py_buffer(data)]
-        made = pa.Array.from_buffers(kind, rows, buffers, null_count=self.nulls)
-        self._begin()
-        return made
-
-
 class Rows:
     """Rows that wait for their Arrow batch."""
 
@@ -146,17 +82,11 @@ class Rows:
         self._unreadable = unreadable
         rows = layout.max_rows
         self._schema = arrow_schema(layout.columns)
-        self._with_headers = HEADERS in layout.columns
-        self._state = np.zeros(compiled.STATE_SLOTS, dtype=np.int64)
-        self._state[compiled.MAX_ROWS] = rows
-        self._state[compiled.MAX_BYTES] = layout.max_bytes
-        self._state[compiled.WITH_HEADERS] = self._with_headers
-        self._longs = np.empty((compiled.LONGS, rows), dtype=np.int64)
-        self._ints = np.empty((compiled.INTS, rows), dtype=np.int32)
-        room = rows * _HEADERS_A_ROW if self._with_headers else 0
-        self._spans = np.empty((compiled.SPANS, room), dtype=np.int32)
-        self._bytes = {name: _Bytes(rows) for name in _BYTES if name in layout.columns}
-        self._header_bytes = {name: _Bytes(room) for name in _HEADER_BYTES if room}
+        self._state = state = np.zeros(compiled.STATE_SLOTS, dtype=np.int64)
+        state[compiled.MAX_ROWS], state[compiled.MAX_BYTES] = rows, layout.max_bytes
+        state[compiled.WITH_KEYS] = "key" in layout.columns
+        state[compiled.WITH_VALUES] = "value" in layout.columns
+        state[compiled.WITH_HEADERS] = HEADERS in layout.columns
         constants = {
             "topic": lambda: _constant(layout.topic, rows),
             "partition": lambda: _plain(
@@ -167,6 +97,49 @@ class Rows:
         self._constants = {
             name: make() for name, make in constants.items() if name in layout.columns
         }
+        self._headers_max = rows * _HEADERS_A_ROW if HEADERS in layout.columns else 0
+        # What may be too much at first costs nothing: memory that nobody touches is not there.
+        self._expected = [layout.max_bytes + compiled.SLACK] * 4
+        self._end()
+
+    def _end(self) -> None:
+        """Have no rows, and no memory for some while nobody gives any."""
+        self._state[[compiled.ROWS, compiled.BYTES, compiled.HEADERS]] = 0
+        self._state[compiled.NULLS : compiled.NEEDED] = 0
+        self._longs: Any = None
+        self._ints: Any = None
+        self._bits: Any = None
+        self._ends: Any = None
+        self._text_bits: Any = None
+        self._bytes: list[Any] = []
+
+    def _begin(self) -> None:
+        """Have columns without rows."""
+        rows, headers = self._layout.max_rows, self._headers_max
+        self._longs = np.empty((compiled.LONGS, rows), dtype=np.int64)
+        self._ints = np.empty((compiled.INTS, rows + 1), dtype=np.int32)
+        self._ints[:, 0] = 0
+        self._bits = np.full((compiled.BITS, (rows + 7) // 8), 0xFF, dtype=np.uint8)
+        self._ends = np.zeros((compiled.ENDS, 1), dtype=np.int32)
+        self._text_bits = np.empty(0, dtype=np.uint8)
+        self._make_headers(headers)
+        self._bytes = [np.empty(size, dtype=np.uint8) for size in self._expected]
+
+    def _make_headers(self, headers: int) -> None:
+        """Have room for so many headers, those that are there kept."""
+        ends = np.empty((compiled.ENDS, headers + 1), dtype=np.int32)
+        ends[:, : self._ends.shape[1]] = self._ends
+        bits = np.full((headers + 7) // 8, 0xFF, dtype=np.uint8)
+        bits[: len(self._text_bits)] = self._text_bits
+        self._ends, self._text_bits = ends, bits
+
+    def _make_room(self) -> None:
+        """Have room for what the next row needs, and for some more."""
+        for column, data in enumerate(self._bytes):
+            needed = int(self._state[compiled.NEEDED + column])
+            if needed > len(data):
+                self._bytes[column] = np.empty(needed + needed // 2, dtype=np.uint8)
+                self._bytes[column][: len(data)] = data
 
     def add(
         self, payload: Any, table: Any, first: int, end: int, name: str
@@ -176,71 +149,65 @@ class Rows:
         The payload is not needed any more afterwards. Raises what `unreadable` does, which is told `name` and the
         offset.
         """
-        assert payload.nbytes < 1 << 31, "spans inside a payload are 32 bits"
         state = self._state
-        state[compiled.FIRST_OFFSET], state[compiled.END_OFFSET] = first, end
-        for part in _in_parts(table):
-            state[compiled.BATCH] = state[compiled.RECORD] = 0
-            status = compiled.FULL
-            while status != compiled.DONE:
-                self._find(payload, part)
-                status = int(state[compiled.STATUS])
-                if status == compiled.FULL:
-                    yield from self.flush()
-                elif status == compiled.MORE_HEADERS:
-                    room = int(state[compiled.WANTED]) * 2
-                    self._spans = np.empty((compiled.SPANS, room), dtype=np.int32)
-                    for column in self._header_bytes.values():
-                        column.make_room(room)
-                elif status != compiled.DONE:
-                    batch = part[state[compiled.BATCH]]
-                    base, count = int(batch[compiled.BASE_OFFSET]), int(batch[compiled.COUNT])
-                    self._unreadable(
-                        f"{name}: batch at offset {base}, record {int(state[compiled.RECORD])} of {count}: "
-                        f"{_WRONG[status]}"
-                    )
-                    state[compiled.BATCH] += 1
-                    state[compiled.RECORD] = 0
-
-    def _find(self, payload: Any, table: Any) -> None:
-        """Find rows, and copy what they have while it is in the processor's cache."""
-        state, ints = self._state, self._ints
-        first, first_header = int(state[compiled.ROWS]), int(state[compiled.HEADERS])
-        compiled.find_rows(payload, table, state, self._longs, ints, self._spans)
-        last = int(state[compiled.ROWS])
-        if state[compiled.STATUS] in _WRONG and self._with_headers:
-            # Only the headers of whole records count.
-            state[compiled.HEADERS] = ints[compiled.HEADER_COUNT, :last].sum()
-        if last == first:
-            return
-        for name, column in self._bytes.items():
-            start, size = _BYTES[name]
-            column.extend(payload, ints[start], ints[size], first, last)
-        last_header = int(state[compiled.HEADERS])
-        for name, column in self._header_bytes.items():
-            start, size = _HEADER_BYTES[name]
-            spans = self._spans
-            column.extend(payload, spans[start], spans[size], first_header, last_header)
+        state[compiled.BEGIN], state[compiled.STOP] = first, end
+        state[compiled.BATCH] = state[compiled.RECORD] = 0
+        status = compiled.FULL
+        while status != compiled.DONE:
+            if not self._bytes:
+                self._begin()
+            matrices = self._longs, self._ints, self._bits, self._ends, self._text_bits
+            compiled.read_rows(payload, table, state, *matrices, *self._bytes)
+            status = int(state[compiled.STATUS])
+            if status == compiled.FULL:
+                yield from self.flush()
+            elif status == compiled.MORE_HEADERS:
+                self._make_headers(int(state[compiled.WANTED]) * 2)
+            elif status == compiled.MORE_ROOM:
+                self._make_room()
+            elif status != compiled.DONE:
+                batch = table[state[compiled.BATCH]]
+                base, count = int(batch[compiled.BASE_OFFSET]), int(batch[compiled.COUNT])
+                self._unreadable(
+                    f"{name}: batch at offset {base}, record {int(state[compiled.RECORD])} of {count}: "
+                    f"{_WRONG[status]}"
+                )
+                state[compiled.BATCH] += 1
+                state[compiled.RECORD] = 0
 
     def flush(self) -> Iterator[pa.RecordBatch]:
         """What waits, as at most one Arrow batch."""
         rows = int(self._state[compiled.ROWS])
         if not rows:
             return
-        columns = [self._made(name, rows) for name in self._layout.columns]
-        self._state[compiled.ROWS] = self._state[compiled.BYTES] = self._state[compiled.HEADERS] = 0
-        yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        made = [self._made(name, rows) for name in self._layout.columns]
+        found = pa.RecordBatch.from_arrays(made, schema=self._schema)
+        # As much as this time is likely enough for the next, and not too much.
+        self._expected = [size + size // 8 + compiled.SLACK for size in self._sizes(rows)]
+        self._end()
+        yield found
+
+    def _sizes(self, rows: int) -> list[int]:
+        """Bytes in each of the columns of bytes."""
+        ends = self._ends[:, self._state[compiled.HEADERS]]
+        keys, values = self._ints[compiled.KEY_ENDS : compiled.VALUE_ENDS + 1, rows]
+        return [int(keys), int(values), *ends.tolist()]
 
     def _made(self, name: str, rows: int) -> pa.Array:
+        kind, bits = _KINDS[name], self._bits
         match name:
-            case "key" | "value":
-                return self._bytes[name].take(rows, _KINDS[name])
+            case "key":
+                ends = self._ints[compiled.KEY_ENDS, : rows + 1]
+                return self._column(kind, compiled.KEYS, bits[compiled.KEYS], ends)
+            case "value":
+                ends = self._ints[compiled.VALUE_ENDS, : rows + 1]
+                return self._column(kind, compiled.VALUES, bits[compiled.VALUES], ends)
             case "offset":
-                return _plain(self._longs[compiled.OFFSET, :rows], _KINDS[name])
+                return _plain(_kept(self._longs[compiled.OFFSET], rows), kind)
             case "timestamp":
-                return _plain(self._longs[compiled.TIMESTAMP, :rows], _KINDS[name])
+                return _plain(_kept(self._longs[compiled.TIMESTAMP], rows), kind)
             case "timestampType":
-                return _plain(self._ints[compiled.TIMESTAMP_TYPE, :rows], _KINDS[name])
+                return _plain(_kept(self._ints[compiled.TIMESTAMP_TYPE], rows), kind)
             case "headers":
                 return self._headers(rows)
             case _:
@@ -248,28 +215,36 @@ class Rows:
 
     def _headers(self, rows: int) -> pa.Array:
         """list<struct<key, value>>; null where a record has none, as in Spark's Kafka source."""
-        counts = self._ints[compiled.HEADER_COUNT, :rows]
-        offsets = np.zeros(rows + 1, dtype=np.int32)
-        np.cumsum(counts, out=offsets[1:])
-        total = int(offsets[rows])
-        keys = _as_text(self._header_bytes["key"].take(total, pa.binary()))
-        values = self._header_bytes["value"].take(total, pa.binary())
+        nulls = int(self._state[compiled.NULLS + compiled.LISTS])
+        ends = self._ends[:, : self._state[compiled.HEADERS] + 1]
+        keys = _as_text(self._column(pa.binary(), compiled.NAMES, self._text_bits, ends[0]))
+        values = self._column(pa.binary(), compiled.TEXTS, self._text_bits, ends[1])
         pairs = pa.StructArray.from_arrays([keys, values], fields=list(_HEADER))
-        validity = pa.py_buffer(np.packbits(counts > 0, bitorder="little"))
+        validity = _validity(self._bits[compiled.LISTS], rows) if nulls else None
+        offsets = pa.py_buffer(_kept(self._ints[compiled.HEADER_ENDS], rows + 1))
         return pa.Array.from_buffers(
-            _HEADERS, rows, [validity, pa.py_buffer(offsets)], children=[pairs]
+            _HEADERS, rows, [validity, offsets], null_count=nulls, children=[pairs]
         )
 
+    def _column(self, kind: pa.DataType, column: int, bits: Any, ends: Any) -> pa.Array:
+        """A column of bytes with all its rows."""
+        rows = len(ends) - 1
+        nulls = 0 if column == compiled.NAMES else int(self._state[compiled.NULLS + column])
+        validity = _validity(bits, rows) if nulls else None
+        data = pa.py_buffer(_kept(self._bytes[column], int(ends[rows])))
+        buffers = [validity, pa.py_buffer(_kept(ends, rows + 1)), data]
+        return pa.Array.from_buffers(kind, rows, buffers, null_count=nulls)
 
-def _in_parts(table: Any) -> Iterator[Any]:
-    """Runs of batches of about AT_ONCE_BYTES: all of them where they have not twice as much."""
-    ends = np.cumsum(table[:, compiled.END] - table[:, compiled.START])
-    if not len(ends) or ends[-1] < 2 * AT_ONCE_BYTES:
-        yield table
-        return
-    edges = [0, *(np.flatnonzero(np.diff(ends // AT_ONCE_BYTES)) + 1).tolist(), len(table)]
-    for begin, stop in pairwise(edges):
-        yield table[begin:stop]
+
+def _kept(array: Any, size: int) -> Any:
+    """The front of an array; alone where it is less than half, for what was made for more is not to live on."""
+    front = array[:size]
+    base = array if array.base is None else array.base
+    return front if 2 * size >= base.shape[-1] else front.copy()
+
+
+def _validity(bits: Any, rows: int) -> pa.Buffer:
+    return pa.py_buffer(bits[: (rows + 7) // 8].copy())
 
 
 def _constant(text: str, rows: int) -> pa.Array:
@@ -282,9 +257,7 @@ def _constant(text: str, rows: int) -> pa.Array:
 
 def _plain(values: Any, kind: pa.DataType) -> pa.Array:
     """A column without nulls."""
-    return pa.Array.from_buffers(
-        kind, len(values), [None, pa.py_buffer(values.copy())], null_count=0
-    )
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)], null_count=0)
 
 
 def _as_text(column: pa.Array) -> pa.Array:

@@ -14,7 +14,7 @@ COUNT_COMPILED = """
 from stratalog.kernels import compiled
 from stratalog.kernels.decode import warm
 assert warm() == 2
-kernels = [compiled.scan, compiled.sift, compiled.find_rows, compiled.gather]
+kernels = [compiled.scan, compiled.sift, compiled.read_rows]
 print(sum(sum(kernel.stats.cache_misses.values()) for kernel in kernels))
 """
 

@@ -110,6 +110,21 @@ def test_more_headers_than_there_was_room_for() -> None:
     assert table["headers"].to_pylist()[2][2999] == {"key": "h2999", "value": b"2999"}
 
 
+def test_nothing_stays_of_the_headers_of_a_record_that_is_passed_over() -> None:
+    """A null among them, noted before the fault behind it was found, is not the next record's."""
+    built = build_batch([record(1, (("a", None), ("b", b"fault")))], base_offset=0)
+    built[built.index(b"fault") - 1] = 0x7E  # its length: more than there is
+    following = build_batch([record(1, (("c", b"1"), ("d", None)))], base_offset=1)
+    told: list[str] = []
+    decoder = Decoder(Layout("t", 0, ("offset", HEADERS)), 0, 2, unreadable=told.append)
+    (found,) = [*decoder.decode(reseal(built) + following, "here"), *decoder.flush()]
+    found.validate(full=True)
+    assert found["offset"].to_pylist() == [1]
+    headers = [{"key": "c", "value": b"1"}, {"key": "d", "value": None}]
+    assert found["headers"].to_pylist() == [headers]
+    assert ["headers do not fit" in one for one in told] == [True]
+
+
 def test_log_append_time_is_the_batch_s() -> None:
     built = batch(0, 3)
     built[22] |= 8  # timestamp type
