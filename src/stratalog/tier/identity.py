@@ -10,6 +10,7 @@ In: the cluster's id, its topics. Out: small sealed JSON objects, and back. It n
 """
 
 from collections.abc import Container, Mapping
+from contextlib import suppress
 from typing import Final, TypeVar
 from uuid import UUID
 
@@ -245,18 +246,35 @@ def delete_topic(store: ObjectStore, cluster_id: str, topic_id: UUID, now_ms: in
         partitions=topic.partitions,
         deleted_ms=now_ms,
     )
-    _put_or_read(store, deleted_path(cluster_id, topic_id), mark)
+    with suppress(AlreadyExists):
+        store.put_if_absent(deleted_path(cluster_id, topic_id), encode(mark))
 
 
 def list_deleted(store: ObjectStore, cluster_id: str) -> list[DeletedTopic]:
-    """The topics that are marked deleted and whose objects are not all gone."""
+    """The topics that are marked deleted and whose objects are not all gone. Raises Unavailable, Corrupt."""
     marks = []
     for info in store.list(deleted_prefix(cluster_id)):
-        try:
-            marks.append(decode(store.get(info.path), DeletedTopic, info.path))
-        except FileNotFoundError:
-            continue
+        with suppress(FileNotFoundError):
+            data = store.get(info.path)
+            try:
+                marks.append(decode(data, DeletedTopic, info.path))
+            except Corrupt:
+                if is_sealed(data):
+                    raise  # of a later release
+                marks.append(_mark_by_name(store, cluster_id, info.path.rpartition("/")[2]))
     return marks
+
+
+def _mark_by_name(store: ObjectStore, cluster_id: str, topic_id: str) -> DeletedTopic:
+    """What a damaged mark said, as the registry has it; the topic leaves that last, so else nothing of it is left."""
+    registered = _registered(store, topic_path(cluster_id, topic_id_parse(topic_id)))
+    return DeletedTopic(
+        cluster_id=cluster_id,
+        name=registered.name if registered is not None else "",
+        topic_id=topic_id,
+        partitions=registered.partitions if registered is not None else 0,
+        deleted_ms=0,
+    )
 
 
 def remove_deleted_topics(

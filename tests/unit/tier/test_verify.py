@@ -16,7 +16,7 @@ from stratalog.tier.identity import (
 )
 from stratalog.tier.manifest import encode
 from stratalog.tier.partition_tier import PartitionTier, Retention
-from stratalog.tier.paths import topic_path
+from stratalog.tier.paths import deleted_path, topic_path
 from stratalog.tier.reader import open_bucket
 from stratalog.tier.verify import ORPHAN_GRACE_MS, sweep, verify
 from stratalog.wire.ids import topic_id_text
@@ -184,6 +184,24 @@ def test_a_deleted_topic_leaves_nothing(store):
     left = [info.path for info in store.list("")]
     assert len(left) == 3  # claim, identity, the other topic
     assert register_topic(store, CLUSTER, kept, "kept", 1, {}, 9).partitions == 2  # never fewer
+
+
+def test_a_damaged_mark_of_deletion_holds_up_no_other_and_is_followed_by_what_the_registry_has(
+    store,
+):
+    hurt, _ = filled(store)
+    other = registered(store, name="other", number=90)
+    gone = registered(store, name="gone", number=91)
+    for topic_id in (hurt, other, gone):
+        delete_topic(store, CLUSTER, topic_id, 50)
+    for topic_id in (hurt, gone):
+        store.put(deleted_path(CLUSTER, topic_id), [b"{}"])
+    store.delete([topic_path(CLUSTER, gone)])  # broken off before the mark went
+    delete_topic(store, CLUSTER, hurt, 60)
+    due = [topic_id_text(topic_id) for topic_id in (hurt, other, gone)]
+    removed = remove_deleted_topics(store, CLUSTER, due)
+    assert {mark.name for mark in removed} == {"events", "other", ""}
+    assert len(list(store.list(""))) == 2, "the claim and the identity are left"
 
 
 def test_a_topic_that_is_deleted_is_not_registered_again_by_a_slow_leader(store):
