@@ -10,8 +10,11 @@ from unittest.mock import patch
 from structlog.testing import capture_logs
 from tests.sim.records import batch, in_bucket, read_all
 from tests.sim.test_tier_service import Tale, in_bucket_segments, tell
+from tests.sim.world import START_MS
 
 from stratalog.broker.partition import HostedPartition
+from stratalog.client.admin import create_partitions
+from stratalog.errors import ErrorCode
 from stratalog.tier import partition_tier
 from stratalog.tier.reader import open_bucket
 from stratalog.tier.spilling import SpillLimits
@@ -105,6 +108,30 @@ def test_retention_lowered_and_raised_on_a_live_topic() -> None:
         await tale.set(retention_ms="60000")
         await watched.hold(20, 60_000)
         await watched.check()
+        await tale.machine.stop()
+
+    tell(story)
+
+
+def test_partitions_added_to_a_live_topic_are_known_to_who_reads_the_bucket_alone() -> None:
+    async def story(tale: Tale) -> None:
+        await tale.start()
+        await tale.create()
+        await tale.write()
+        await asyncio.sleep(10)
+        made = await tale.client.on_controller(create_partitions("t", 3))
+        assert made.error == ErrorCode.none
+        await tale.client.metadata(["t"])
+        for number in range(6):
+            await tale.client.produce("t", 2, batch([b"%d" % number], START_MS + number * 1100))
+        await asyncio.sleep(10)
+        bucket = open_bucket(tale.store)
+        topic = bucket.topic("t")
+        assert topic is not None
+        assert topic.partitions == 3
+        added = bucket.manifests(topic)[2]
+        assert added.tiered_end > 3
+        assert not verify(tale.store, now_ms=tale.world.clock.now_ms(), grace_ms=0)
         await tale.machine.stop()
 
     tell(story)
