@@ -4,7 +4,7 @@ In: the cluster's id, its topics. Out: small sealed JSON objects, and back. It n
 
     stratalog                            the claim: one cluster owns the prefix (put if absent)
     <cluster-id>/cluster/identity        the cluster and its incarnation (put if absent)
-    <cluster-id>/cluster/topics/<id>     a topic: name, partitions, configuration (replaced when it changes)
+    <cluster-id>/cluster/topics/<id>     a topic: name, partitions, configuration (as a leader found them)
     <cluster-id>/cluster/deleted/<id>    the mark that a topic is deleted (put if absent; goes when its objects are
     gone)
 """
@@ -161,8 +161,8 @@ def register_topic(  # noqa: PLR0913, PLR0917
     """Have a topic in the registry as it is now; what is there. Nothing is put where nothing changed.
 
     To be called before the topic's first segment is archived (the registry is how the bucket alone is read), and when
-    its configuration or number of partitions changes (that never falls). What is damaged there is put anew. A deleted
-    topic is not put again. Raises Unavailable, Corrupt.
+    its number of partitions changes (that never falls); what is set for it now the cluster's state says. What is
+    damaged there is put anew. A deleted topic is not put again. Raises Unavailable, Corrupt.
     """
     path = topic_path(cluster_id, topic_id)
     known = _registered(store, path)
