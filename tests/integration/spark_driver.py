@@ -25,6 +25,7 @@ CONF = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
+    "spark.python.authenticate.socketTimeout": "120s",  # a loaded machine is no failure
 }
 
 SUMMARY = """
@@ -106,17 +107,40 @@ def stream(
     return {"batches": len(told), "source": progress["sources"][0], "progress": told}
 
 
+def fails_once(mark: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Rows as they are; the first time the fourth task fails, when two others at least have ended (of `local[2]`)."""
+
+    def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        if context.partitionId() == 3 and not Path(mark).exists():
+            Path(mark).touch()
+            raise OSError("the first attempt fails")
+        yield from batches
+
+    return rows
+
+
 def copy(
-    spark: SparkSession, options: dict[str, str], sink: dict[str, str], checkpoint: str | None
+    spark: SparkSession,
+    options: dict[str, str],
+    sink: dict[str, str],
+    checkpoint: str | None,
+    mark: str | None = None,
 ) -> None:
-    """A topic's keys and values to another: in one job, or as a stream of what is there now."""
+    """A topic's keys and values to another: in one job, or as a stream of what is there now (with `mark`, one whose
+    first attempt fails).
+    """
     if checkpoint is None:
         found = spark.read.format("stratalog").options(**options).load()
         written = found.select("key", "value", "partition").write.format("stratalog")
         written.mode("append").options(**sink).save()
         return
     found = spark.readStream.format("stratalog").options(**options).load()
-    writer = found.select("key", "value", "partition").writeStream.format("stratalog")
+    copied = found.select("key", "value", "partition")
+    if mark is not None:
+        copied = copied.mapInArrow(fails_once(mark), copied.schema)
+    writer = copied.writeStream.format("stratalog")
     writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
     writer.options(**sink).start().awaitTermination()
 
@@ -147,6 +171,17 @@ def write_headers(spark: SparkSession, options: dict[str, str]) -> list[dict[str
     return [row.asDict() for row in rows.collect()]
 
 
+def once(spark: SparkSession, options: dict[str, str], program: str) -> dict[str, int]:
+    """What a program leaves of a topic's rows as `once`: how many, and how many different ones."""
+    found = spark.read.format("stratalog").options(includeHeaders="true", **options).load()
+    known: dict[str, Any] = {"rows": found}
+    exec(program, known)
+    left: DataFrame = known["once"]
+    assert left.columns == found.columns
+    different = left.select("partition", "key", "value").distinct().count()
+    return {"written": found.count(), "left": left.count(), "different": different}
+
+
 def read_back(spark: SparkSession, sink: str) -> list[dict[str, Any]]:
     return summary(spark.read.parquet(sink))
 
@@ -166,6 +201,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "copy": copy,
     "index": index,
     "write_headers": write_headers,
+    "once": once,
     "read_back": read_back,
     "where": where,
 }

@@ -376,6 +376,30 @@ def test_rows_are_written_to_a_topic_by_a_job_and_by_a_stream(
     assert "did you mean 'topic'?" in wrong["error"].replace("\\'", "'"), wrong
 
 
+def test_what_a_batch_repeats_can_be_told_by_its_header(
+    broker: BrokerProcess, driver: Driver, place: Path
+) -> None:
+    """A batch fails when part of it is written; the seam moves, so it is cut into other tasks when it is run again."""
+    produce(broker, "once", 0, 4000)
+    produce(broker, "repeated", 0, 0, partitions=2)
+    reading = {"kafka.bootstrap.servers": broker.address, "startingOffsets": "earliest"}
+    copied = {
+        "options": {**reading, "subscribe": "once", "minPartitions": "4"},
+        "sink": {"kafka.bootstrap.servers": broker.address, "topic": "repeated"},
+        "checkpoint": str(place / "repeated"),
+        "mark": str(place / "failed"),
+    }
+    assert "the first attempt fails" in driver.asked("copy", **copied)["error"]
+    settle(broker, "once", 1000)
+    copied["options"]["tier.url"] = broker.bucket_url
+    driver.ask("copy", **copied)
+    page = (Path(__file__).parents[2] / "docs/spark.md").read_text()
+    (program,) = [text for text in page.split("```") if "dropDuplicates" in text]
+    options = {**reading, "subscribe": "repeated"}
+    found = driver.ask("once", options=options, program=program.removeprefix("python"))
+    assert found["written"] > 4000 == found["left"] == found["different"], found
+
+
 def test_the_bucket_is_enough(driver: Driver, tmp_path: Path) -> None:
     """With the broker gone what is tiered is read without it, and a damaged or missing object is named."""
     with broker_process(tmp_path) as broker:

@@ -16,7 +16,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from stratalog.adapters.system import SystemEntropy
+from stratalog.adapters.system import SystemClock, SystemEntropy
+from stratalog.table.sink import Write, write_rows
 from stratalog.table.sink_options import SinkOptions, check_columns
 
 
@@ -39,16 +40,20 @@ class BatchSink(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
         self._run = str(SystemEntropy().uuid())
+        self._attempt = SystemClock().now_ms()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        return _write(iterator, self._options, self._run, "0")
+        return _write(
+            iterator, self._options, Write(self._run, 0, self._attempt, _context().partitionId())
+        )
 
 
 class StreamSink(DataSourceStreamArrowWriter):
-    """A query's rows, micro-batch by micro-batch."""
+    """A query's rows, micro-batch by micro-batch. Spark makes one anew when a query is started again."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
+        self._attempt = SystemClock().now_ms()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         context = _context()
@@ -56,7 +61,8 @@ class StreamSink(DataSourceStreamArrowWriter):
         batch = context.getLocalProperty("streaming.sql.batchId")
         assert run is not None, "a streaming task without its query's id"
         assert batch is not None, "a streaming task without its batch's id"
-        return _write(iterator, self._options, run, batch)
+        write = Write(run, int(batch), self._attempt, context.partitionId())
+        return _write(iterator, self._options, write)
 
 
 def _context() -> TaskContext:
@@ -65,8 +71,5 @@ def _context() -> TaskContext:
     return context
 
 
-def _write(found: Iterator[pa.RecordBatch], options: SinkOptions, run: str, batch: str) -> Written:
-    from stratalog.table.sink import Write, write_rows
-
-    write = Write(run, int(batch), _context().partitionId())
+def _write(found: Iterator[pa.RecordBatch], options: SinkOptions, write: Write) -> Written:
     return Written(write_rows(found, options, write))

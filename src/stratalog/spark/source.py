@@ -99,12 +99,22 @@ class StratalogSource(DataSource):
             raise ValueError("a log is only ever appended to: use outputMode('append')")
         return StreamSink(checked(schema, parse_sink_options(self.options)))
 
-    def reader(self, schema: StructType) -> "StratalogReader":  # noqa: ARG002
+    def _check(self, schema: StructType) -> None:
+        """Raise ValueError where somebody gave columns of their own; as by Spark's Kafka source they are fixed."""
+        own = {one.name: one.dataType for one in self.schema().fields}
+        if schema.fields and {one.name: one.dataType for one in schema.fields} != own:
+            raise ValueError(
+                f"a topic's columns are {', '.join(own)}: leave schema(…) out, option 'columns' chooses some of them"
+            )
+
+    def reader(self, schema: StructType) -> "StratalogReader":
+        self._check(schema)
         # A plain session refuses every reader that could prune by filters.
         reader = PruningReader if self._options.pushdown else StratalogReader
         return reader(self._options)
 
-    def streamReader(self, schema: StructType) -> "StratalogStreamReader":  # noqa: ARG002
+    def streamReader(self, schema: StructType) -> "StratalogStreamReader":
+        self._check(schema)
         return StratalogStreamReader(self._options)
 
 

@@ -4,8 +4,10 @@ In: options, the columns there are, Arrow record batches. Out: records, acknowle
 topic.
 
 At least once, as Spark's Kafka sink: a task that fails is run again, and what it had sent stays. So every record says
-in a header which write it belongs to: the job or query, its batch, the task and the row in it. Two records of a topic
-with the same header are the same row; a reader that wants each once drops the second.
+in a header which write it belongs to: the job or query, its batch, the attempt at that, the task and the row in it. Two
+records of a topic with the same header are the same row. Another attempt at a batch may cut it into other tasks (a
+stream's source reads from elsewhere by then), so a reader that wants each row once keeps a batch's newest attempt, and
+of that each header once.
 """
 
 import asyncio
@@ -31,15 +33,18 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One task's part of one batch: `run` is the job's or query's id, `batch` the micro-batch (0 for a job)."""
+    """One task's part of one batch: `run` is the job's or query's id, `batch` the micro-batch (0 for a job), `attempt`
+    when Spark began to write it (epoch ms).
+    """
 
     run: str
     batch: int
+    attempt: int
     task: int
 
     def header(self, row: int) -> Header:
         """What the record of the task's row `row` says."""
-        return WRITE_HEADER, f"{self.run}/{self.batch}/{self.task}/{row}".encode()
+        return WRITE_HEADER, f"{self.run}/{self.batch}/{self.attempt}/{self.task}/{row}".encode()
 
 
 def write_rows(found: Iterable[pa.RecordBatch], options: SinkOptions, write: Write) -> int:

@@ -18,7 +18,7 @@ from stratalog.table.sink_options import check_columns, parse_sink_options
 from stratalog.testing import TemporaryBroker
 
 PARTITIONS = 5
-WRITE = Write("job", 3, 7)
+WRITE = Write("job", 3, 1700, 7)
 NUMBERS = count()
 
 
@@ -94,7 +94,7 @@ def test_columns_say_where_a_row_goes_and_what_it_holds(address: str, topic: str
     assert [row["timestamp"].timestamp() for row in (first, second)] == [0.001, 0.002]
     assert first["headers"][0] == {"key": "h", "value": b"1"}
     said = [row["headers"][-1] for row in (first, second, last)]
-    assert said == [{"key": WRITE_HEADER, "value": b"job/3/7/%d" % row} for row in range(3)]
+    assert said == [{"key": WRITE_HEADER, "value": b"job/3/1700/7/%d" % row} for row in range(3)]
 
 
 def test_rows_without_keys_are_spread_batch_by_batch(address: str, topic: str) -> None:
