@@ -19,6 +19,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from io import FileIO
 from pathlib import PurePosixPath
 from stat import S_ISREG
@@ -32,7 +33,7 @@ __all__ = ["DirectoryStore"]
 
 _INCOMING: Final = ".~incoming"
 _STALE_SECONDS: Final = 24 * 60 * 60
-_PIECE_BYTES: Final = 1 << 20
+_PIECE_BYTES: Final = 4 << 20
 _DIRECT: Final = getattr(os, "O_DIRECT", 0)
 _FULL_SYNC: Final = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: fsync does not reach the drive
 
@@ -146,16 +147,17 @@ class DirectoryStore:
             self._make_durable(folder)
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         with _removed_on_failure(temporary):
+            pieces = _Pieces(fd)
             try:
-                piece = _Piece(fd)
                 for chunk in chunks:
                     view = memoryview(chunk).cast("B")
                     with self._failures(path, writing=True):
-                        piece.add(view)
+                        pieces.add(view)
                 with self._failures(path, writing=True):
-                    piece.end()
+                    pieces.end()
                     _sync(fd)
             finally:
+                pieces.close()
                 os.close(fd)
         return temporary
 
@@ -186,42 +188,71 @@ class DirectoryStore:
         self._durable.add(folder)
 
 
-class _Piece:
-    """Gathers what is written to a new file into whole pieces of aligned memory, which can go around the page cache."""
+class _Pieces:
+    """Gathers what is written to a new file into whole pieces of aligned memory, which can go around the page cache.
+
+    While one is filled the one before is written: by a thread, once there are two.
+    """
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._held: mmap.mmap | None = None
+        self._filling: mmap.mmap | None = None
+        self._spare: mmap.mmap | None = None
         self._size = 0
+        self._thread: ThreadPoolExecutor | None = None
+        self._writing: Future[None] | None = None
         self._direct = False
         self._may_be_direct = _DIRECT != 0
 
     def add(self, view: memoryview) -> None:
-        """Write, now or with a later call."""
+        """Write, now or with a later call. Raises what an earlier write raised."""
         while view:
-            if self._held is None:
-                self._held = mmap.mmap(-1, _PIECE_BYTES)  # such memory begins with a page
+            if self._filling is None:
+                self._filling = mmap.mmap(-1, _PIECE_BYTES)  # such memory begins with a page
+            elif self._size == _PIECE_BYTES:
+                self._hand_on()
             taken = min(len(view), _PIECE_BYTES - self._size)
-            self._held[self._size : self._size + taken] = view[:taken]
+            self._filling[self._size : self._size + taken] = view[:taken]
             self._size += taken
             view = view[taken:]
-            if self._size == _PIECE_BYTES:
-                self._write()
 
     def end(self) -> None:
-        """Write what is left, which is no whole piece."""
-        if self._held is not None:
-            self._go_through_cache()
-            self._write()
-            self._held.close()
+        """Write what is left, which may be no whole piece."""
+        self._wait()
+        if self._filling is not None:
+            if self._size < _PIECE_BYTES:
+                self._go_through_cache()
+            self._write(self._filling, self._size)
 
-    def _write(self) -> None:
-        assert self._held is not None
+    def close(self) -> None:
+        """Whether it ended or failed."""
+        if self._thread is not None:
+            self._thread.shutdown()
+        for held in (self._filling, self._spare):
+            if held is not None:
+                held.close()
+
+    def _hand_on(self) -> None:
+        """Have the full piece written, and fill the other one."""
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="write-piece")
+            self._spare = mmap.mmap(-1, _PIECE_BYTES)
+        self._wait()
+        assert self._filling is not None
+        self._writing = self._thread.submit(self._write, self._filling, _PIECE_BYTES)
+        self._filling, self._spare = self._spare, self._filling
+        self._size = 0
+
+    def _wait(self) -> None:
+        if self._writing is not None:
+            self._writing.result()
+
+    def _write(self, held: mmap.mmap, size: int) -> None:
         if self._may_be_direct and not self._direct:
             self._go_direct()
-        with memoryview(self._held) as whole, whole[: self._size] as piece:
+        with memoryview(held) as whole, whole[:size] as piece:
             written = 0
-            while written < self._size:
+            while written < size:
                 with piece[written:] as rest:
                     try:
                         written += os.write(self._fd, rest)
@@ -229,7 +260,6 @@ class _Piece:
                         if error.errno != errno.EINVAL or not self._direct:
                             raise
                         self._go_through_cache()  # not in such pieces, or on from within a page
-        self._size = 0
 
     def _go_direct(self) -> None:
         try:

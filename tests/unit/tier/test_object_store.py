@@ -85,11 +85,11 @@ def test_nothing_but_objects_is_left_in_the_directory(tmp_path):
     assert list((tmp_path / "bucket/.~incoming").iterdir()) == []
 
 
-MANY = bytes(range(256)) * 14_000  # three pieces and a part of one, ending within a page
+MANY = bytes(range(256)) * 56_000  # three pieces and a part of one, ending within a page
 
 
 def many_chunks():
-    sizes = (1, 700_000, 4096, 1_500_000, len(MANY))
+    sizes = (1, 2_800_000, 4096, 6_000_000, len(MANY))
     at = 0
     for size in sizes:
         yield memoryview(MANY)[at : at + size]
@@ -101,7 +101,7 @@ def test_a_large_object_goes_around_the_page_cache_whole(tmp_path, monkeypatch):
     store = DirectoryStore(str(tmp_path))
     store.put("a/large", many_chunks())
     assert store.get("a/large") == MANY
-    assert [size for _, size in writes] == [1 << 20] * 3 + [len(MANY) % (1 << 20)]
+    assert [size for _, size in writes] == [4 << 20] * 3 + [len(MANY) % (4 << 20)]
     assert not writes[-1][0], "its end is no whole page"
 
 
@@ -121,11 +121,29 @@ def test_a_file_system_that_takes_direct_writes_and_then_refuses_them_is_written
 
 
 def test_a_write_that_ends_within_a_page_is_gone_on_with(tmp_path, monkeypatch):
-    writes = seen_writes(monkeypatch, lambda _direct, size: min(size, 300_001))
+    writes = seen_writes(monkeypatch, lambda _direct, size: min(size, 1_200_001))
     store = DirectoryStore(str(tmp_path))
     store.put("a/large", many_chunks())
     assert store.get("a/large") == MANY
-    assert len(writes) > len(MANY) // 300_001
+    assert len(writes) > len(MANY) // 1_200_001
+
+
+@pytest.mark.parametrize("which", range(4))
+def test_a_drive_that_is_full_fails_the_put_and_keeps_nothing(tmp_path, monkeypatch, which):
+    """At the first piece, at one that is written while the next is filled, and at the end."""
+
+    def full_at(_direct, size):
+        if len(writes) == which + 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return size
+
+    writes = seen_writes(monkeypatch, full_at)
+    store = DirectoryStore(str(tmp_path))
+    with pytest.raises(Unavailable, match=r"a/large .*No space left on device"):
+        store.put("a/large", many_chunks())
+    assert paths(store) == []
+    assert list((tmp_path / ".~incoming").iterdir()) == []
+    assert len(writes) == which + 1, "nothing behind it"
 
 
 def seen_writes(monkeypatch, taken):
