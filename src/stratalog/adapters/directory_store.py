@@ -34,6 +34,7 @@ __all__ = ["DirectoryStore"]
 _INCOMING: Final = ".~incoming"
 _STALE_SECONDS: Final = 24 * 60 * 60
 _PIECE_BYTES: Final = 4 << 20
+_DIRECT_FROM: Final = 1 << 20
 _DIRECT: Final = getattr(os, "O_DIRECT", 0)
 _FULL_SYNC: Final = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: fsync does not reach the drive
 
@@ -219,10 +220,17 @@ class _Pieces:
     def end(self) -> None:
         """Write what is left, which may be no whole piece."""
         self._wait()
-        if self._filling is not None:
-            if self._size < _PIECE_BYTES:
+        if self._filling is None:
+            return
+        with memoryview(self._filling) as held, held[: self._size] as left:
+            pages = len(left) - len(left) % mmap.PAGESIZE
+            if pages < _DIRECT_FROM:
+                pages = 0
+            if pages:
+                self._write(left[:pages])
+            if pages < len(left):
                 self._go_through_cache()
-            self._write(self._filling, self._size)
+                self._write(left[pages:])
 
     def close(self) -> None:
         """Whether it ended or failed."""
@@ -239,7 +247,7 @@ class _Pieces:
             self._spare = mmap.mmap(-1, _PIECE_BYTES)
         self._wait()
         assert self._filling is not None
-        self._writing = self._thread.submit(self._write, self._filling, _PIECE_BYTES)
+        self._writing = self._thread.submit(self._write, memoryview(self._filling))
         self._filling, self._spare = self._spare, self._filling
         self._size = 0
 
@@ -247,11 +255,11 @@ class _Pieces:
         if self._writing is not None:
             self._writing.result()
 
-    def _write(self, held: mmap.mmap, size: int) -> None:
+    def _write(self, piece: memoryview) -> None:
         if self._may_be_direct and not self._direct:
             self._go_direct()
-        with memoryview(held) as whole, whole[:size] as piece:
-            written = 0
+        with piece:
+            size, written = len(piece), 0
             while written < size:
                 with piece[written:] as rest:
                     try:
