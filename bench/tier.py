@@ -310,18 +310,12 @@ def bare_put(figures: Figures, where: str, store: ObjectStore, pieces: list[byte
     figures.rate(f"obstore's put, {where}", size, took, time.process_time() - cpu)
     if where == "directory":
         for number in range(len(pieces)):
-            sync(Path(unquote(urlsplit(store.url).path)) / "bench" / str(number))
+            path = Path(unquote(urlsplit(store.url).path)) / "bench" / str(number)
+            with path.open() as file:
+                os.fsync(file.fileno())
         took, cpu_seconds = time.monotonic() - began, time.process_time() - cpu
         figures.rate(f"obstore's put and sync, {where}", size, took, cpu_seconds)
     obstore.delete(bare, [f"bench/{number}" for number in range(len(pieces))])
-
-
-def sync(file: Path) -> None:
-    fd = os.open(file, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def bare_get(figures: Figures, where: str, store: ObjectStore, manifest: Manifest) -> None:

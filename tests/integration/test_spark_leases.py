@@ -5,7 +5,6 @@ that nobody renews, so the job's own would be gone too. Then the tasks go on. Ea
 offset.
 """
 
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -56,7 +55,6 @@ def outlive_a_lease(broker: BrokerProcess, topic: str) -> None:
     until(lambda: abandoned.path not in objects(bucket.store, "/leases/"), "it lives for ever")
 
 
-@pytest.mark.skipif(shutil.which("java") is None, reason="no Java 17 or later")
 def test_a_job_that_is_slow_reads_what_it_pinned_whatever_is_deleted(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     gate.mkdir()

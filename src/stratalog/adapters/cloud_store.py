@@ -32,6 +32,7 @@ _PART_BYTES: Final = 5 * 1024 * 1024
 what is kept of freed memory (`memory.py`): faulted in anew, each GB would cost another second of CPU."""
 _PARTS_IN_FLIGHT: Final = 3
 _CHUNK_BYTES: Final = 256 * 1024
+"""Of an answer that is read as it comes: obstore puts together so much before Python hears of it."""
 _DELETE_BATCH: Final = 1000
 _KEYS_FOR: Final = timedelta(minutes=5)
 _RETRIES: Final[Any] = {

@@ -35,6 +35,7 @@ _INCOMING: Final = ".~incoming"
 _STALE_SECONDS: Final = 24 * 60 * 60
 _PIECE_BYTES: Final = 4 << 20
 _DIRECT_FROM: Final = 1 << 20
+"""What is smaller is soon read again, if at all, and soon written: a manifest, say."""
 _DIRECT: Final = getattr(os, "O_DIRECT", 0)
 _FULL_SYNC: Final = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: fsync does not reach the drive
 
