@@ -20,7 +20,7 @@ from struct import Struct
 from pipelines.access_log.fetched import fetching
 
 from bench.peers import Server, rdkafka_performance
-from stratalog.wire.messages import decode_response, encode_request, request
+from stratalog.wire.envelope import decode_response, encode_request, request
 from stratalog.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 from stratalog.wire.records import Record, build_batch
 

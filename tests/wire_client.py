@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
 
-from stratalog.wire.messages import decode_response, encode_request, request
+from stratalog.wire.envelope import decode_response, encode_request, request
 from stratalog.wire.produce import (
     ProducePartition,
     ProduceRequest,

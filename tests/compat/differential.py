@@ -21,8 +21,8 @@ from stratalog.ports import Buffer
 from stratalog.wire.apis import APIS, PRODUCE
 from stratalog.wire.batch import scan
 from stratalog.wire.construct import body_class
+from stratalog.wire.envelope import decode_response, encode_request, request
 from stratalog.wire.fields import FieldShape, shape
-from stratalog.wire.messages import decode_response, encode_request, request
 from stratalog.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 from stratalog.wire.records import read_records
 

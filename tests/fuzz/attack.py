@@ -29,8 +29,8 @@ from stratalog.client.calls import NewTopic
 from stratalog.errors import Corrupt
 from stratalog.wire.apis import PRODUCE
 from stratalog.wire.batch import scan
+from stratalog.wire.envelope import decode_response
 from stratalog.wire.frames import FrameReader
-from stratalog.wire.messages import decode_response
 from stratalog.wire.records import Record, build_batch, read_records
 
 FRAMES_PER_ROUND = 5000

@@ -10,8 +10,8 @@ from tests.sim.raw import Raw
 from tests.sim.world import World
 
 from stratalog.errors import ErrorCode
+from stratalog.wire.envelope import request
 from stratalog.wire.fields import ms_to_timedelta
-from stratalog.wire.messages import request
 
 METADATA, DELETE_TOPICS = 3, 20
 SOME_ID = UUID(int=7)

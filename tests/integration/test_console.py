@@ -23,7 +23,7 @@ from tests.wire_client import Wire
 
 from stratalog.console.metrics import METRICS, Kind
 from stratalog.testing.broker import TemporaryBroker
-from stratalog.wire.messages import request
+from stratalog.wire.envelope import request
 
 TIMEOUT_S = 30
 HOUR_MS = 3_600_000

@@ -19,8 +19,8 @@ from tests.broker_process import BrokerProcess, broker_process
 from tests.compat.tools import java_command, java_environment
 
 from stratalog.errors import ErrorCode
+from stratalog.wire.envelope import decode_response, encode_request, request
 from stratalog.wire.fetch import FetchResponse
-from stratalog.wire.messages import decode_response, encode_request, request
 
 FETCH = 1
 PARTITIONS = 3

@@ -18,7 +18,7 @@ from tests.broker_process import BrokerProcess, broker_process
 from stratalog.adapters.network import TcpNetwork
 from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
-from stratalog.wire.messages import encode_request, request
+from stratalog.wire.envelope import encode_request, request
 from stratalog.wire.records import Record, build_batch
 
 MIB = 1 << 20

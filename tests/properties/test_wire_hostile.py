@@ -14,8 +14,8 @@ from stratalog.wire.batch import check_produced, last_whole, parse_header, scan
 from stratalog.wire.compression import CODEC_NAMES, compress, decompress
 from stratalog.wire.construct import body_class
 from stratalog.wire.entity_writer import encode
+from stratalog.wire.envelope import decode_request, decode_response
 from stratalog.wire.frames import FrameReader
-from stratalog.wire.messages import decode_request, decode_response
 from stratalog.wire.records import Record, build_batch, read_records
 
 SERVED = {key: (api.oldest, api.newest) for key, api in APIS.items()}

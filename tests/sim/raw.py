@@ -8,8 +8,8 @@ from collections import deque
 from typing import Any, cast
 
 from stratalog.ports import Network
+from stratalog.wire.envelope import decode_response, encode_request, request
 from stratalog.wire.frames import FrameReader
-from stratalog.wire.messages import decode_response, encode_request, request
 
 
 class Raw(asyncio.BufferedProtocol):

@@ -25,7 +25,7 @@ from stratalog.config.rules import Resource
 from stratalog.config.topic_settings import TOPIC_SETTINGS
 from stratalog.errors import ErrorCode
 from stratalog.ports import SocketBuffers
-from stratalog.wire.messages import request
+from stratalog.wire.envelope import request
 
 LOG_DEFAULTS: Final = {
     topic.synonyms[0].name: name.replace(".", "_")

@@ -12,7 +12,7 @@ from tests.sim.world import World
 
 from stratalog.client.calls import NewTopic
 from stratalog.errors import ErrorCode
-from stratalog.wire.messages import request
+from stratalog.wire.envelope import request
 
 GROUP = "readers"
 

@@ -17,7 +17,7 @@ from tests.sim.world import START_MS, World
 
 from stratalog.client.calls import NewTopic
 from stratalog.errors import ErrorCode
-from stratalog.wire.messages import request
+from stratalog.wire.envelope import request
 from stratalog.wire.records import Record, build_batch
 
 FETCH, OFFSET_FOR_LEADER_EPOCH = 1, 23

@@ -10,7 +10,7 @@ from stratalog.errors import Rejected
 from stratalog.tier.leases import LEASE_MS, Lease, put_lease, release_lease
 from stratalog.tier.manifest import Manifest
 from stratalog.tier.verify import verify
-from stratalog.wire.messages import request
+from stratalog.wire.envelope import request
 
 
 def lease_on(pinned: Manifest) -> Lease:

@@ -14,7 +14,7 @@ from tests.sim.world import START_MS, World
 
 from stratalog.client.calls import NewTopic
 from stratalog.errors import ErrorCode
-from stratalog.wire.messages import request
+from stratalog.wire.envelope import request
 from stratalog.wire.records import Record, build_batch
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD = range(-1, -7, -1)

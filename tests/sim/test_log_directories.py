@@ -22,7 +22,7 @@ from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
 from stratalog.coordinators.placement import partition_for
 from stratalog.errors import ErrorCode, Rejected, UserError
-from stratalog.wire.messages import request
+from stratalog.wire.envelope import request
 from stratalog.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 
 

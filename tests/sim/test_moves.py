@@ -23,7 +23,7 @@ from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
 from stratalog.errors import Rejected, Unavailable
 from stratalog.tier.verify import verify
-from stratalog.wire.messages import request
+from stratalog.wire.envelope import request
 
 PATHS = ("/data", "/more", "/third")
 TOPIC = "moved"

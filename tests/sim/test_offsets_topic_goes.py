@@ -13,7 +13,7 @@ from tests.sim.raw import Raw
 from tests.sim.world import World
 
 from stratalog.errors import ErrorCode
-from stratalog.wire.messages import request
+from stratalog.wire.envelope import request
 
 FIND_COORDINATOR, DELETE_TOPICS = 10, 20
 MOMENTS = 12

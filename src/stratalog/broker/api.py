@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stratalog.broker.connection import Answer, Later
 from stratalog.errors import ErrorCode, Rejected
-from stratalog.wire.messages import (
+from stratalog.wire.envelope import (
     Request,
     RequestHeader,
     UnsupportedVersion,

@@ -24,7 +24,7 @@ from stratalog.client.apis import (
 from stratalog.client.calls import Call, error_of
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.assignment import decode_assignment
-from stratalog.wire.messages import request
+from stratalog.wire.envelope import request
 
 _TIMEOUT_MS = 30_000
 Offsets = dict[tuple[str, int], int]

@@ -23,8 +23,8 @@ from stratalog.client.apis import (
 )
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.ports import Buffer
+from stratalog.wire.envelope import request
 from stratalog.wire.ids import ZERO_ID
-from stratalog.wire.messages import request
 from stratalog.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 
 T = TypeVar("T")

@@ -17,8 +17,8 @@ from stratalog.client.apis import API_VERSIONS, SPOKEN
 from stratalog.client.calls import Call
 from stratalog.errors import Corrupt, ErrorCode, Rejected, Unavailable
 from stratalog.ports import Buffer
+from stratalog.wire.envelope import decode_response, encode_request
 from stratalog.wire.frames import FrameReader
-from stratalog.wire.messages import decode_response, encode_request
 
 MAX_FRAME_BYTES = 512 << 20
 """A Fetch answer may carry one batch of any size the topic allows."""

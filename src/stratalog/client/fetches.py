@@ -11,9 +11,9 @@ from uuid import UUID
 from stratalog.client.apis import FETCH
 from stratalog.client.calls import READ_UNCOMMITTED, Call, error_of
 from stratalog.errors import ErrorCode, Rejected
+from stratalog.wire.envelope import request
 from stratalog.wire.fetch import FetchedPartition
 from stratalog.wire.ids import ZERO_ID
-from stratalog.wire.messages import request
 
 OTHER_TOPIC = frozenset(
     {

@@ -25,7 +25,7 @@ from stratalog.wire.assignment import (
     encode_assignment,
     encode_subscription,
 )
-from stratalog.wire.messages import request
+from stratalog.wire.envelope import request
 
 __all__ = ["Member", "range_assignment"]
 

@@ -3,6 +3,7 @@
 from stratalog.broker.apis import APIS
 from stratalog.broker.figures import BOUNDS_NS, Histogram, RequestFigures
 from stratalog.errors import ErrorCode
+from stratalog.wire.envelope import response
 from stratalog.wire.fetch import (
     EncodedResponse,
     FetchedPartition,
@@ -10,7 +11,6 @@ from stratalog.wire.fetch import (
     FetchResponse,
     encode_topics,
 )
-from stratalog.wire.messages import response
 from stratalog.wire.produce import ProducedPartition, ProducedTopic, ProduceResponse
 
 PRODUCE, FETCH, HEARTBEAT, OFFSET_FETCH = 0, 1, 12, 9

@@ -11,7 +11,7 @@ from stratalog.client import apis, calls
 from stratalog.client.blocking import BlockingClient
 from stratalog.errors import Unavailable
 from stratalog.ports import Buffer
-from stratalog.wire.messages import encode_response, parse_header, response
+from stratalog.wire.envelope import encode_response, parse_header, response
 
 
 @dataclass

@@ -6,7 +6,7 @@ from stratalog.client import apis, calls
 from stratalog.client.core import ClientConnection
 from stratalog.errors import ErrorCode, Rejected, Unavailable
 from stratalog.ports import Buffer
-from stratalog.wire.messages import encode_response, parse_header, response
+from stratalog.wire.envelope import encode_response, parse_header, response
 
 EVERYTHING = dict.fromkeys(apis.SPOKEN, (0, 99))
 

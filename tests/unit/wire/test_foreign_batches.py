@@ -10,8 +10,8 @@ from tests.compat.tools import java_tool
 
 from stratalog.wire.batch import check_produced
 from stratalog.wire.compression import CODEC_NAMES, CODECS
+from stratalog.wire.envelope import UnsupportedVersion, decode_request, encode_response, response
 from stratalog.wire.frames import FrameReader
-from stratalog.wire.messages import UnsupportedVersion, decode_request, encode_response, response
 from stratalog.wire.records import Record, build_batch, read_records
 
 RECORDS = [

@@ -11,14 +11,7 @@ from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.wire import fetch
 from stratalog.wire.apis import APIS, is_flexible
 from stratalog.wire.construct import body_class
-from stratalog.wire.fetch import (
-    EncodedResponse,
-    FetchedPartition,
-    FetchedTopic,
-    FetchResponse,
-    encode_topics,
-)
-from stratalog.wire.messages import (
+from stratalog.wire.envelope import (
     RequestHeader,
     UnsupportedVersion,
     decode_request,
@@ -28,6 +21,13 @@ from stratalog.wire.messages import (
     parse_header,
     request,
     response,
+)
+from stratalog.wire.fetch import (
+    EncodedResponse,
+    FetchedPartition,
+    FetchedTopic,
+    FetchResponse,
+    encode_topics,
 )
 from stratalog.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 
