@@ -52,11 +52,11 @@ async def generate(bootstrap: str, order: "Order", asked: Generated) -> int:
 
     Interrupted, it ends as if that had been the count.
     """
-    from asyncio import CancelledError, sleep
     from itertools import islice
     from random import Random  # noqa: TID251 - one seed is one log
 
     from stratalog.adapters.system import SystemClock
+    from stratalog.cli.interrupting import Interrupt
     from stratalog.cli.order import BATCH_BYTES
     from stratalog.cli.reading import chosen_partitions
     from stratalog.cli.terminal import connected
@@ -71,19 +71,20 @@ async def generate(bootstrap: str, order: "Order", asked: Generated) -> int:
     chosen = None if order.partition is None else [order.partition]
     async with connected(bootstrap) as client:
         partitions = await chosen_partitions(client, order.topic, chosen)
-        async with client.pipeline(acks=order.acks, window=WINDOW) as pipeline:
-            batches = Batches(pipeline, order.compression, BATCH_BYTES)
-            lines = access_log(Random(asked.seed), begin_ms, per_second)  # noqa: S311 - no secret
-            try:
+        pipeline = client.pipeline(acks=order.acks, window=WINDOW)
+        batches = Batches(pipeline, order.compression, BATCH_BYTES)
+        lines = access_log(Random(asked.seed), begin_ms, per_second)  # noqa: S311 - no secret
+        with Interrupt() as interrupt:
+            async with pipeline:
                 for timestamp, visitor, line in islice(lines, asked.count):
                     ahead_ms = timestamp - clock.now_ms() if asked.per_second else 0
                     if ahead_ms > FEWEST_AHEAD_MS:
                         await batches.flush()
-                        await sleep(ahead_ms / 1000)
+                        await interrupt.sleep(ahead_ms / 1000)
+                    if interrupt.happened:
+                        break
                     key = visitor.encode()
                     place = (order.topic, batches.partition_of(key, partitions))
                     await batches.add(place, key, line.encode(), timestamp, order.headers)
-            except CancelledError:
-                pass
-            await batches.flush()
+                await batches.flush()
     return batches.count

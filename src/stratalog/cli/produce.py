@@ -7,8 +7,9 @@ retries a batch that a broker may have taken.
 import base64
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
@@ -26,15 +27,19 @@ from stratalog.cli.terminal import (
 )
 
 if TYPE_CHECKING:
+    from stratalog.cli.interrupting import Interrupt
     from stratalog.client.aio import Client, Pipeline
     from stratalog.client.batching import Batches
 
-READ_BYTES = 256 * 1024
 LITTLE_BYTES = 16 * 1024
 WINDOW = 5
+INTERRUPTED = 128 + 2  # a shell's exit code for SIGINT
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 
+InputFile = Annotated[
+    Path | None, typer.Argument(metavar="FILE", help="A file of lines; by default standard input.")
+]
 KeySeparator = Annotated[
     str | None, typer.Option(metavar="TEXT", help="What is before it in a line is the key.")
 ]
@@ -68,10 +73,7 @@ Seed = Annotated[int, typer.Option(metavar="S", help="Another number, another lo
 
 def produce(
     topic: TopicName,
-    file: Annotated[
-        Path | None,
-        typer.Argument(metavar="[FILE]", help="A file of lines; by default standard input."),
-    ] = None,
+    file: InputFile = None,
     key_separator: KeySeparator = None,
     timestamp_separator: TimestampSeparator = None,
     timestamp: Annotated[
@@ -98,10 +100,14 @@ def produce(
 
     Lines with a key go to the partition that Java's clients choose; others fill one batch after another.
 
+    Ctrl-C ends the input: lines read before it are sent and acknowledged, and the exit code is 130.
+
     Example: strata produce orders lines.txt --key-separator ,
 
     Example: strata produce visits --generate access-log --rate 100
     """
+    from asyncio import CancelledError
+
     from stratalog.errors import UserError
 
     if compression not in COMPRESSIONS:
@@ -121,20 +127,33 @@ def produce(
         headers_of(header or ()),
         from_json,
     )
-    if made is not None or count is not None or rate is not None:
-        from stratalog.cli.generate import asked_for, generate
+    ended = True
+    try:
+        if made is not None or count is not None or rate is not None:
+            from stratalog.cli.generate import asked_for, generate
 
-        records = run(generate(bootstrap_server, order, asked_for(made, file, count, rate, seed)))
+            asked = asked_for(made, file, count, rate, seed)
+            records = run(generate(bootstrap_server, order, asked))
+        else:
+            records, ended = send_file(bootstrap_server, order, file)
+    except CancelledError:  # a second Ctrl-C
+        raise typer.Exit(INTERRUPTED) from None
+    report(order, records, as_json=json, ended=ended)
+
+
+def report(order: Order, records: int, *, as_json: bool, ended: bool) -> None:
+    """Print the count. Raises Exit where the input's end was not reached."""
+    if as_json:
+        show_json({"topic": order.topic, "records": records})
     else:
-        records = send_file(bootstrap_server, order, file)
-    if json:
-        show_json({"topic": topic, "records": records})
-    else:
-        note(f"{records} record(s) to {topic}")
+        note(f"{records} record(s) to {order.topic}")
+    if not ended:
+        note(f"interrupted before the end of {order.source}")
+        raise typer.Exit(INTERRUPTED)
 
 
-def send_file(bootstrap: str, order: Order, file: Path | None) -> int:
-    """Send the lines of a file, or of standard input; returns how many."""
+def send_file(bootstrap: str, order: Order, file: Path | None) -> tuple[int, bool]:
+    """Send the lines of a file, or of standard input; see `send`."""
     from stratalog.errors import UserError
 
     try:
@@ -168,12 +187,15 @@ def encoded(separator: str | None) -> bytes | None:
     return None if separator is None else separator.encode()
 
 
-async def send(bootstrap: str, order: Order, lines: BinaryIO) -> int:
-    """Send every line and wait for the acknowledgements; returns how many.
+async def send(bootstrap: str, order: Order, lines: BinaryIO) -> tuple[int, bool]:
+    """Send every line until the end or Ctrl-C; return (acknowledged records, whether the end was reached).
 
     Raises UserError for a line that is no record: those before it are sent, none behind it. Raises Rejected,
     Unavailable where a broker does not take them, with a note of how many it has acknowledged.
     """
+    from asyncio import CancelledError
+
+    from stratalog.cli.interrupting import Interrupt
     from stratalog.cli.reading import chosen_partitions
     from stratalog.client.batching import Batches
     from stratalog.errors import Rejected, Unavailable, UserError
@@ -187,15 +209,16 @@ async def send(bootstrap: str, order: Order, lines: BinaryIO) -> int:
         sink = Lines(order, partitions, batches, limits)
         wrong: UserError | None = None
         try:
-            async with pipeline:
-                try:
-                    await feed(lines, sink, pipeline)
-                except UserError as error:
-                    wrong = error
-                except Rejected:
-                    await pipeline.drain()  # what is under way counts too; raises it again
-                await batches.flush()
-        except (Rejected, Unavailable):
+            with Interrupt() as interrupt:
+                async with pipeline:
+                    try:
+                        await feed(lines, sink, pipeline, interrupt)
+                    except UserError as error:
+                        wrong = error
+                    except Rejected:
+                        await pipeline.drain()  # what is under way counts too; raises it again
+                    await batches.flush()
+        except (CancelledError, Rejected, Unavailable):
             note(f"{batches.acknowledged()} record(s) were acknowledged before that")
             raise
         finally:
@@ -207,15 +230,17 @@ async def send(bootstrap: str, order: Order, lines: BinaryIO) -> int:
                 else "nothing was sent"
             )
             raise UserError(f"{order.source}, line {batches.count + 1}: {wrong}; {sent}")
-        return batches.count
+        return batches.count, not interrupt.cut_input
 
 
-async def feed(lines: BinaryIO, sink: "Lines", pipeline: "Pipeline") -> None:
-    """Batch every line. Raises UserError for one that is no record, Rejected, Unavailable."""
+async def feed(
+    lines: BinaryIO, sink: "Lines", pipeline: "Pipeline", interrupt: "Interrupt"
+) -> None:
+    """Batch every line until the end or Ctrl-C. Raises UserError for one that is no record, Rejected, Unavailable."""
     from stratalog.adapters.system import SystemClock
 
     clock = SystemClock()
-    for chunk in chunks(lines):
+    async for chunk in chunks(partial(interrupt.read, lines)):
         now_ms = clock.now_ms()
         for line in chunk:
             await sink.take(line, now_ms)
@@ -225,15 +250,17 @@ async def feed(lines: BinaryIO, sink: "Lines", pipeline: "Pipeline") -> None:
             await pipeline.drain()
 
 
-def chunks(lines: BinaryIO) -> Iterator[list[bytes]]:
-    """Whole lines without their ends, as many at a time as are there."""
+async def chunks(read: Callable[[], Awaitable[bytes | None]]) -> AsyncIterator[list[bytes]]:
+    """Yield whole lines without their ends, as many at a time as `read` returns.
+
+    A last line without an end counts where `read` returns b"", not where it returns None: its writer was interrupted.
+    """
     rest = b""
-    read = getattr(lines, "read1", None) or lines.read  # what is there, without waiting for more
-    while data := read(READ_BYTES):
+    while data := await read():
         *whole, rest = (rest + data).split(b"\n")
         if whole:
             yield whole
-    if rest:
+    if rest and data is not None:
         yield [rest]
 
 

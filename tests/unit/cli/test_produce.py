@@ -1,5 +1,7 @@
 """Lines become records: whole lines however they arrive, keys and times split off, batches within the topic's limit."""
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from io import BytesIO
 
 import pytest
@@ -33,8 +35,12 @@ class Drip:
         self._data = BytesIO(data)
         self._sizes = sizes
 
-    def read1(self, _limit: int) -> bytes:
+    async def read(self) -> bytes:
         return self._data.read(self._sizes.pop() if self._sizes else 7)
+
+
+async def lines_of(read: Callable[[], Awaitable[bytes | None]]) -> list[bytes]:
+    return [line async for chunk in chunks(read) for line in chunk]
 
 
 @given(
@@ -46,9 +52,18 @@ def test_lines_are_whole_however_they_arrive(
     lines: list[bytes], sizes: list[int], ended: bool
 ) -> None:
     data = b"\n".join(lines) + (b"\n" if ended and lines else b"")
-    found = [line for chunk in chunks(Drip(data, sizes)) for line in chunk]  # type: ignore[arg-type]
+    found = asyncio.run(lines_of(Drip(data, sizes).read))
     expected = data.split(b"\n")
     assert found == (expected[:-1] if not expected[-1] else expected)
+
+
+def test_an_interrupted_line_is_no_record() -> None:
+    pieces: list[bytes | None] = [b"one\ntw", None]
+
+    async def read() -> bytes | None:
+        return pieces.pop(0)
+
+    assert asyncio.run(lines_of(read)) == [b"one"]
 
 
 def test_a_line_is_its_value() -> None:
