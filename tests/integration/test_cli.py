@@ -234,9 +234,9 @@ def test_verify_names_what_is_altered_or_missing(tmp_path: Path) -> None:
     victim.unlink()
     missing = strata("tier", "verify", bucket.as_uri(), "--json")
     assert missing.returncode == 1
-    assert [p["path"] for p in json.loads(missing.stdout)] == [
-        victim.relative_to(bucket).as_posix()
-    ]
+    report = json.loads(missing.stdout)
+    assert not report["sound"]
+    assert [p["path"] for p in report["problems"]] == [victim.relative_to(bucket).as_posix()]
 
     victim.write_bytes(data)
     stray = victim.with_name(victim.name.replace(victim.stem[-8:], "0" * 8))

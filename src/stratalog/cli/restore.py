@@ -4,6 +4,7 @@ In: a bucket's URL, an empty directory. Out: what would be restored; with `--tak
 no broker, and without `--takeover` it changes nothing anywhere.
 """
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -111,10 +112,11 @@ def make_node(url: str, data: Path, node_id: int | None, *, as_json: bool) -> No
         note(f"{taken.moved} committed offset(s) lay past the end of what is left; now at that end")
     for line in taken.damaged:
         note(f"warning: {line}")
+    settings = (f"node.id={taken.node_id}", f"log.dirs={data}", f"tier.url={url}")
+    start = ["strata", "server", *(word for one in settings for word in ("--override", one))]
     note(
         f"{data} is node {taken.node_id} of cluster {taken.found.cluster_id}, incarnation {taken.incarnation}; "
-        f"start it: strata server --override node.id={taken.node_id} --override log.dirs={data} "
-        f"--override tier.url={url}"
+        f"start it: {shlex.join(start)}"
     )
 
 

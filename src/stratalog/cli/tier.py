@@ -12,6 +12,7 @@ from stratalog.cli.bucket import Url, opened, progress_of, report
 from stratalog.cli.terminal import Json, note, show, show_json
 from stratalog.cli.tier_check import check
 from stratalog.cli.tier_export import export
+from stratalog.cli.tier_leases import leases
 from stratalog.cli.tier_sweep import sweep
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 tier_app = typer.Typer(help="Look at a bucket, and check it.", no_args_is_help=True)
 tier_app.command("check")(check)
 tier_app.command("export")(export)
+tier_app.command("leases")(leases)
 tier_app.command("sweep")(sweep)
 
 
@@ -157,15 +159,33 @@ def manifest_json(bucket: "Bucket", manifest: "Manifest") -> dict[str, Any]:
 def verify(url: Url, json: Json = False) -> None:
     """Read every byte of a bucket. Exit 1, naming the objects, where any is missing, altered or nobody's.
 
+    With --json the report is one object: "sound", counts of what was read, and "problems".
+
     Example: strata tier verify file:///srv/bucket --json
     """
+    from dataclasses import asdict
+
     from stratalog.adapters.system import SystemClock
     from stratalog.tier import verify as tier_verify
 
+    checked = tier_verify.Checked()
+    now_ms = SystemClock().now_ms()
     with progress_of(f"verifying {url}", quiet=json) as advance:
-        problems = tier_verify.verify(opened(url), now_ms=SystemClock().now_ms(), progress=advance)
-    report(problems, as_json=json)
+        problems = tier_verify.verify(opened(url), now_ms=now_ms, progress=advance, checked=checked)
+    if json:
+        rows = [problem._asdict() for problem in problems]
+        show_json({"sound": not problems, **asdict(checked), "problems": rows})
+    else:
+        report(problems, as_json=False)
     if problems:
         note(f"{len(problems)} problem(s) in {url}")
         raise typer.Exit(1)
-    note(f"{url} is sound")
+    if checked.segments:
+        note(
+            f"{url} is sound: {checked.topics:,} topic(s), {checked.segments:,} segment(s), "
+            f"{checked.records:,} record(s), {checked.bytes:,} bytes"
+        )
+    else:
+        note(
+            f"{url} is sound and empty: no segment is archived there ({checked.topics:,} topic(s))"
+        )

@@ -12,16 +12,26 @@ What a lease must keep was given up after it was put, so a list that is out of d
 Who may not write keeps no lease, and reads on for the grace alone.
 """
 
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
 from msgspec import UNSET, Struct, UnsetType
 
 from stratalog.errors import Corrupt
-from stratalog.ports import ObjectStore
+from stratalog.ports import ObjectInfo, ObjectStore
 from stratalog.tier.identity import decode, encode
 from stratalog.tier.paths import lease_path, leases_prefix
 
-__all__ = ["LEASE_MS", "LEASE_MS_MAX", "Lease", "Leases", "put_lease", "release_lease"]
+__all__ = [
+    "LEASE_MS",
+    "LEASE_MS_MAX",
+    "Lease",
+    "Leases",
+    "list_leases",
+    "put_lease",
+    "release_lease",
+]
 
 LEASE_MS: Final = 60 * 60 * 1000
 """A lease that is not renewed for so long has ended, unless it says another time. Renewed after a third of it."""
@@ -58,6 +68,21 @@ def put_lease(store: ObjectStore, lease: Lease) -> None:
 def release_lease(store: ObjectStore, lease: Lease) -> None:
     """The query has ended. Raises Unavailable."""
     store.delete([lease.path])
+
+
+def list_leases(store: ObjectStore, cluster_id: str) -> Iterator[tuple[ObjectInfo, Lease | None]]:
+    """Yield each lease's object, and the lease: None where its bytes are damaged. Raises Unavailable."""
+    for info in store.list(leases_prefix(cluster_id)):
+        with suppress(FileNotFoundError):  # released since the list
+            yield info, _read(store, info.path)
+
+
+def _read(store: ObjectStore, path: str) -> Lease | None:
+    """Return the lease in an object, or None where its bytes are damaged. Raises FileNotFoundError, Unavailable."""
+    try:
+        return decode(store.get(path), Lease, path)
+    except Corrupt:
+        return None
 
 
 class Leases:
@@ -100,8 +125,6 @@ class Leases:
 
     def _read(self, path: str) -> Lease | None:
         try:
-            return decode(self._store.get(path), Lease, path)
+            return _read(self._store, path)
         except FileNotFoundError:  # released since the list
             return Lease(cluster_id=self._cluster_id, id="", holder="", versions={})
-        except Corrupt:
-            return None

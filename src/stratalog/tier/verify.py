@@ -44,7 +44,7 @@ from stratalog.tier.paths import (
 from stratalog.tier.reader import read_entries
 from stratalog.wire.ids import topic_id_parse
 
-__all__ = ["ORPHAN_GRACE_MS", "Problem", "find_orphans", "sweep", "verify"]
+__all__ = ["ORPHAN_GRACE_MS", "Checked", "Problem", "find_orphans", "sweep", "verify"]
 
 _DELETE_BATCH: Final = 1000
 
@@ -58,6 +58,17 @@ class Problem(NamedTuple):
 
 
 @dataclass(slots=True)
+class Checked:
+    """How much was checked: all objects of the cluster, and what the newest manifests name of them."""
+
+    objects: int = 0
+    bytes: int = 0
+    topics: int = 0
+    segments: int = 0
+    records: int = 0
+
+
+@dataclass(slots=True)
 class _Survey:
     """One pass over the bucket: what was found so far."""
 
@@ -66,8 +77,8 @@ class _Survey:
     grace_ms: int
     progress: Callable[[int, int], None]
     data: bool
+    checked: Checked = field(default_factory=Checked)
     problems: list[Problem] = field(default_factory=list)
-    bytes_total: int = 0
     bytes_done: int = 0
 
     def report(self, path: str, what: str) -> None:
@@ -79,7 +90,7 @@ class _Survey:
 
     def advance(self, size: int) -> None:
         self.bytes_done += size
-        self.progress(self.bytes_done, self.bytes_total)
+        self.progress(self.bytes_done, self.checked.bytes)
 
 
 def verify(
@@ -88,14 +99,15 @@ def verify(
     now_ms: int,
     grace_ms: int = ORPHAN_GRACE_MS,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
+    checked: Checked | None = None,
 ) -> list[Problem]:
-    """Read the whole bucket; what is wrong with it, damage first.
+    """Read the whole bucket; return what is wrong with it, damage first, and add what was read to `checked`.
 
     Every object that the newest manifests name must be there with exactly the bytes that were archived, all other
     objects must be sound, and all must belong to something. `progress` is told bytes done and in total. Raises
     Unavailable.
     """
-    survey = _Survey(store, now_ms, grace_ms, progress, data=True)
+    survey = _Survey(store, now_ms, grace_ms, progress, data=True, checked=checked or Checked())
     _walk(survey)
     return sorted(survey.problems, key=lambda problem: problem.orphan)
 
@@ -149,8 +161,10 @@ def _walk(survey: _Survey) -> None:
     # The list comes before the manifests: what they name and it lacks is asked for again, and what it has and they do
     # not name is younger than any grace, or an orphan.
     objects = {info.path: info for info in store.list(f"{cluster}/")}
-    survey.bytes_total = sum(info.size for info in objects.values())
+    survey.checked.objects += len(objects)
+    survey.checked.bytes += sum(info.size for info in objects.values())
     live, deleted = _registry(survey, cluster, objects)
+    survey.checked.topics += len(live - deleted)
     registry = f"{cluster}/cluster/"
     folders: dict[str, list[ObjectInfo]] = {}
     for path, info in objects.items():
@@ -320,7 +334,9 @@ def _check_version(survey: _Survey, folder: str, info: ObjectInfo) -> bool:
 def _check_segments(
     survey: _Survey, tip: Manifest, entries: list[Entry], objects: dict[str, ObjectInfo]
 ) -> None:
-    live = (entry for entry in entries if entry.state is SegmentState.COPY_FINISHED)
+    live = [entry for entry in entries if entry.state is SegmentState.COPY_FINISHED]
+    survey.checked.segments += len(live)
+    survey.checked.records += sum(entry.records for entry in live)
     for segment in (RemoteSegment(tip.path_of(entry), entry) for entry in live):
         try:
             _check_segment(survey, segment)

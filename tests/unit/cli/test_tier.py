@@ -9,12 +9,16 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from msgspec import UNSET
+from msgspec.structs import replace
 from tests.integration.server_process import STRATA, strata
 from tests.unit.tier.segments import CountingEntropy, closed, log_bytes
 
 from stratalog.adapters.object_store import open_store
 from stratalog.tier.identity import claim_bucket, register_topic
+from stratalog.tier.leases import LEASE_MS, Lease, put_lease
 from stratalog.tier.partition_tier import PartitionTier
+from stratalog.wire.ids import topic_id_text
 
 CLUSTER = "a-cluster-of-22-chars_"
 
@@ -110,6 +114,100 @@ def test_orphans_go_after_their_grace_and_only_then(bucket, tmp_path):
     assert "1 object(s) removed" in swept.stderr
     assert {info.path for info in store.list("")} == before
     assert strata("tier", "verify", url).returncode == 0
+
+
+def test_verify_reports_what_it_has_read(bucket, tmp_path):
+    url, store, _ = bucket
+    objects = list(store.list(CLUSTER))
+    done = strata("tier", "verify", url, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {
+        "sound": True,
+        "objects": len(objects),
+        "bytes": sum(info.size for info in objects),
+        "topics": 1,
+        "segments": 4,
+        "records": 500,
+        "problems": [],
+    }
+    said = strata("tier", "verify", url).stderr
+    assert "is sound: 1 topic(s), 4 segment(s), 500 record(s)" in said
+    segment = next(info.path for info in objects if info.path.endswith(".seg"))
+    store.delete([segment])
+    damaged = strata("tier", "verify", url, "--json")
+    report = json.loads(damaged.stdout)
+    assert (damaged.returncode, report["sound"], report["segments"]) == (1, False, 4)
+    assert report["problems"] == [{"path": segment, "what": f"{segment}: missing", "orphan": False}]
+
+
+def test_verify_says_that_an_empty_bucket_is_empty(tmp_path):
+    url = (tmp_path / "empty").as_uri()
+    claim_bucket(open_store(url), CLUSTER, 1)
+    done = strata("tier", "verify", url)
+    assert (done.returncode, done.stderr) == (
+        0,
+        f"{url} is sound and empty: no segment is archived there (0 topic(s))\n",
+    )
+
+
+def test_leases_shows_which_query_holds_what_and_until_when(bucket):
+    url, store, _ = bucket
+    none = strata("tier", "leases", url)
+    assert (none.returncode, none.stderr) == (0, f"no query holds a lease in {url}\n")
+    topic_id = topic_id_text(CountingEntropy().uuid())
+    lease = Lease(
+        cluster_id=CLUSTER,
+        id="a-query",
+        holder="spark on host 7",
+        versions={topic_id: {"0": 3, "1": 4}, "a-deleted-topic": {"0": 1}},
+        lasts_ms=7200_000,
+    )
+    put_lease(store, lease)
+    put_lease(store, replace(lease, id="an-old-query", holder="spark on host 8", lasts_ms=UNSET))
+    for path, age_s in ((lease.path, 100), (f"{CLUSTER}/cluster/leases/an-old-query", 4000)):
+        renewed = 1_790_000_000 - age_s
+        os.utime(Path(store.root) / path, (renewed, renewed))
+    done = strata("tier", "leases", url, "--json")
+    assert done.returncode == 0, done.stderr
+    young, old = sorted(json.loads(done.stdout), key=lambda row: row["path"])
+    assert young == {
+        "path": lease.path,
+        "holder": "spark on host 7",
+        "renewed_ms": 1_789_999_900_000,
+        "until_ms": 1_789_999_900_000 + 7200_000,
+        "versions": lease.versions,
+    }
+    assert old["until_ms"] - old["renewed_ms"] == LEASE_MS
+    table = strata("tier", "leases", url).stdout
+    assert "events-0@3 events-1@4 a-deleted-topic-0@1" in table
+    assert "2026-09-21T16:11:40Z" in table
+    store.put(lease.path, [b"damaged"])
+    warned = strata("tier", "leases", url)
+    assert "(damaged)" in warned.stdout
+    assert f"{lease.path} cannot be read" in warned.stderr
+
+
+def test_a_takeover_says_the_server_s_command_as_a_shell_reads_it(bucket, tmp_path):
+    _, store, _ = bucket
+    (tmp_path / "r&d").symlink_to(Path(store.root))
+    odd = f"file://{tmp_path}/r&d"
+    data = tmp_path / "a directory"
+    done = strata("restore", odd, "--takeover", "--data", str(data))
+    assert done.returncode == 0, done.stderr
+    command = done.stderr.splitlines()[-1].partition("start it: ")[2]
+    echoed = subprocess.run(
+        ["sh", "-c", f"printf '%s\\n' {command}"], capture_output=True, text=True, check=True
+    )
+    assert echoed.stdout.splitlines() == [
+        "strata",
+        "server",
+        "--override",
+        "node.id=1",
+        "--override",
+        f"log.dirs={data}",
+        "--override",
+        f"tier.url={odd}",
+    ]
 
 
 def on_a_terminal(*words):
