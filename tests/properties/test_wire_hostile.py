@@ -11,6 +11,7 @@ from tests.properties.test_wire_messages import instance
 from stratalog.errors import Corrupt, Rejected
 from stratalog.wire.apis import APIS, is_flexible
 from stratalog.wire.batch import check_produced, last_whole, parse_header, scan
+from stratalog.wire.budget import DecodeBudget
 from stratalog.wire.compression import CODEC_NAMES, compress, decompress
 from stratalog.wire.construct import body_class
 from stratalog.wire.entity_writer import encode
@@ -33,7 +34,7 @@ BYTES = st.binary(max_size=120) | st.lists(
 
 def try_request(frame):
     try:
-        decode_request(memoryview(bytearray(frame)), SERVED)
+        decode_request(memoryview(bytearray(frame)), SERVED, DecodeBudget(1 << 20))
     except Rejected:
         return False
     return True

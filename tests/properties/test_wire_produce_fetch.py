@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
 from stratalog.wire import fetch, fetch_request, produce
+from stratalog.wire.budget import TRUSTED
 from stratalog.wire.construct import body_class, request_types, response_types
 from stratalog.wire.fetch import FetchedPartition, FetchedTopic, FetchResponse, NodeEndpoint
 from stratalog.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
@@ -74,7 +75,7 @@ def test_produce_requests(version, transactional_id, acks, timeout_ms, rows):
     written = BytesIO()
     entity_writer(cls)(written, theirs)
     assert b"".join(produce.encode(ours, version)) == written.getvalue()
-    assert produce.decode(memoryview(written.getvalue()), version) == ours
+    assert produce.decode(memoryview(written.getvalue()), version, TRUSTED) == ours
     assert entity_reader(cls)(written.getvalue(), 0)[0] == theirs
 
 
@@ -123,7 +124,7 @@ def test_fetch_requests(version, fields, rows, gone, rack):
     )
     written = BytesIO()
     entity_writer(body_class(1, version, "request"))(written, theirs)
-    read = fetch_request.decode(memoryview(written.getvalue()), version)
+    read = fetch_request.decode(memoryview(written.getvalue()), version, TRUSTED)
     has_sessions, has_epochs, by_id = version >= 7, version >= 9, version >= 13
 
     wanted = {
@@ -144,7 +145,9 @@ def test_fetch_requests(version, fields, rows, gone, rack):
         tuple(forgotten),
         rack if version >= 11 else "",
     )
-    assert fetch_request.decode(memoryview(written.getvalue()), version) == read  # as remembered
+    assert (
+        fetch_request.decode(memoryview(written.getvalue()), version, TRUSTED) == read
+    )  # as remembered
 
 
 PAIR_32_64 = st.none() | st.tuples(st.integers(0, 99), st.integers(0, 2**60))

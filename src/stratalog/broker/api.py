@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stratalog.broker.connection import Answer, Later
 from stratalog.errors import ErrorCode, Rejected
+from stratalog.wire.budget import DecodeBudget
 from stratalog.wire.envelope import (
     Request,
     RequestHeader,
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from stratalog.broker.broker import Broker
 
 API_VERSIONS = 18
+_DECODED_TIMES: Final = 2
+"""A request may take so many times `socket.request.max.bytes` once decoded."""
 _TO_COME: Final = (asyncio.Future, CoroutineType)
 
 
@@ -75,13 +78,14 @@ class Dispatcher:
         self._listener = listener
         self._served = {api.key: api.served for api in apis.values()}
         self._figures = broker.figures.requests
+        self._request_bytes_max = _DECODED_TIMES * broker.config.int("socket.request.max.bytes")
         self._elapsed_ns = broker.clock.elapsed_ns
 
     def serve(self, host: str, frame: memoryview) -> Answer | Later:
         """Answer one frame. Raises `Rejected` where the connection must be closed."""
         began_ns = self._elapsed_ns()
         try:
-            request = decode_request(frame, self._served)
+            request = decode_request(frame, self._served, DecodeBudget(self._request_bytes_max))
         except Rejected as error:
             self._figures.refused(error.code)
             if isinstance(error, UnsupportedVersion) and _asks_for_versions(error):

@@ -153,7 +153,8 @@ CONNECTIONS = (
         "socket.request.max.bytes",
         Kind.INT,
         100 * MIB,
-        "Largest request; a longer one closes its connection.",
+        "Largest request; a longer one closes its connection, and so does one that would take more than twice as much "
+        "memory once decoded, records aside.",
         Between(1),
     ),
     Setting(

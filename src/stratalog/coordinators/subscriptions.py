@@ -8,6 +8,7 @@ Kafka: `ConsumerProtocolSubscription`, `ClassicGroup.computeSubscribedTopics`.
 
 from collections.abc import Iterable
 
+from stratalog.wire.budget import TRUSTED
 from stratalog.wire.primitives import ENDED, I16, read_array_length, read_string
 
 CONSUMER = "consumer"
@@ -29,6 +30,6 @@ def _topics(metadata: bytes) -> list[str]:
     count, position = read_array_length(metadata, I16.size, False)  # noqa: FBT003
     topics = []
     for _ in range(count):
-        topic, position = read_string(metadata, position, False)  # noqa: FBT003
+        topic, position = read_string(metadata, position, False, TRUSTED)  # noqa: FBT003
         topics.append(topic or "")
     return topics

@@ -1,7 +1,8 @@
 """Requests and responses, whole: header and body, both directions.
 
-In: a frame (without its length), or a header's fields and a body. Out: a `Request` or a body, or the buffers to send
-(with their length). It is the one door to kio, and never lets another exception than the documented ones through.
+In: a frame (without its length) and a budget, or a header's fields and a body. Out: a `Request` or a body, or the
+buffers to send (with their length). It is the one door to kio, and never lets another exception than the documented
+ones through.
 
 Bodies are kio's classes, made through `request(key, version)` and `response(key, version)`, save two that would cost
 a copy: Produce requests (`produce.ProduceRequest`) and Fetch responses (`fetch.FetchResponse`) in every version. Two
@@ -17,6 +18,7 @@ from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.ports import Buffer
 from stratalog.wire import fetch, fetch_request, produce
 from stratalog.wire.apis import API_VERSIONS, FETCH, PRODUCE, is_flexible
+from stratalog.wire.budget import TRUSTED, DecodeBudget
 from stratalog.wire.construct import EntityTypes, body_class
 from stratalog.wire.construct import request_types as request
 from stratalog.wire.construct import response_types as response
@@ -73,16 +75,16 @@ class UnsupportedVersion(Rejected):
         self.request_header = request_header
 
 
-def parse_header(frame: memoryview) -> tuple[RequestHeader, int]:
-    """A request's header and where its body begins; raises Rejected(INVALID_REQUEST) where there is no header.
+def parse_header(frame: memoryview, budget: DecodeBudget) -> tuple[RequestHeader, int]:
+    """Return a request's header and where its body begins; raises Rejected(INVALID_REQUEST) where there is no header.
 
     Of a key or version that does not exist the position is only as good as the guess that its header has no tags.
     """
-    key, version, correlation_id, client_id, position = _parse_header(frame)
+    key, version, correlation_id, client_id, position = _parse_header(frame, budget)
     return RequestHeader(key, version, correlation_id, client_id), position
 
 
-def _parse_header(frame: memoryview) -> tuple[int, int, int, str | None, int]:
+def _parse_header(frame: memoryview, budget: DecodeBudget) -> tuple[int, int, int, str | None, int]:
     try:
         api_key, version, correlation_id, length = _HEADER.unpack_from(frame)
         position = _HEADER.size
@@ -96,28 +98,31 @@ def _parse_header(frame: memoryview) -> tuple[int, int, int, str | None, int]:
         elif length != -1:
             raise Corrupt(f"a client id of {length} bytes")
         if is_flexible(api_key, version):
-            position = skip_tags(frame, position)
+            position = skip_tags(frame, position, budget)
     except (*ENDED, UnicodeDecodeError) as error:
         raise Rejected(ErrorCode.invalid_request, f"not a request header: {error}") from error
     return api_key, version, correlation_id, client_id, position
 
 
-def decode_request(frame: memoryview, served: Mapping[int, tuple[int, int]]) -> Request:
-    """The request in `frame`, if it is within `served` (key -> oldest and newest version).
+def decode_request(
+    frame: memoryview, served: Mapping[int, tuple[int, int]], budget: DecodeBudget
+) -> Request:
+    """Return the request in `frame`, if it is within `served` (key -> oldest and newest version).
 
-    Raises UnsupportedVersion (a Rejected with the header), or Rejected(INVALID_REQUEST) for anything unparsable.
+    Raises UnsupportedVersion (a Rejected with the header), Rejected(INVALID_REQUEST) for anything unparsable, and
+    OverBudget for a request that would take more memory than `budget` allows.
     """
-    key, version, correlation_id, client_id, position = _parse_header(frame)
+    key, version, correlation_id, client_id, position = _parse_header(frame, budget)
     span = served.get(key)
     if span is None or not span[0] <= version <= span[1]:
         raise UnsupportedVersion(RequestHeader(key, version, correlation_id, client_id))
     if key == PRODUCE:
-        body: Any = produce.decode(frame[position:], version)
+        body: Any = produce.decode(frame[position:], version, budget)
     elif key == FETCH:
-        body = fetch_request.decode(frame[position:], version)
+        body = fetch_request.decode(frame[position:], version, budget)
     else:
         try:
-            body = decode(body_class(key, version, "request"), bytes(frame[position:]))
+            body = decode(body_class(key, version, "request"), bytes(frame[position:]), budget)
         except Corrupt as error:
             raise Rejected(ErrorCode.invalid_request, str(error)) from error
     return Request(key, version, correlation_id, client_id, body)
@@ -188,10 +193,10 @@ def decode_response(api_key: int, version: int, frame: memoryview) -> tuple[int,
         (correlation_id,) = I32.unpack_from(frame)
         position = 4
         if is_flexible(api_key, version) and api_key != API_VERSIONS:
-            position = skip_tags(frame, position)
+            position = skip_tags(frame, position, TRUSTED)
     except ENDED as error:
         raise Corrupt(f"not a response header: {error}") from error
     if api_key == FETCH:
         return correlation_id, fetch.decode(frame[position:], version)
-    body = decode(body_class(api_key, version, "response"), bytes(frame[position:]))
+    body = decode(body_class(api_key, version, "response"), bytes(frame[position:]), TRUSTED)
     return correlation_id, body

@@ -18,6 +18,7 @@ from uuid import UUID
 
 from stratalog.errors import Corrupt
 from stratalog.ports import Buffer
+from stratalog.wire.budget import TRUSTED
 from stratalog.wire.ids import ZERO_ID
 from stratalog.wire.primitives import (
     ENDED,
@@ -296,7 +297,7 @@ def _read_topic(view: memoryview, position: int, version: int) -> tuple[FetchedT
         topic_id = UUID(bytes=bytes(view[position : position + 16]))
         position += 16
     else:
-        found, position = read_string(view, position, flexible)
+        found, position = read_string(view, position, flexible, TRUSTED)
         if found is None:
             raise Corrupt("a topic without a name")
         name = found
@@ -308,7 +309,7 @@ def _read_topic(view: memoryview, position: int, version: int) -> tuple[FetchedT
         partition, position = _read_partition(view, position, version)
         partitions.append(partition)
     if flexible:
-        position = skip_tags(view, position)
+        position = skip_tags(view, position, TRUSTED)
     return FetchedTopic(name, topic_id, partitions), position
 
 
@@ -358,7 +359,7 @@ def _read_aborted(
         producer_id, first_offset = _ABORTED.unpack_from(view, position)
         position += _ABORTED.size
         if flexible:
-            position = skip_tags(view, position)
+            position = skip_tags(view, position, TRUSTED)
         aborted.append((producer_id, first_offset))
     return aborted, position
 
@@ -372,7 +373,7 @@ def _read_partition_tags(
     def keep(tag: int, layout: Struct) -> Callable[[int], None]:
         def read(at: int) -> None:
             first, second = layout.unpack_from(view, at)
-            skip_tags(view, at + layout.size)
+            skip_tags(view, at + layout.size, TRUSTED)
             tagged[tag] = (first, second)
 
         return read
@@ -401,11 +402,11 @@ def _read_endpoints(view: memoryview, position: int) -> list[NodeEndpoint]:
     endpoints = []
     for _ in range(count):
         (node_id,) = I32.unpack_from(view, position)
-        host, position = read_string(view, position + 4, True)
+        host, position = read_string(view, position + 4, True, TRUSTED)
         if host is None:
             raise Corrupt("an endpoint without a host")
         (port,) = I32.unpack_from(view, position)
-        rack, position = read_string(view, position + 4, True)
-        position = skip_tags(view, position)
+        rack, position = read_string(view, position + 4, True, TRUSTED)
+        position = skip_tags(view, position, TRUSTED)
         endpoints.append(NodeEndpoint(node_id, host, port, rack))
     return endpoints

@@ -15,6 +15,7 @@ from typing import Final
 
 from stratalog.errors import Corrupt
 from stratalog.ports import Buffer
+from stratalog.wire.budget import STRING_BYTES, TAG_BYTES, DecodeBudget
 from stratalog.wire.varint import encode_unsigned, read_unsigned
 
 __all__ = [
@@ -51,14 +52,17 @@ def read_length(buffer: Buffer, position: int, flexible: bool, legacy: Struct) -
     return length - 1, position
 
 
-def read_string(buffer: Buffer, position: int, flexible: bool) -> tuple[str | None, int]:
-    """A nullable string."""
+def read_string(
+    buffer: Buffer, position: int, flexible: bool, budget: DecodeBudget
+) -> tuple[str | None, int]:
+    """Return a nullable string and the next position."""
     length, position = read_length(buffer, position, flexible, I16)
     if length < 0:
         return None, position
     end = position + length
     if end > len(buffer):
         raise Corrupt(f"a string of {length} bytes runs past the end")
+    budget.charge(STRING_BYTES + length)
     try:
         return str(buffer[position:end], "utf-8"), end
     except UnicodeDecodeError as error:
@@ -84,13 +88,14 @@ def read_array_length(buffer: Buffer, position: int, flexible: bool) -> tuple[in
     return length, position
 
 
-def skip_tags(buffer: Buffer, position: int) -> int:
-    """The position after a tagged-field section of which no tag matters."""
+def skip_tags(buffer: Buffer, position: int, budget: DecodeBudget) -> int:
+    """Return the position after a tagged-field section of which no tag matters."""
     byte = buffer[position]
     if byte == 0:
         return position + 1
     count, position = read_unsigned(buffer, position)
     for _ in range(count):
+        budget.charge(TAG_BYTES)
         _tag, position = read_unsigned(buffer, position)
         size, position = read_unsigned(buffer, position)
         position += size

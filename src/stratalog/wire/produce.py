@@ -1,7 +1,7 @@
 """Produce requests, read without copying the records, and their answers.
 
-In: a request's body as a view, or a `ProduceRequest`; an answer. Out: the other of the two; the answer's bytes. Records
-stay views into the request's own memory; it never looks into them.
+In: a request's body as a view and a budget, or a `ProduceRequest`; an answer. Out: the other of the two; the answer's
+bytes. Records stay views into the request's own memory; it never looks into them.
 
 Versions 3 to 13. 3: transactional id, record batches v2. 7: zstd may be used. 9: flexible. 13: topic ids instead of
 names (KIP-516). 4-6, 8, 10-12 changed answers or meaning only. Answers: 5 log start offset, 8 error message and record
@@ -17,6 +17,13 @@ from uuid import UUID
 
 from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.ports import Buffer
+from stratalog.wire.budget import (
+    ARRAY_BYTES,
+    ITEM_BYTES,
+    UUID_BYTES,
+    DecodeBudget,
+    struct_bytes,
+)
 from stratalog.wire.ids import ZERO_ID, topic_id_of
 from stratalog.wire.primitives import (
     ENDED,
@@ -45,6 +52,9 @@ _FLEXIBLE: Final = 9
 _TOPIC_IDS: Final = 13
 _LOG_START: Final = 5
 _MESSAGES: Final = 8
+_TOPIC_BYTES: Final = ARRAY_BYTES + ITEM_BYTES + struct_bytes(3) + UUID_BYTES
+_VIEW_BYTES: Final = 184
+_PARTITION_BYTES: Final = ITEM_BYTES + struct_bytes(2) + _VIEW_BYTES
 _PRODUCED_3: Final = Struct(">ihqq")
 _PRODUCED_5: Final = Struct(">ihqqq")
 _ACKS_TIMEOUT: Final = Struct(">hi")
@@ -107,31 +117,37 @@ class ProduceResponse(NamedTuple):
     throttle_time_ms: int = 0
 
 
-def decode(view: memoryview, version: int) -> ProduceRequest:
-    """The request whose body `view` holds; raises Rejected(INVALID_REQUEST) where it is none."""
+def decode(view: memoryview, version: int, budget: DecodeBudget) -> ProduceRequest:
+    """Return the request whose body `view` holds.
+
+    Raises Rejected(INVALID_REQUEST) where it holds none, OverBudget where the request would take too much memory.
+    """
     try:
-        return _request(view, version >= _FLEXIBLE, version >= _TOPIC_IDS)
+        return _request(view, version >= _FLEXIBLE, version >= _TOPIC_IDS, budget)
     except ENDED as error:
         raise Rejected(ErrorCode.invalid_request, f"not a produce request: {error}") from error
 
 
-def _request(view: memoryview, flexible: bool, topic_ids: bool) -> ProduceRequest:
-    transactional_id, position = read_string(view, 0, flexible)
+def _request(
+    view: memoryview, flexible: bool, topic_ids: bool, budget: DecodeBudget
+) -> ProduceRequest:
+    transactional_id, position = read_string(view, 0, flexible, budget)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(view, position)
     count, position = read_array_length(view, position + _ACKS_TIMEOUT.size, flexible)
     if count < 0:
         raise Corrupt("no topics")
+    budget.charge(count * _TOPIC_BYTES)
     topics = []
     for _ in range(count):
-        topic, position = _topic(view, position, flexible, topic_ids)
+        topic, position = _topic(view, position, flexible, topic_ids, budget)
         topics.append(topic)
     if flexible:
-        skip_tags(view, position)
+        skip_tags(view, position, budget)
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
 
 
 def _topic(
-    view: memoryview, position: int, flexible: bool, topic_ids: bool
+    view: memoryview, position: int, flexible: bool, topic_ids: bool, budget: DecodeBudget
 ) -> tuple[ProduceTopic, int]:
     topic_id = None
     name = ""
@@ -141,22 +157,23 @@ def _topic(
         topic_id = topic_id_of(bytes(view[position : position + 16]))
         position += 16
     else:
-        found, position = read_string(view, position, flexible)
+        found, position = read_string(view, position, flexible, budget)
         if found is None:
             raise Corrupt("a topic without a name")
         name = found
     count, position = read_array_length(view, position, flexible)
     if count < 0:
         raise Corrupt("a topic without partitions")
+    budget.charge(count * _PARTITION_BYTES)
     partitions = []
     for _ in range(count):
         (index,) = I32.unpack_from(view, position)
         records, position = read_bytes(view, position + 4, flexible)
         if flexible:
-            position = skip_tags(view, position)
+            position = skip_tags(view, position, budget)
         partitions.append(ProducePartition(index, records))
     if flexible:
-        position = skip_tags(view, position)
+        position = skip_tags(view, position, budget)
     return ProduceTopic(name, topic_id, partitions), position
 
 

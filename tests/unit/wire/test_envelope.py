@@ -10,6 +10,7 @@ from kio.static.constants import EntityType
 from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.wire import fetch
 from stratalog.wire.apis import APIS, is_flexible
+from stratalog.wire.budget import TRUSTED
 from stratalog.wire.construct import body_class
 from stratalog.wire.envelope import (
     RequestHeader,
@@ -66,10 +67,10 @@ def test_the_table_of_apis_is_kios():
 def test_a_header_is_read_as_it_was_written(client_id, version):
     body = request(13, 3).LeaveGroupRequest(group_id="g", members=[])
     frame = frame_of(encode_request(13, 3, -5, client_id, body))
-    assert parse_header(frame)[0] == RequestHeader(13, 3, -5, client_id)
+    assert parse_header(frame, TRUSTED)[0] == RequestHeader(13, 3, -5, client_id)
     make = request(18, 3)
     body = make.ApiVersionsRequest(client_software_name="n", client_software_version="v")
-    decoded = decode_request(frame_of(encode_request(18, 3, 7, client_id, body)), SERVED)
+    decoded = decode_request(frame_of(encode_request(18, 3, 7, client_id, body)), SERVED, TRUSTED)
     assert (decoded.api_key, decoded.version, decoded.correlation_id) == (18, 3, 7)
     assert decoded.client_id == client_id
     assert decoded.body == body
@@ -85,7 +86,7 @@ def test_tags_in_a_header_are_skipped():
     whole = bytes(frame_of(encode_request(3, 9, 1, "me", body)))
     tagged = whole[:12] + b"\2\0\3abc\x7f\1x" + whole[13:]
     assert whole[12] == 0
-    assert decode_request(memoryview(tagged), SERVED).body == body
+    assert decode_request(memoryview(tagged), SERVED, TRUSTED).body == body
 
 
 @pytest.mark.parametrize(("key", "version"), [(18, 5), (3, 14), (0, 2), (0, -1), (999, 0), (-1, 0)])
@@ -93,7 +94,7 @@ def test_what_is_not_served_is_refused_with_its_header(key, version):
     frame = key.to_bytes(2, "big", signed=True) + version.to_bytes(2, "big", signed=True)
     frame += (77).to_bytes(4, "big") + b"\0\2me" + b"\0junk"
     with pytest.raises(UnsupportedVersion) as refused:
-        decode_request(memoryview(frame), SERVED)
+        decode_request(memoryview(frame), SERVED, TRUSTED)
     assert refused.value.code is ErrorCode.unsupported_version
     assert refused.value.request_header == RequestHeader(key, version, 77, "me")
 
@@ -101,20 +102,20 @@ def test_what_is_not_served_is_refused_with_its_header(key, version):
 def test_only_what_is_served_is_read():
     body = request(12, 4).HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
     frame = frame_of(encode_request(12, 4, 1, None, body))
-    assert decode_request(frame, {12: (0, 4)}).body == body
+    assert decode_request(frame, {12: (0, 4)}, TRUSTED).body == body
     for served in ({12: (0, 3)}, {12: (5, 6)}, {11: (0, 9)}, {}):
         with pytest.raises(UnsupportedVersion):
-            decode_request(frame, served)
+            decode_request(frame, served, TRUSTED)
 
 
 def test_a_null_array_where_none_may_be_is_refused():
     body = request(19, 7).CreateTopicsRequest(topics=[], timeout=1000)
     frame = frame_of(encode_request(19, 7, 1, None, body))
-    position = parse_header(frame)[1]
+    position = parse_header(frame, TRUSTED)[1]
     assert frame[position] == 1
     frame[position] = 0
     with pytest.raises(Rejected, match="topics must not be null"):
-        decode_request(frame, SERVED)
+        decode_request(frame, SERVED, TRUSTED)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +140,7 @@ def test_an_array_that_announces_billions_is_refused_at_once(key, version, befor
     frame += b"\0" * flexible + before
     frame += b"\xff\xff\xff\xff\x0f" if flexible else b"\x7f\xff\xff\xff"
     with pytest.raises(Rejected, match="an array of") as refused:
-        decode_request(memoryview(frame + bytes(40)), SERVED)
+        decode_request(memoryview(frame + bytes(40)), SERVED, TRUSTED)
     assert refused.value.code is ErrorCode.invalid_request
 
 
@@ -149,12 +150,12 @@ def test_a_tagged_field_that_does_not_fill_its_size_is_refused():
     )
     frame = bytes(frame_of(encode_request(59, 0, 1, None, body)))
     assert frame.endswith(b"\1\0\4\4abc")
-    assert decode_request(memoryview(frame), SERVED).body == body
+    assert decode_request(memoryview(frame), SERVED, TRUSTED).body == body
     for changed in (b"\1\0\5\4abcd", b"\1\0\3\4abc", b"\1\0\5\4abc"):
         with pytest.raises(Rejected):
-            decode_request(memoryview(frame[:-7] + changed), SERVED)
+            decode_request(memoryview(frame[:-7] + changed), SERVED, TRUSTED)
     unknown = frame[:-7] + b"\2\0\4\4abc\x63\2zz"
-    assert decode_request(memoryview(unknown), SERVED).body == body
+    assert decode_request(memoryview(unknown), SERVED, TRUSTED).body == body
 
 
 def test_produced_records_are_views_of_the_frame():
@@ -162,7 +163,7 @@ def test_produced_records_are_views_of_the_frame():
     pieces = encode_request(0, 9, 5, "me", ProduceRequest(None, -1, 30_000, [topic]))
     assert any(piece is LARGE for piece in pieces)
     frame = frame_of(pieces)
-    decoded = decode_request(frame, SERVED).body
+    decoded = decode_request(frame, SERVED, TRUSTED).body
     records = decoded.topics[0].partitions[0].records
     assert records == LARGE
     assert records.obj is frame.obj
@@ -179,8 +180,8 @@ def test_records_that_run_past_the_end_are_refused(version):
     end = len(frame) - (3 if version == 9 else 0)
     for cut in range(1, 8):
         with pytest.raises(Rejected):
-            decode_request(frame[: end - cut], SERVED)
-    assert decode_request(frame, SERVED).body.topics == [topic]
+            decode_request(frame[: end - cut], SERVED, TRUSTED)
+    assert decode_request(frame, SERVED, TRUSTED).body.topics == [topic]
 
 
 def test_fetched_records_are_views_on_both_sides():
@@ -281,10 +282,10 @@ def test_times_beyond_what_python_can_say_are_the_nearest_it_can():
         group_id="g", generation_id_or_member_epoch=1, member_id="m", retention_time=-1, topics=[]
     )
     frame = frame_of(encode_request(8, 2, 1, None, body))
-    assert decode_request(frame, SERVED).body.retention_time == timedelta(milliseconds=-1)
+    assert decode_request(frame, SERVED, TRUSTED).body.retention_time == timedelta(milliseconds=-1)
     assert bytes(frame[-12:]) == b"\xff" * 8 + bytes(4)
     frame[-12:-4] = ((1 << 63) - 1).to_bytes(8, "big")
-    assert decode_request(frame, SERVED).body.retention_time.days > 900_000_000
+    assert decode_request(frame, SERVED, TRUSTED).body.retention_time.days > 900_000_000
 
 
 @pytest.mark.parametrize("junk", [b"", b"\0\0\0", b"\0\0\0\1", b"\0\0\0\1\xff\xff"])

@@ -9,6 +9,7 @@ import pytest
 from tests.compat.tools import java_tool
 
 from stratalog.wire.batch import check_produced
+from stratalog.wire.budget import TRUSTED
 from stratalog.wire.compression import CODEC_NAMES, CODECS
 from stratalog.wire.envelope import UnsupportedVersion, decode_request, encode_response, response
 from stratalog.wire.frames import FrameReader
@@ -109,7 +110,7 @@ class ProduceSink:
 
     def answer(self, frame):
         try:
-            request = decode_request(frame, SERVED)
+            request = decode_request(frame, SERVED, TRUSTED)
         except UnsupportedVersion as refused:
             header = refused.request_header
             body = response(18, 0).ApiVersionsResponse(error_code=35, api_keys=self.keys(0))
