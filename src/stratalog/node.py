@@ -290,7 +290,7 @@ class Node:
             hosted = hosting.by_id.get(key)
             try:
                 if hosted is not None:
-                    moves.ask(hosted, path)
+                    moves.ask(hosted.identity.topic, hosted.identity.index, path)
             except Rejected as error:
                 self._log.warning("move not begun again", reason=error.message)
 

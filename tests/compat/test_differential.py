@@ -13,9 +13,11 @@ from tests.compat.apache_kafka import apache_kafka
 from tests.compat.differential import Broker, Versions, api_versions, differences, in_common
 from tests.compat.differential_groups import GROUP_STORIES
 from tests.compat.differential_records import RECORD_STORIES
+from tests.compat.differential_rules import RULE_STORIES
 from tests.compat.differential_stories import STORIES, Story
 
 SETTINGS = {"group__min__session__timeout__ms": "100", "num__partitions": "4"}
+EVERY_STORY = (*RULE_STORIES, *STORIES, *RECORD_STORIES, *GROUP_STORIES)
 # Newest versions less this many: the longest range of versions in common is that of Metadata.
 EVERY_DEPTH = range(14)
 
@@ -87,11 +89,7 @@ def judged(found: list[str]) -> tuple[list[str], set[str]]:
 @pytest.mark.serial
 @pytest.mark.timeout(300)
 def test_the_newest_versions_answer_as_kafka_does(both: tuple[str, str, Versions]) -> None:
-    found = [
-        one
-        for story in (*STORIES, *RECORD_STORIES, *GROUP_STORIES)
-        for one in parted(both, story, 0)
-    ]
+    found = [one for story in EVERY_STORY for one in parted(both, story, 0)]
     left, used = judged(found)
     assert "\n".join(left) == ""
     assert used == set(EXCUSED), "an excuse that nothing needs any more"
@@ -102,11 +100,7 @@ def test_the_newest_versions_answer_as_kafka_does(both: tuple[str, str, Versions
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("depth", EVERY_DEPTH[1:])
 def test_older_versions_answer_as_kafka_does(both: tuple[str, str, Versions], depth: int) -> None:
-    found = [
-        one
-        for story in (*STORIES, *RECORD_STORIES, *GROUP_STORIES)
-        for one in parted(both, story, depth)
-    ]
+    found = [one for story in EVERY_STORY for one in parted(both, story, depth)]
     left, _ = judged(found)
     assert "\n".join(left) == ""
 

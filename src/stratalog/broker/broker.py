@@ -138,12 +138,17 @@ class Broker:
         return Standing(error, leader, offline)
 
     def check_in_sync_replicas(self, hosted: HostedPartition) -> None:
-        """Raise Rejected(NOT_ENOUGH_REPLICAS) where acks=all cannot mean what the topic demands."""
-        if len(hosted.replica.isr) < hosted.log.config.min_insync_replicas:
+        """Raise Rejected(NOT_ENOUGH_REPLICAS) where fewer replicas are in sync than acks=all needs.
+
+        A partition never needs more than it has replicas (Kafka: `Partition.effectiveMinIsr`).
+        """
+        replica = hosted.replica
+        needed = min(hosted.log.config.min_insync_replicas, len(replica.replicas))
+        if len(replica.isr) < needed:
             raise Rejected(
                 ErrorCode.not_enough_replicas,
-                f"{hosted.identity} has {len(hosted.replica.isr)} in-sync replicas; "
-                f"min.insync.replicas is {hosted.log.config.min_insync_replicas}",
+                f"{hosted.identity} has {len(replica.isr)} in-sync replicas; it needs {needed} "
+                f"(min.insync.replicas is {hosted.log.config.min_insync_replicas})",
             )
 
     # Reading

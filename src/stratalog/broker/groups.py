@@ -185,9 +185,7 @@ class Groups:
     def _shard(self, group_id: str) -> "_Shard":
         count = self._partition_count()
         if count == 0:
-            raise Rejected(
-                ErrorCode.coordinator_not_available, "the offsets topic is not there yet"
-            )
+            raise Rejected(ErrorCode.not_coordinator, f"{OFFSETS_TOPIC} does not exist yet")
         shard = self._shards.get(partition_for(group_id, count))
         if shard is None or self._closed:
             raise Rejected(ErrorCode.coordinator_load_in_progress, f"group {group_id}")

@@ -69,21 +69,22 @@ class Moves:
         self._swaps: set[asyncio.Task[None]] = set()
         self._log = structlog.get_logger()
 
-    def ask(self, hosted: HostedPartition, path: str) -> None:
-        """Have a partition moved to the log directory at `path`; an earlier wish for it is forgotten.
+    def ask(self, topic: str, index: int, path: str) -> None:
+        """Begin to move a partition to the log directory at `path`, in place of any earlier wish for that partition.
 
-        Raises Rejected: LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR where either directory is offline, and
-        INVALID_TOPIC_EXCEPTION for a name too long to have a copy.
+        Raises Rejected, checked in Kafka's order (`ReplicaManager.alterReplicaLogDirs`): INVALID_TOPIC_EXCEPTION for a
+        name too long for a copy's, LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR where either directory is offline,
+        UNKNOWN_TOPIC_OR_PARTITION.
         """
+        name = f"{topic}-{index}"
+        if not self._future(name).startswith(f"{name}."):
+            raise Rejected(ErrorCode.invalid_topic_exception, f"the name of {name} is too long")
         target = next((one for one in self._hosting.directories if one.path == path), None)
         if target is None:
             raise Rejected(ErrorCode.log_dir_not_found, f"{path} is none of log.dirs")
-        hosted.check_hosted()
         target.check()
-        if not self._future(hosted).startswith(f"{hosted.log.directory}."):
-            raise Rejected(
-                ErrorCode.invalid_topic_exception, f"{hosted.identity}: its name is too long"
-            )
+        hosted = self._hosting.get(topic, index)
+        hosted.check_hosted()
         self._wanted[hosted] = target
         move = self._moves.get(hosted)
         if move is None:
@@ -100,13 +101,13 @@ class Moves:
         if self._swaps:
             await asyncio.wait(self._swaps)
 
-    def _future(self, hosted: HostedPartition) -> str:
-        return name_aside(hosted.log.directory, self._entropy.uuid().hex, FUTURE)
+    def _future(self, directory: str) -> str:
+        return name_aside(directory, self._entropy.uuid().hex, FUTURE)
 
     def _next(self, hosted: HostedPartition) -> None:
         target = self._wanted.pop(hosted, None)
         if target is not None and target is not hosted.directory and not hosted.deleted:
-            move = self._moves[hosted] = Move(hosted, target, self._future(hosted))
+            move = self._moves[hosted] = Move(hosted, target, self._future(hosted.log.directory))
             self._spawn(self._run(move))
 
     async def _run(self, move: "Move") -> None:

@@ -178,7 +178,7 @@ TOPIC_SETTINGS = _table(
             "min.insync.replicas",
             Kind.INT,
             1,
-            "Replicas in sync that a write with `acks=all` needs.",
+            "Replicas in sync that a write with `acks=all` needs; a partition never needs more than it has replicas.",
             Between(1),
         ),
         "min.insync.replicas",

@@ -51,6 +51,9 @@ def delete_offsets(
 ) -> None:
     """End offsets of topics that the group does not read; one that was not there is gone as well."""
     group_id = request.group_id
+    if not group_id:
+        turn.answer(token, OffsetDeleteAnswer(ErrorCode.invalid_group_id))
+        return
     if group is None and group_id not in offsets:
         turn.answer(token, OffsetDeleteAnswer(ErrorCode.group_id_not_found))
         return

@@ -30,9 +30,8 @@ def handle(call: Call) -> Any:
 
 
 def _move(call: Call, topic: str, index: int, path: str) -> ErrorCode:
-    broker = call.broker
     try:
-        broker.moves.ask(broker.hosting.get(topic, index), path)
+        call.broker.moves.ask(topic, index, path)
     except Rejected as error:
         return error.code
     return ErrorCode.none

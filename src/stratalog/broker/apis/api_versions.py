@@ -1,19 +1,26 @@
 """ApiVersions (key 18), versions 0-4.
 
-v1 throttle time. v3 flexible, client software name, features (KIP-584). v4 features with a minimum of 0. The answer's
-header is always version 0, and an unknown higher version gets a version 0 answer (KIP-511).
+v1 throttle time. v3 flexible, client software's name and version (KIP-511), features (KIP-584). v4 features with a
+minimum of 0. The answer's header is always version 0, and an unknown higher version gets a version 0 answer (KIP-511).
 """
 
-from typing import Any
+import re
+from typing import Any, Final
 
 from stratalog.broker.api import API_VERSIONS, Api, Call, advertised
 from stratalog.errors import ErrorCode
 
+_FLEXIBLE_FROM: Final = 3
+_SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
+"""Names and versions of client software (Kafka: `ApiVersionsRequest.isValid`)."""
+
 
 def handle(call: Call) -> Any:
-    """All that is served, and the finalized features."""
+    """Return all that is served, and the finalized features; INVALID_REQUEST for client software without a name."""
     image = call.broker.metadata.image
     reply = call.reply
+    if call.version >= _FLEXIBLE_FROM and not _is_valid(call.body):
+        return reply.ApiVersionsResponse(error_code=ErrorCode.invalid_request, api_keys=[])
     return reply.ApiVersionsResponse(
         error_code=ErrorCode.none,
         api_keys=advertised(reply, call.broker.apis),
@@ -21,7 +28,7 @@ def handle(call: Call) -> Any:
             reply.SupportedFeatureKey(name=name, min_version=low, max_version=high)
             for name, (low, high) in call.broker.supported_features.items()
         ]
-        if call.version >= 3
+        if call.version >= _FLEXIBLE_FROM
         else [],
         finalized_features_epoch=image.offset,
         finalized_features=[
@@ -29,9 +36,14 @@ def handle(call: Call) -> Any:
             for name, level in image.features.items()
             if level > 0
         ]
-        if call.version >= 3
+        if call.version >= _FLEXIBLE_FROM
         else [],
     )
+
+
+def _is_valid(body: Any) -> bool:
+    software = (body.client_software_name, body.client_software_version)
+    return all(_SOFTWARE.fullmatch(one) for one in software)
 
 
 API = Api("ApiVersions", API_VERSIONS, (0, 4), handle)

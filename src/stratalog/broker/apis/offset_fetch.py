@@ -1,7 +1,8 @@
 """OffsetFetch (key 9), versions 1-10.
 
-v2 null topics means all, group-level error. v5 leader epoch. v6 flexible. v7 require stable. v8 several groups at once
-(KIP-709). v9 member epoch (KIP-848). v10 topic ids instead of names.
+v1 an error of the group stands at each partition. v2 null topics means all, group-level error. v5 leader epoch. v6
+flexible. v7 require stable. v8 several groups at once (KIP-709). v9 member epoch (KIP-848). v10 topic ids instead of
+names.
 """
 
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 from stratalog.broker.api import Api, Call
 from stratalog.coordinators.messages import (
     NO_TOPIC_ID,
+    FetchedOffset,
     FetchedTopic,
     FetchTopic,
     OffsetFetch,
@@ -17,6 +19,7 @@ from stratalog.coordinators.messages import (
 )
 from stratalog.errors import ErrorCode, Rejected
 
+_GROUP_ERROR_FROM = 2
 _SEVERAL_FROM = 8
 _TOPIC_IDS_FROM = 10
 
@@ -58,8 +61,21 @@ async def _fetch(call: Call, group: str, topics: Any) -> OffsetFetchAnswer:
             OffsetFetch(group, wanted, require_stable=require_stable)
         )
     except Rejected as error:
-        return OffsetFetchAnswer(group, error.code)
+        topics = _refused(wanted or (), error.code) if call.version < _GROUP_ERROR_FROM else ()
+        return OffsetFetchAnswer(group, error.code, topics)
     return _by_id(call, answer) if call.version >= _TOPIC_IDS_FROM else answer
+
+
+def _refused(wanted: tuple[FetchTopic, ...], error: ErrorCode) -> tuple[FetchedTopic, ...]:
+    """Return each partition asked for with `error` and no offset (Kafka: `OffsetFetchResponse.groupError`)."""
+    return tuple(
+        FetchedTopic(
+            topic.name,
+            topic.topic_id,
+            tuple(FetchedOffset(index, -1, -1, "", error) for index in topic.partitions),
+        )
+        for topic in wanted
+    )
 
 
 def _wanted(call: Call, topic: Any) -> FetchTopic:
@@ -75,19 +91,19 @@ def _wanted(call: Call, topic: Any) -> FetchTopic:
 
 
 def _by_id(call: Call, answer: OffsetFetchAnswer) -> OffsetFetchAnswer:
-    """Each topic under its id: one that does not exist is an error where it was asked for, else left out."""
+    """Put each topic under its id. Unknown ids come last, as errors, where the client asked for them."""
     image = call.broker.metadata.image
-    topics = []
+    topics, unknown = [], []
     for topic in answer.topics:
         if topic.name == "":
-            topics.append(_unknown(topic))
+            unknown.append(_unknown(topic))
             continue
         topic_id = topic.topic_id
         if topic_id == NO_TOPIC_ID:
             topic_id = image.topic_ids_by_name.get(topic.name, NO_TOPIC_ID)
         if topic_id != NO_TOPIC_ID:
             topics.append(replace(topic, topic_id=topic_id))
-    return replace(answer, topics=tuple(topics))
+    return replace(answer, topics=(*topics, *unknown))
 
 
 def _unknown(topic: FetchedTopic) -> FetchedTopic:
@@ -112,7 +128,7 @@ def _topics(
                     committed_offset=p.offset,
                     committed_leader_epoch=p.leader_epoch,
                     metadata=p.metadata,
-                    error_code=p.error if answer.error is ErrorCode.none else answer.error,
+                    error_code=p.error,
                 )
                 for p in topic.partitions
             ],

@@ -1,0 +1,114 @@
+"""What Apache Kafka's own tests ask that the other stories leave out; see `differential_stories`.
+
+In: a `Broker` to tell it to. Out: its trace. The first story comes before all others: until then no
+client asked for a group.
+"""
+
+from typing import Any
+
+from tests.compat.differential import GONE, KEYS, Broker, Connection
+from tests.compat.differential_groups import find
+from tests.compat.differential_records import batch, produce
+from tests.compat.differential_stories import Story, topic
+
+RULE_STORIES: list[Story] = []
+
+
+def story(function: Story) -> Story:
+    RULE_STORIES.append(function)
+    return function
+
+
+def ask_in(connection: Connection, version: int, api: str, **values: Any) -> Any:
+    """Ask in one version, whatever the pass; the answer is not told."""
+    broker = connection.broker
+    depth, newest = broker.depth, broker.common[KEYS[api].key][1]
+    broker.depth = newest - version
+    connection.send(api, **values)
+    broker.depth = depth
+    return connection.receive(told=False)
+
+
+@story
+def groups_before_their_offsets_have_a_topic(broker: Broker) -> None:
+    ask = broker.connect()
+    wanted = [{"name": broker.name("absent"), "partition_indexes": [0, 3]}]
+    for version in (1, 2, 7):
+        for group in (broker.name("early"), ""):
+            answer = ask_in(ask, version, "OffsetFetch", group_id=group, topics=wanted)
+            broker.tell(f"OffsetFetch v{version}", answer)
+    early = broker.name("early")
+    ask.ask("Heartbeat", group_id=early, generation_id=1, member_id="x")
+    ask.ask(
+        "SyncGroup",
+        group_id=early,
+        generation_id=1,
+        member_id="x",
+        protocol_type="consumer",
+        protocol_name="range",
+    )
+    ask.ask("DescribeGroups", groups=[early])
+    ask.ask("DeleteGroups", groups_names=[early])
+    ask.ask("OffsetDelete", group_id=early, topics=[])
+
+
+@story
+def client_software_is_named(broker: Broker) -> None:
+    ask = broker.connect()
+    for name, version in (
+        ("ok", "1.0"),
+        ("a", "1"),
+        ("", "1"),
+        ("ok", ""),
+        ("two words", "1"),
+        ("ok", "-1"),
+        ("ok", "1."),
+        ("é", "1"),
+    ):
+        ask.send("ApiVersions", client_software_name=name, client_software_version=version)
+        answer = ask.receive(told=False)
+        broker.tell(f"ApiVersions {name}/{version}", [answer.error_code, bool(answer.api_keys)])
+
+
+@story
+def a_group_without_a_name_has_no_offsets_to_delete(broker: Broker) -> None:
+    ask = broker.connect()
+    find(ask, "")
+    ask.ask("OffsetDelete", group_id="", topics=[])
+
+
+@story
+def unknown_topics_come_last(broker: Broker) -> None:
+    if broker.version(9) < 10:
+        return
+    ask = broker.connect()
+    find(ask, broker.name("ordered"))
+    one, two = topic(ask, "first"), topic(ask, "second")
+    for ids in ((one, GONE, two), (GONE, two, one), (GONE, GONE)):
+        topics = [{"topic_id": each, "partition_indexes": [0]} for each in ids]
+        group = {"group_id": broker.name("ordered"), "topics": topics, "member_epoch": -1}
+        ask.send("OffsetFetch", groups=[group])
+        (answer,) = ask.receive(told=False).groups
+        told = [[each.topic_id, each.partitions[0].error_code] for each in answer.topics]
+        broker.tell("OffsetFetch order", told)
+
+
+@story
+def directories_are_changed(broker: Broker) -> None:
+    ask = broker.connect()
+    topic(ask, "here")
+    ask.send("DescribeLogDirs", topics=None)
+    here = ask.receive(told=False).results[0].log_dir
+    names = ("x" * 214, "x" * 213, "a/b", "", broker.name("absent"), broker.name("here"))
+    for path in (here, "/nowhere", "relative"):
+        for name in names:
+            topics = [{"name": name, "partitions": [0]}]
+            ask.ask("AlterReplicaLogDirs", dirs=[{"path": path, "topics": topics}])
+
+
+@story
+def one_replica_is_enough_where_there_is_one(broker: Broker) -> None:
+    ask = broker.connect()
+    topic_id = topic(ask, "strict", min__insync__replicas="3")
+    for acks in (-1, 1):
+        produce(ask, "strict", batch(b"a"), topic_id=topic_id, acks=acks)

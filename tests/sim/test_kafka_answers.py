@@ -1,0 +1,203 @@
+"""Goal: error codes and their places are those of Apache Kafka 4.3, where its own tests showed a difference.
+
+Method: the real node, requests as they stand in the schemas. `tests/compat/test_differential.py` asks the same of a
+real Apache Kafka.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+from uuid import UUID
+
+import pytest
+from tests.sim.loop import run
+from tests.sim.machine import Machine
+from tests.sim.raw import Raw
+from tests.sim.records import batch
+from tests.sim.world import START_MS, World
+
+from stratalog.client.aio import Client
+from stratalog.client.calls import NewTopic
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.wire.envelope import request
+
+FIND_COORDINATOR, OFFSET_FETCH, API_VERSIONS = 10, 9, 18
+ALTER_REPLICA_LOG_DIRS, OFFSET_DELETE = 34, 47
+STRANGER = UUID(int=77)
+Tell = Callable[[Machine, Client, Raw], Coroutine[Any, Any, None]]
+
+
+def story(tell: Tell, **configs: str) -> None:
+    """Tell a story to a node that has the topic `t` with two partitions."""
+
+    async def whole() -> None:
+        machine = Machine(World(3))
+        client = await machine.restart()
+        named = {name.replace("_", "."): value for name, value in configs.items()}
+        await client.create_topics([NewTopic("t", partitions=2, configs=named)])
+        raw = await Raw.connect(machine.world.network)
+        async with asyncio.timeout(60):
+            await tell(machine, client, raw)
+        assert machine.broken_tasks == []
+        await machine.stop()
+
+    run(whole())
+
+
+# Writes
+
+
+@pytest.mark.parametrize(
+    ("replicas", "isr", "refused"),
+    [((1,), (1,), False), ((1, 2), (1,), True), ((1, 2), (1, 2), False), ((1, 2, 3), (1,), True)],
+)
+def test_acks_all_never_needs_more_replicas_than_the_partition_has(
+    replicas: tuple[int, ...], isr: tuple[int, ...], refused: bool
+) -> None:
+    async def tell(machine: Machine, _client: Client, _raw: Raw) -> None:
+        hosted = machine.partition("t")
+        hosted.replica.replicas, hosted.replica.isr = replicas, isr
+        if not refused:
+            machine.broker.check_in_sync_replicas(hosted)
+            return
+        with pytest.raises(Rejected, match="it needs 2") as caught:
+            machine.broker.check_in_sync_replicas(hosted)
+        assert caught.value.code is ErrorCode.not_enough_replicas
+
+    story(tell, min_insync_replicas="2")
+
+
+def test_one_replica_takes_writes_whatever_min_insync_replicas_says() -> None:
+    async def tell(_machine: Machine, client: Client, _raw: Raw) -> None:
+        assert (await client.produce("t", 0, batch([b"x"], START_MS))).base_offset == 0
+
+    story(tell, min_insync_replicas="3")
+
+
+# Versions
+
+
+@pytest.mark.parametrize("version", [3, 4])
+@pytest.mark.parametrize(
+    ("name", "software_version", "valid"),
+    [
+        ("apache-kafka-java", "4.3.1", True),
+        ("a", "1", True),
+        ("a" * 300, "1", True),
+        ("", "1", False),
+        ("ok", "", False),
+        ("two words", "1", False),
+        ("ok", "-1", False),
+        ("ok", "1.", False),
+        ("é", "1", False),
+        ("ok\n", "1", False),
+    ],
+)
+def test_api_versions_checks_the_name_of_the_client_software(
+    version: int, name: str, software_version: str, valid: bool
+) -> None:
+    async def tell(_machine: Machine, _client: Client, raw: Raw) -> None:
+        body = request(API_VERSIONS, version).ApiVersionsRequest(
+            client_software_name=name, client_software_version=software_version
+        )
+        answer = await raw.ask(API_VERSIONS, version, body)
+        wanted = ErrorCode.none if valid else ErrorCode.invalid_request
+        assert answer.error_code == wanted
+        assert bool(answer.api_keys) is valid
+        assert not raw.closed.done()
+
+    story(tell)
+
+
+# Groups
+
+
+async def find(raw: Raw, group: str) -> None:
+    """Have the topic of the offsets made, and wait until it is led."""
+    body = request(FIND_COORDINATOR, 0).FindCoordinatorRequest(key=group)
+    while (await raw.ask(FIND_COORDINATOR, 0, body)).error_code != ErrorCode.none:
+        await asyncio.sleep(0.1)
+
+
+async def offsets(raw: Raw, version: int, *indexes: int) -> Any:
+    make = request(OFFSET_FETCH, version)
+    topic = make.OffsetFetchRequestTopic(name="t", partition_indexes=list(indexes))
+    more = {"require_stable": False} if version == 7 else {}
+    body = make.OffsetFetchRequest(group_id="g", topics=[topic], **more)
+    return await raw.ask(OFFSET_FETCH, version, body)
+
+
+def test_an_error_of_the_group_stands_at_each_partition_in_offset_fetch_1() -> None:
+    async def tell(_machine: Machine, _client: Client, raw: Raw) -> None:
+        (topic,) = (await offsets(raw, 1, 0, 5)).topics
+        assert topic.name == "t"
+        rows = [(p.partition_index, p.committed_offset, p.metadata) for p in topic.partitions]
+        assert rows == [(0, -1, ""), (5, -1, "")]
+        assert {p.error_code for p in topic.partitions} == {ErrorCode.not_coordinator}
+        newer = await offsets(raw, 7, 0, 5)
+        assert (newer.error_code, list(newer.topics)) == (ErrorCode.not_coordinator, [])
+        await find(raw, "g")
+        (topic,) = (await offsets(raw, 1, 0, 5)).topics
+        assert {p.error_code for p in topic.partitions} == {ErrorCode.none}
+
+    story(tell)
+
+
+def test_offset_fetch_10_lists_unknown_topics_behind_the_known() -> None:
+    async def tell(_machine: Machine, client: Client, raw: Raw) -> None:
+        await find(raw, "g")
+        known = (await client.metadata(["t"])).topics["t"].topic_id
+        make = request(OFFSET_FETCH, 10)
+        topics = [
+            make.OffsetFetchRequestTopics(topic_id=one, partition_indexes=[0])
+            for one in (STRANGER, known)
+        ]
+        group = make.OffsetFetchRequestGroup(
+            group_id="g", member_id=None, member_epoch=-1, topics=topics
+        )
+        body = make.OffsetFetchRequest(groups=[group], require_stable=False)
+        (answer,) = (await raw.ask(OFFSET_FETCH, 10, body)).groups
+        found = [(one.topic_id, one.partitions[0].error_code) for one in answer.topics]
+        assert found == [(known, ErrorCode.none), (STRANGER, ErrorCode.unknown_topic_id)]
+
+    story(tell)
+
+
+def test_offsets_of_a_group_without_a_name_are_not_deleted() -> None:
+    async def tell(_machine: Machine, _client: Client, raw: Raw) -> None:
+        await find(raw, "")
+        for group, error in (("", ErrorCode.invalid_group_id), ("g", ErrorCode.group_id_not_found)):
+            body = request(OFFSET_DELETE, 0).OffsetDeleteRequest(group_id=group, topics=[])
+            assert (await raw.ask(OFFSET_DELETE, 0, body)).error_code == error
+
+    story(tell)
+
+
+# Log directories
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "error"),
+    [
+        ("/data", "x" * 214, ErrorCode.invalid_topic_exception),
+        ("/nowhere", "x" * 214, ErrorCode.invalid_topic_exception),
+        ("/data", "x" * 213, ErrorCode.unknown_topic_or_partition),
+        ("/nowhere", "x" * 213, ErrorCode.log_dir_not_found),
+        ("/nowhere", "absent", ErrorCode.log_dir_not_found),
+        ("/nowhere", "t", ErrorCode.log_dir_not_found),
+        ("/data", "t", ErrorCode.none),
+    ],
+)
+def test_a_move_is_refused_for_kafkas_reasons_in_kafkas_order(
+    path: str, name: str, error: ErrorCode
+) -> None:
+    async def tell(_machine: Machine, _client: Client, raw: Raw) -> None:
+        make = request(ALTER_REPLICA_LOG_DIRS, 2)
+        topic = make.AlterReplicaLogDirTopic(name=name, partitions=[0])
+        body = make.AlterReplicaLogDirsRequest(
+            dirs=[make.AlterReplicaLogDir(path=path, topics=[topic])]
+        )
+        (result,) = (await raw.ask(ALTER_REPLICA_LOG_DIRS, 2, body)).results
+        assert result.partitions[0].error_code == error
+
+    story(tell)
