@@ -138,6 +138,87 @@ def test_what_is_misspelt_is_said(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_misspelt_setting_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"^unknown setting num\.partition; did you mean num\.partitions\?$"
+    ):
+        TemporaryBroker({"num.partition": "3"}, directory=tmp_path / "data").start()
+    with pytest.raises(UserError, match=r"^unknown setting nothing\.like\.it$"):
+        TemporaryBroker({"nothing.like.it": "3"}, directory=tmp_path / "data").start()
+    with TemporaryBroker({"num.io.threads": 8}):
+        pass  # Kafka's, without an effect here
+
+
+def test_a_value_is_text_a_number_or_a_flag() -> None:
+    settings = {"num.partitions": 3, "auto.create.topics.enable": True}
+    with TemporaryBroker(settings) as broker:
+        assert produce(broker, "made", b"x") == [None]
+        topics = AdminClient({"bootstrap.servers": broker.address}).list_topics(timeout=20).topics
+        assert len(topics["made"].partitions) == 3
+    with pytest.raises(UserError, match=r"num\.partitions: None is not accepted; accepted: text"):
+        TemporaryBroker({"num.partitions": None})  # type: ignore[dict-item]
+
+
+USER_TEST = """
+from stratalog.testing import TemporaryBroker
+
+def test_orders(broker: TemporaryBroker) -> None:
+    reveal_type(broker.address)
+    broker.fail("Produce", "NOT_ENOUGH_REPLICAS", tims=2)
+"""
+
+
+def test_a_type_checker_sees_the_types_of_a_users_test(tmp_path: Path) -> None:
+    (tmp_path / "test_user.py").write_text(USER_TEST)
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "test_user.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert 'Revealed type is "str"' in done.stdout
+    assert "did you mean" in done.stdout
+    assert "Found 1 error in 1 file" in done.stdout
+
+
+def test_the_wheel_says_that_it_has_types(repository: Path) -> None:
+    from hatchling.builders.wheel import WheelBuilder
+
+    files = WheelBuilder(str(repository)).recurse_included_files()
+    assert "stratalog/py.typed" in [file.distribution_path for file in files]
+
+
+SESSION_TESTS = """
+import pytest
+
+@pytest.fixture(scope="session")
+def session_broker_settings():
+    return {"num.partitions": 2}
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_one(session_broker, number):
+    print("address", session_broker.address, session_broker.is_running)
+"""
+
+
+def test_a_session_has_one_broker(tmp_path: Path) -> None:
+    (tmp_path / "test_session.py").write_text(SESSION_TESTS)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-s", "-p", "no:randomly", "-p", "no:cacheprovider"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stdout
+    addresses = re.findall(r"address (\S+) True", done.stdout)
+    assert len(addresses) == 2
+    assert len(set(addresses)) == 1
+
+
 def test_kill_leaves_no_clean_shutdown_and_restart_recovers(one: TemporaryBroker) -> None:
     produce(one, "killed", *[b"%d" % number for number in range(100)])
     one.kill()

@@ -102,10 +102,12 @@ class BrokerConfig:
         environ: Mapping[builtins.str, builtins.str] | None = None,
         *,
         profile: builtins.str = "",
+        strict: builtins.bool = False,
     ) -> tuple["BrokerConfig", builtins.list[builtins.str]]:
         """The configuration, and lines for a person: each name without effect or of another's, and what a profile did.
 
-        Raises UserError, one line with name, value and what is accepted, for a value that is wrong.
+        Raises UserError, one line with name, value and what is accepted, for a value that is wrong; with `strict` also
+        for an unknown name.
         """
         chosen = {name: (text, "file") for name, text in (properties or {}).items()}
         for name, (variable, text) in settings_of_environment(environ or {}).items():
@@ -120,7 +122,10 @@ class BrokerConfig:
         for name, (text, source) in chosen.items():
             setting = setting_of(name)
             if setting is None:
-                warnings.append(_warning(name, source))
+                foreign = _foreign(name, source)
+                if strict and not foreign:
+                    raise UserError(f"unknown setting {name}{_suggestion(name)}")
+                warnings.append(foreign or _ignored(name, source))
                 continue
             try:
                 values[name] = setting.parse(text)
@@ -266,11 +271,17 @@ def _kafkas(name: str, source: str) -> str:
     return f"setting {name} (from the {source}) is Kafka's and has no effect here"
 
 
-def _warning(name: str, source: str) -> str:
+def _foreign(name: str, source: str) -> str:
+    """Return the warning for a name of Confluent's or Kafka's that has no effect here, "" for an unknown one."""
     if name.startswith("confluent."):
         return f"setting {name} (from the {source}) is Confluent's and has no effect here"
-    if name.startswith(KAFKA_ONLY_PREFIXES):
-        return _kafkas(name, source)
+    return _kafkas(name, source) if name.startswith(KAFKA_ONLY_PREFIXES) else ""
+
+
+def _ignored(name: str, source: str) -> str:
+    return f"unknown setting {name} (from the {source}) is ignored{_suggestion(name)}"
+
+
+def _suggestion(name: str) -> str:
     close = get_close_matches(name, BROKER_SETTINGS, n=1, cutoff=0.85)
-    hint = f"; did you mean {close[0]}?" if close else ""
-    return f"unknown setting {name} (from the {source}) is ignored{hint}"
+    return f"; did you mean {close[0]}?" if close else ""

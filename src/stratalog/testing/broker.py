@@ -34,7 +34,6 @@ QUICK: Final = {
     "log.segment.delete.delay.ms": "0",
     "node.id": "1",
     "offsets.topic.num.partitions": "1",
-    "offsets.topic.replication.factor": "1",
 }
 """What a test wants where it says nothing: no waiting, and no more partitions than needed."""
 _TIMEOUT_S: Final = 30.0
@@ -43,14 +42,18 @@ _TIMEOUT_S: Final = 30.0
 class TemporaryBroker:
     """`with TemporaryBroker() as broker: … broker.address`. Thread-safe as long as one thread steers it.
 
-    `settings` are Kafka's, over `QUICK`; `directory` keeps the log directory where it is (by default a temporary one
-    that is removed).
+    `settings` are Kafka's, over `QUICK`, as text, numbers or flags; `start` refuses an unknown name. `directory` keeps
+    the log directory where it is (by default a temporary one that is removed).
     """
 
     def __init__(
-        self, settings: Mapping[str, str] | None = None, *, directory: str | Path | None = None
+        self,
+        settings: Mapping[str, str | float] | None = None,
+        *,
+        directory: str | Path | None = None,
     ) -> None:
-        self._settings = dict(settings or {})
+        """Raises UserError for a value that is neither text, number nor flag."""
+        self._settings = {name: _text(name, value) for name, value in (settings or {}).items()}
         self._kept = directory
         self._directory: Path | None = None
         self._clock = AdvancedClock()
@@ -99,7 +102,7 @@ class TemporaryBroker:
             "log.dirs": str(directory),
             **self._settings,
         }
-        config, _warnings = BrokerConfig.load(settings, (), {})
+        config, _warnings = BrokerConfig.load(settings, (), {}, strict=True)
         self._outside = CutOutside(self._clock)
         self._thread = LoopThread("strata-broker", new_event_loop)
         self._node = Node(config, self._outside.ports)
@@ -200,6 +203,17 @@ class TemporaryBroker:
                 await hosted.keep_retention()
             except Rejected as error:
                 raise UserError(f"retention of {hosted.identity}: {error.message}") from error
+
+
+def _text(name: str, value: object) -> str:
+    """Return a setting's value as a properties file has it."""
+    match value:
+        case bool():
+            return str(value).lower()
+        case str() | int() | float():
+            return str(value)
+        case _:
+            raise UserError(f"{name}: {value!r} is not accepted; accepted: text, a number, a flag")
 
 
 def _error_code(code: ErrorCode | int | str) -> ErrorCode:

@@ -1,6 +1,7 @@
-"""The pytest plugin: fixtures `broker` and `broker_settings`.
+"""The pytest plugin: fixtures `broker` and `session_broker`, and the fixtures that give their settings.
 
-In: a test that asks for them. Out: a started broker, gone after the test. It imports nothing but pytest until then.
+In: a test that asks for them. Out: a started broker, gone after the test or the run. It imports nothing but pytest
+until then.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,20 +12,39 @@ import pytest
 if TYPE_CHECKING:
     from stratalog.testing.broker import TemporaryBroker
 
+Settings = Mapping[str, str | float]
+
 
 @pytest.fixture
-def broker_settings() -> Mapping[str, str]:
+def broker_settings() -> Settings:
     """A broker's settings by Kafka's names; define a fixture of this name to have others."""
     return {}
 
 
 @pytest.fixture
 def broker(
-    broker_settings: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory
+    broker_settings: Settings, tmp_path_factory: pytest.TempPathFactory
 ) -> "Iterator[TemporaryBroker]":
     """A broker of this test's own, empty, at `broker.address`."""
-    from stratalog.testing.broker import TemporaryBroker  # noqa: PLC0415 - only who asks pays for it
+    yield from _started(broker_settings, tmp_path_factory)
 
-    place = tmp_path_factory.mktemp("broker")
-    with TemporaryBroker(broker_settings, directory=place / "data") as started:
+
+@pytest.fixture(scope="session")
+def session_broker_settings() -> Settings:
+    """The settings of `session_broker`, by Kafka's names; define a fixture of this name to have others."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def session_broker(
+    session_broker_settings: Settings, tmp_path_factory: pytest.TempPathFactory
+) -> "Iterator[TemporaryBroker]":
+    """One broker for all tests of a run that ask for it; with pytest-xdist, one per worker."""
+    yield from _started(session_broker_settings, tmp_path_factory)
+
+
+def _started(settings: Settings, places: pytest.TempPathFactory) -> "Iterator[TemporaryBroker]":
+    from stratalog.testing.broker import TemporaryBroker  # noqa: PLC0415 - a run without brokers imports none
+
+    with TemporaryBroker(settings, directory=places.mktemp("broker") / "data") as started:
         yield started
