@@ -88,11 +88,17 @@ def stream(
     options: dict[str, str],
     checkpoint: str,
     sink: str,
+    *,
     wait: bool,
     source: str = "stratalog",
+    table: str | None = None,
 ) -> dict[str, Any] | None:
-    """Append a stream to parquet files: all that is there now (returning the last progress), or without end."""
-    found = with_origin(spark.readStream.format(source).options(**options).load())
+    """Append a stream to parquet files: all that is there now (returning the last progress), or without end.
+
+    `table`: one of the catalog is read, not `source`.
+    """
+    reader = spark.readStream.format(source).options(**options)
+    found = with_origin(reader.load() if table is None else reader.table(table))
     writer = found.writeStream.format("parquet").option("checkpointLocation", checkpoint)
     writer = (
         writer.trigger(availableNow=True) if wait else writer.trigger(processingTime="0 seconds")
@@ -182,6 +188,13 @@ def once(spark: SparkSession, options: dict[str, str], program: str) -> dict[str
     return {"written": found.count(), "left": left.count(), "different": different}
 
 
+def sql(spark: SparkSession, statements: list[str]) -> list[list[Any]]:
+    """The rows of the last statement."""
+    for statement in statements[:-1]:
+        spark.sql(statement)
+    return [list(row) for row in spark.sql(statements[-1]).collect()]
+
+
 def read_back(spark: SparkSession, sink: str) -> list[dict[str, Any]]:
     return summary(spark.read.parquet(sink))
 
@@ -202,6 +215,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "index": index,
     "write_headers": write_headers,
     "once": once,
+    "sql": sql,
     "read_back": read_back,
     "where": where,
 }

@@ -294,6 +294,33 @@ def test_wrong_options_and_topics_are_one_clear_error(
         assert says in error.replace("\\'", "'"), error
 
 
+def test_a_table_of_the_catalog_is_read_by_batch_and_by_stream(
+    broker: BrokerProcess, driver: Driver, place: Path
+) -> None:
+    """`CREATE TABLE … USING stratalog`: Spark's own properties are no options, and ours come back at each read."""
+    produce(broker, "listed", 0, 100, partitions=2)
+    given = {**both(broker, "listed"), "startingOffsets": "earliest"}
+    named = ", ".join(f"'{name}' '{value}'" for name, value in given.items())
+    words = "COMMENT 'all' TBLPROPERTIES ('owned.by' = 'us')"
+    counted = "SELECT partition, count(*) FROM listed GROUP BY partition ORDER BY partition"
+    created = [f"CREATE TABLE listed USING stratalog OPTIONS ({named}) {words}", counted]
+    assert driver.ask("sql", statements=created) == [[0, 100], [1, 100]]
+    wrong = [f"CREATE TABLE misspelt USING stratalog OPTIONS ({named}, subscrib 't')"]
+    assert "did you mean 'subscribe'?" in driver.asked("sql", statements=wrong)["error"]
+    where = {"checkpoint": str(place / "listed"), "sink": str(place / "listed-sink"), "wait": True}
+    driver.ask("stream", options={}, table="listed", **where)
+    assert sum(part["records"] for part in driver.ask("read_back", sink=where["sink"])) == 200
+    # What a stream cannot take is said in one line, when it goes on from a checkpoint and when it begins.
+    for more, says, checkpoint in (
+        ({"endingOffsets": "latest"}, "ValueError: a stream has no end", where["checkpoint"]),
+        ({"pushdown": "true"}, "ValueError: option 'pushdown' is for", str(place / "fresh")),
+    ):
+        asked = where | {"checkpoint": checkpoint, "options": given | more}
+        error = driver.asked("stream", **asked)["error"].replace("\\'", "'")
+        assert says in error, error
+        assert "UnboundLocalError" not in error
+
+
 def test_a_stream_is_taken_up_where_it_was_killed(
     broker: BrokerProcess, driver: Driver, place: Path
 ) -> None:

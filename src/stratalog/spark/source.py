@@ -43,6 +43,7 @@ from pyspark.sql.types import (
 from stratalog.adapters.memory import collect_only_what_follows, keep_freed_memory
 from stratalog.adapters.system import monotonic_s
 from stratalog.kernels.columns import HEADERS, ORIGIN
+from stratalog.spark import catalog
 from stratalog.spark.filters import pruning_of
 from stratalog.spark.sink import BatchSink, StreamSink, checked
 from stratalog.table import bounds
@@ -74,7 +75,8 @@ class StratalogSource(DataSource):
     """`spark.read.format("stratalog")` and `spark.readStream.format("stratalog")`."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        super().__init__(dict(options))
+        super().__init__(catalog.options_given(options))
+        self._is_table = catalog.is_table(options)
 
     @classmethod
     def name(cls) -> str:
@@ -82,12 +84,8 @@ class StratalogSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of Spark's Kafka source, unless `columns` names others."""
-        return StructType([StructField(name, _TYPES[name]) for name in self._options.columns])
-
-    @property
-    def _options(self) -> Options:
-        """A reader's options: a sink has others, and which of the two this is only the calls below tell."""
-        return parse_options(self.options)
+        columns = _columns(parse_options(self.options))
+        return catalog.with_options(columns, self.options) if self._is_table else columns
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchSink:  # noqa: FBT001 - Spark's
         if overwrite:
@@ -99,23 +97,39 @@ class StratalogSource(DataSource):
             raise ValueError("a log is only ever appended to: use outputMode('append')")
         return StreamSink(checked(schema, parse_sink_options(self.options)))
 
-    def _check(self, schema: StructType) -> None:
-        """Raise ValueError where somebody gave columns of their own; as by Spark's Kafka source they are fixed."""
-        own = {one.name: one.dataType for one in self.schema().fields}
+    def _asked(self, schema: StructType) -> Options:
+        """Parse the options of a read: those of the table that is read, if it is one, and the query's own.
+
+        Raises ValueError, also for columns of the query's own: as by Spark's Kafka source they are fixed.
+        """
+        given = {**catalog.options_kept(schema), **self.options}
+        if not given:
+            raise ValueError(
+                "no options: a table in Spark's catalog keeps those of CREATE TABLE where that names no columns"
+            )
+        options = parse_options(given)
+        own = {one.name: one.dataType for one in _columns(options).fields}
         if schema.fields and {one.name: one.dataType for one in schema.fields} != own:
             raise ValueError(
                 f"a topic's columns are {', '.join(own)}: leave schema(…) out, option 'columns' chooses some of them"
             )
+        return options
 
     def reader(self, schema: StructType) -> "StratalogReader":
-        self._check(schema)
+        options = self._asked(schema)
         # A plain session refuses every reader that could prune by filters.
-        reader = PruningReader if self._options.pushdown else StratalogReader
-        return reader(self._options)
+        reader = PruningReader if options.pushdown else StratalogReader
+        return reader(options)
 
-    def streamReader(self, schema: StructType) -> "StratalogStreamReader":
-        self._check(schema)
-        return StratalogStreamReader(self._options)
+    def streamReader(self, schema: StructType) -> "StratalogStreamReader | RefusedStream":
+        try:
+            return StratalogStreamReader(self._asked(schema))
+        except ValueError as error:
+            return RefusedStream(error)
+
+
+def _columns(options: Options) -> StructType:
+    return StructType([StructField(name, _TYPES[name]) for name in options.columns])
 
 
 def _planned(tasks: list[Task]) -> list[InputPartition]:
@@ -183,6 +197,10 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def __init__(self, options: Options) -> None:
         if options.ending is not None:
             raise ValueError("a stream has no end: options 'ending…' are for batches")
+        if options.pushdown:
+            raise ValueError(
+                "option 'pushdown' is for batches: Spark pushes no condition into a Python stream"
+            )
         self._options = options
         self._log: Log | None = None
         self._target: Positions | None = None
@@ -350,6 +368,28 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             else:
                 what = f"topic {topic.name} is gone"
             bounds.lose(what, fail=self._options.fail_on_data_loss)
+
+
+class RefusedStream(DataSourceStreamReader):
+    """A stream that cannot be read. It raises why at Spark's first call for offsets, whichever that is.
+
+    Where `streamReader` itself raises, Spark 4.2's runner ends in an UnboundLocalError of its own, which hides why.
+    """
+
+    def __init__(self, error: ValueError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:  # Spark's name
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:  # noqa: ARG002
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        raise self._error
 
 
 def _ids(snapshot: Snapshot) -> dict[str, UUID]:
