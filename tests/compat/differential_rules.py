@@ -9,7 +9,15 @@ from typing import Any
 from tests.compat.differential import GONE, KEYS, Broker, Connection
 from tests.compat.differential_groups import find
 from tests.compat.differential_records import batch, produce
-from tests.compat.differential_stories import Story, topic
+from tests.compat.differential_stories import (
+    BROKER_RESOURCE,
+    DELETE,
+    SET,
+    TOPIC_RESOURCE,
+    Story,
+    configs,
+    topic,
+)
 
 RULE_STORIES: list[Story] = []
 
@@ -112,3 +120,64 @@ def one_replica_is_enough_where_there_is_one(broker: Broker) -> None:
     topic_id = topic(ask, "strict", min__insync__replicas="3")
     for acks in (-1, 1):
         produce(ask, "strict", batch(b"a"), topic_id=topic_id, acks=acks)
+
+
+@story
+def a_broker_is_described(broker: Broker) -> None:
+    """Names, and where values come from: a node's own settings are two different nodes'."""
+    ask = broker.connect()
+    name = "leader.replication.throttled.rate"
+
+    def describe() -> list[str]:
+        resource = {"resource_type": BROKER_RESOURCE, "resource_name": "1"}
+        ask.send("DescribeConfigs", resources=[{**resource, "configuration_keys": None}])
+        return sorted(one.name for one in ask.receive(told=False).results[0].configs)
+
+    broker.tell("DescribeConfigs throttled", [one for one in describe() if "throttled" in one])
+    for value, operation in (("123456", SET), (None, DELETE)):
+        resource = {"resource_type": BROKER_RESOURCE, "resource_name": "1"}
+        change = configs((name, value, operation))
+        ask.ask("IncrementalAlterConfigs", resources=[{**resource, "configs": change}])
+        wanted = operation == SET
+        seen = next(True for _ in range(10_000) if (name in describe()) is wanted)
+        broker.tell("DescribeConfigs throttled", seen)
+
+
+@story
+def a_broker_takes_no_keys_for_all_listeners(broker: Broker) -> None:
+    ask = broker.connect()
+    for name, value in (
+        ("ssl.truststore.type", "JKS"),
+        ("ssl.truststore.location", "/x"),
+        ("ssl.keystore.type", "JKS"),
+        ("ssl.key.password", "x"),
+        ("ssl.protocol", "TLSv1.3"),
+        ("listener.name.plaintext.ssl.truststore.type", "JKS"),
+    ):
+        for resource in ("1", ""):
+            for change in configs((name, value, SET), (name, None, DELETE)):
+                whole = {"resource_type": BROKER_RESOURCE, "resource_name": resource}
+                ask.ask("IncrementalAlterConfigs", resources=[{**whole, "configs": [change]}])
+
+
+@story
+def segments_may_be_small_for_tests(broker: Broker) -> None:
+    ask = broker.connect()
+
+    def create(name: str, *settings: tuple[str, str]) -> None:
+        asked = {
+            "name": broker.name(name),
+            "num_partitions": 1,
+            "replication_factor": 1,
+            "configs": [{"name": key, "value": value} for key, value in settings],
+        }
+        ask.ask("CreateTopics", topics=[asked], timeout=10_000, validate_only=True)
+
+    create("plain")
+    for value in ("100", "0", "-1", "x"):
+        create("small", ("internal.segment.bytes", value))
+    topic_id = topic(ask, "small", internal__segment__bytes="200")
+    for size in (50, 50, 300):
+        produce(ask, "small", batch(b"x" * size), topic_id=topic_id)
+    resource = {"resource_type": TOPIC_RESOURCE, "resource_name": broker.name("small")}
+    ask.ask("DescribeConfigs", resources=[{**resource, "configuration_keys": None}])

@@ -152,6 +152,13 @@ def test_segment_bytes(make: Make) -> None:
     assert topic.produce(MIB) == [ErrorCode.record_list_too_large]
 
 
+def test_internal_segment_bytes(make: Make) -> None:
+    topic = make(internal_segment_bytes=200)
+    topic.produce(*[50] * 5)
+    assert topic.segments() == [0, 1, 2, 3, 4]
+    assert topic.produce(300) == [ErrorCode.record_list_too_large]
+
+
 def test_segment_ms(make: Make) -> None:
     topic = make(segment_ms=1000)
     topic.produce(1, age_ms=5000)

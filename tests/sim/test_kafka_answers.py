@@ -16,12 +16,15 @@ from tests.sim.raw import Raw
 from tests.sim.records import batch
 from tests.sim.world import START_MS, World
 
+from stratalog.client.admin import alter_configs
 from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
+from stratalog.config.broker_settings import LISTENER_STORES
+from stratalog.config.rules import Resource
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.envelope import request
 
-FIND_COORDINATOR, OFFSET_FETCH, API_VERSIONS = 10, 9, 18
+FIND_COORDINATOR, OFFSET_FETCH, API_VERSIONS, CREATE_TOPICS = 10, 9, 18, 19
 ALTER_REPLICA_LOG_DIRS, OFFSET_DELETE = 34, 47
 STRANGER = UUID(int=77)
 Tell = Callable[[Machine, Client, Raw], Coroutine[Any, Any, None]]
@@ -199,5 +202,61 @@ def test_a_move_is_refused_for_kafkas_reasons_in_kafkas_order(
         )
         (result,) = (await raw.ask(ALTER_REPLICA_LOG_DIRS, 2, body)).results
         assert result.partitions[0].error_code == error
+
+    story(tell)
+
+
+# Settings
+
+
+def test_keys_and_certificates_of_a_running_broker_are_those_of_one_listener(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def tell(_machine: Machine, client: Client, _raw: Raw) -> None:
+        async def alter(name: str, value: str | None) -> ErrorCode:
+            altered = await client.on_controller(alter_configs(Resource.BROKER, "1", {name: value}))
+            return ErrorCode(altered.error)
+
+        for name in sorted(LISTENER_STORES):
+            assert await alter(name, "planted") is ErrorCode.invalid_request
+            assert await alter(f"listener.name.plaintext.{name}", "planted") is ErrorCode.none
+            assert await alter(name, None) is ErrorCode.none
+        assert await alter("ssl.protocol", "TLSv1.3") is ErrorCode.none
+        (described,) = await client.describe_configs([(Resource.BROKER, "1")])
+        found = {entry.name: entry for entry in described.entries}
+        assert found["listener.name.plaintext.ssl.truststore.type"].value == "planted"
+        assert found["listener.name.plaintext.ssl.key.password"].value is None
+
+    story(tell)
+    lines = [one for one in capsys.readouterr().out.splitlines() if "ssl.key.password" in one]
+    assert lines
+    assert not any("planted" in one for one in lines)
+
+
+def test_a_new_topic_is_answered_with_kafkas_settings_and_those_it_sets() -> None:
+    async def tell(_machine: Machine, _client: Client, raw: Raw) -> None:
+        async def create(name: str, **configs: str) -> dict[str, Any]:
+            make = request(CREATE_TOPICS, 7)
+            settings = [
+                make.CreatableTopicConfig(name=key.replace("_", "."), value=value)
+                for key, value in configs.items()
+            ]
+            topic = make.CreatableTopic(
+                name=name,
+                num_partitions=1,
+                replication_factor=1,
+                assignments=[],
+                configs=settings,
+            )
+            body = make.CreateTopicsRequest(topics=[topic], timeout=1000, validate_only=False)
+            (answer,) = (await raw.ask(CREATE_TOPICS, 7, body)).topics
+            assert answer.error_code == ErrorCode.none, answer.error_message
+            return {one.name: one.value for one in answer.configs}
+
+        plain = await create("plain")
+        assert "retention.ms" in plain
+        assert not plain.keys() & {"tier.max.lag.ms", "internal.segment.bytes"}
+        told = await create("told", tier_max_lag_ms="5", internal_segment_bytes="100")
+        assert (told["tier.max.lag.ms"], told["internal.segment.bytes"]) == ("5", "100")
 
     story(tell)

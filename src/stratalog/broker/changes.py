@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import structlog
 
-from stratalog.config.broker_settings import BROKER_SETTINGS
+from stratalog.config.broker_settings import setting_of
 from stratalog.config.kinds import Kind
 from stratalog.metadata.delta import Delta
 from stratalog.metadata.image import Image, ResourceType
@@ -53,6 +53,6 @@ def _difference(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str
 
 
 def _shown(name: str, value: str | None) -> str | None:
-    setting = BROKER_SETTINGS.get(name)
+    setting = setting_of(name)
     secret = setting is not None and setting.kind is Kind.PASSWORD
     return "(hidden)" if secret and value is not None else value

@@ -357,15 +357,30 @@ BROKER_SETTINGS = _table(
 )
 _OF_LISTENER = "listener.name."
 _LISTENER_LIMITS = ("max.connections", "max.connection.creation.rate")
+LISTENER_STORES = frozenset(
+    {
+        "ssl.key.password",
+        "ssl.keystore.certificate.chain",
+        "ssl.keystore.key",
+        "ssl.keystore.location",
+        "ssl.keystore.password",
+        "ssl.keystore.type",
+        "ssl.truststore.certificates",
+        "ssl.truststore.location",
+        "ssl.truststore.password",
+        "ssl.truststore.type",
+    }
+)
+"""Keys and certificates: a running broker takes them for one listener only (Kafka: `DynamicSecurityConfigs`)."""
 
 
 def setting_of(name: str) -> Setting | None:
     """The setting of that name, None for none.
 
     `listener.name.NAME.` before a limit of connections is that limit for one listener (KIP-402, KIP-612), beside the
-    one for all of them.
+    one for all of them; before the place of a key or certificate it is that of one listener.
     """
-    listener, _, limit = name.removeprefix(_OF_LISTENER).partition(".")
-    if name.startswith(_OF_LISTENER) and listener and limit in _LISTENER_LIMITS:
-        return replace(BROKER_SETTINGS[limit], name=name, dynamic=Dynamic.PER_BROKER)
+    listener, _, own = name.removeprefix(_OF_LISTENER).partition(".")
+    if name.startswith(_OF_LISTENER) and listener and own in {*_LISTENER_LIMITS, *LISTENER_STORES}:
+        return replace(BROKER_SETTINGS[own], name=name, dynamic=Dynamic.PER_BROKER)
     return BROKER_SETTINGS.get(name)

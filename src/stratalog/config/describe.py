@@ -59,6 +59,7 @@ def describe_topic(
     return [
         _topic_entry(broker, TOPIC_SETTINGS[name], overrides.get(name), dynamic)
         for name in sorted(TOPIC_SETTINGS)
+        if name in overrides or not TOPIC_SETTINGS[name].setting.unlisted
     ]
 
 
@@ -101,6 +102,8 @@ def describe_broker(broker: BrokerConfig, dynamic: DynamicConfigs) -> list[Confi
         synonyms = _dynamic_synonyms(setting, dynamic)
         if broker.is_set(name):
             synonyms.append(_synonym(setting, broker.get(name), ConfigSource.STATIC_BROKER_CONFIG))
+        if setting.unlisted and not synonyms:
+            continue
         synonyms.append(_synonym(setting, setting.default, ConfigSource.DEFAULT_CONFIG))
         entries.append(
             _entry(

@@ -15,7 +15,8 @@ from stratalog.config.kinds import Dynamic, Kind, Setting, Value
 
 __all__ = ["INERT_SETTINGS", "KAFKA_ONLY_PREFIXES"]
 
-# A line is a name, a type, Kafka's default (- for null), and who may be given another while the broker runs.
+# A line is a name, a type, Kafka's default (- for null), who may be given another while the broker runs, and
+# `unlisted` for a quota, which Kafka describes only where it is set.
 _TABLES: Final = {
     "compaction is not built yet": """
         log.cleaner.backoff.ms long 15000 every
@@ -218,15 +219,15 @@ _TABLES: Final = {
         controller.socket.timeout.ms int 30000
         early.start.listeners list -
         follower.fetch.last.tiered.offset.enable boolean false every
-        follower.replication.throttled.rate long 9223372036854775807 every
+        follower.replication.throttled.rate long 9223372036854775807 every unlisted
         initial.broker.registration.timeout.ms int 60000
         inter.broker.listener.name string -
         leader.imbalance.check.interval.seconds long 300
-        leader.replication.throttled.rate long 9223372036854775807 every
+        leader.replication.throttled.rate long 9223372036854775807 every unlisted
         num.replica.fetchers int 1 every
         offsets.topic.replication.factor short 3
         remote.log.manager.follower.thread.pool.size int 2 every
-        replica.alter.log.dirs.io.max.bytes.per.second long 9223372036854775807 every
+        replica.alter.log.dirs.io.max.bytes.per.second long 9223372036854775807 every unlisted
         replica.fetch.backoff.ms int 1000
         replica.fetch.max.bytes int 1048576
         replica.fetch.min.bytes int 1
@@ -306,13 +307,13 @@ KAFKA_ONLY_PREFIXES = ("listener.name.", "rlmm.config.", "rsm.config.", "config.
 def _settings() -> Iterator[Setting]:
     for why, lines in _TABLES.items():
         for line in lines.strip().splitlines():
-            name, kind, default, *changed = line.split()
+            name, kind, default, *more = line.split()
             setting = Setting(name, Kind[kind.upper()], None, f"No effect here: {why}.", inert=why)
             value: Value = None
             if default != "-":
                 value = setting.parse(default.strip("'"))
-            mode = _CHANGED[changed[0]] if changed else Dynamic.READ_ONLY
-            yield replace(setting, default=value, dynamic=mode)
+            mode = _CHANGED[more[0]] if more else Dynamic.READ_ONLY
+            yield replace(setting, default=value, dynamic=mode, unlisted="unlisted" in more)
 
 
 INERT_SETTINGS: Final = tuple(_settings())

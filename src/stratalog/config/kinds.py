@@ -85,7 +85,7 @@ class Setting:
 
     `default` is already a value. `kafka_default` is given only where ours differs on purpose, and `doc` then says
     why. `ours` marks names that Apache Kafka does not have; `inert` says why one that is accepted, kept and described
-    changes nothing yet.
+    changes nothing yet. An `unlisted` setting is described only where it is set, as Kafka does with internal names.
     """
 
     name: str
@@ -97,6 +97,7 @@ class Setting:
     ours: bool = False
     inert: str = ""
     kafka_default: str = ""
+    unlisted: bool = False
 
     @property
     def accepted(self) -> str:

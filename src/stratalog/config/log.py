@@ -69,6 +69,8 @@ def log_config(broker: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:
     names = LogConfig.__dataclass_fields__
     fields = {name.replace(".", "_"): value for name, value in chosen.items()}
     fields["producer_id_expiration_ms"] = broker.int("producer.id.expiration.ms")
+    if fields["internal_segment_bytes"] is not None:
+        fields["segment_bytes"] = fields["internal_segment_bytes"]
     return LogConfig(**{name: value for name, value in fields.items() if name in names})  # type: ignore[arg-type]
 
 

@@ -378,6 +378,15 @@ TOPIC_SETTINGS = _table(
     ),
     (
         Setting(
+            "internal.segment.bytes",
+            Kind.INT,
+            None,
+            "In place of `segment.bytes`, without its lower limit: for tests.",
+            unlisted=True,
+        ),
+    ),
+    (
+        Setting(
             "leader.replication.throttled.replicas",
             Kind.LIST,
             (),

@@ -62,8 +62,16 @@ def test_roll_and_flush_have_relatives_too() -> None:
 
 def test_every_setting_of_a_topic_that_counts_is_in_the_value() -> None:
     fields = {name.replace(".", "_") for name, t in TOPIC_SETTINGS.items() if not t.setting.inert}
-    # That one is the broker's alone.
-    assert fields == set(LogConfig.__dataclass_fields__) - {"producer_id_expiration_ms"}
+    # The former is the broker's alone, the latter another word for `segment.bytes`.
+    own, other = {"producer_id_expiration_ms"}, {"internal_segment_bytes"}
+    assert fields - other == set(LogConfig.__dataclass_fields__) - own
+
+
+def test_segments_of_any_size_for_tests() -> None:
+    assert log_config(broker(), {"internal.segment.bytes": "100"}).segment_bytes == 100
+    both = {"internal.segment.bytes": "0", "segment.bytes": "1048576"}
+    assert log_config(broker(), both).segment_bytes == 0
+    assert log_config(broker(), {"segment.bytes": "1048576"}).segment_bytes == 1048576
 
 
 def test_every_synonym_with_an_effect_is_a_setting_of_the_broker() -> None:
@@ -130,7 +138,9 @@ def test_no_tier_no_tiered_topic() -> None:
 def test_describe_says_where_a_value_comes_from() -> None:
     described = broker("log.retention.hours=2", "log.segment.bytes=2097152")
     entries = {e.name: e for e in describe_topic(described, {"segment.bytes": "1048576"})}
-    assert len(entries) == len(TOPIC_SETTINGS)
+    assert TOPIC_SETTINGS.keys() - entries.keys() == {"internal.segment.bytes"}
+    listed = {e.name: e for e in describe_topic(broker(), {"internal.segment.bytes": "9"})}
+    assert listed["internal.segment.bytes"].value == "9"
     segment = entries["segment.bytes"]
     assert (segment.value, segment.source, segment.is_default) == (
         "1048576",
@@ -152,7 +162,15 @@ def test_describe_broker_covers_every_setting() -> None:
     entries = {
         entry.name: entry for entry in describe_broker(broker("node.id=4"), DynamicConfigs())
     }
-    assert entries.keys() == BROKER_SETTINGS.keys()
+    assert BROKER_SETTINGS.keys() - entries.keys() == {
+        "follower.replication.throttled.rate",
+        "leader.replication.throttled.rate",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    }
+    rates = DynamicConfigs(every={"leader.replication.throttled.rate": "5"})
+    assert "leader.replication.throttled.rate" in {
+        entry.name for entry in describe_broker(broker(), rates)
+    }
     assert entries["node.id"].value == "4"
     assert entries["node.id"].source == ConfigSource.STATIC_BROKER_CONFIG
     assert entries["num.partitions"].is_default

@@ -1,7 +1,7 @@
 """CreateTopics (key 19), versions 2-7.
 
 v2 throttle time. v4 default partitions and replication (-1, KIP-464). v5 flexible, the answer tells configurations.
-v7 topic ids.
+v7 topic ids. The answer leaves out settings that Kafka does not know, unless the topic sets them.
 """
 
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 from stratalog.broker.api import Api, Call
 from stratalog.broker.apis.alter_configs import our_setting
 from stratalog.config import ConfigEntry
+from stratalog.config.topic_settings import TOPIC_SETTINGS
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.quorum.controller import Created, NewTopic
 
@@ -45,7 +46,11 @@ def _result(call: Call, topic: Created) -> Any:
         replication_factor=-1 if failed else topic.replication_factor,
         configs=[]
         if failed
-        else [_config(reply, entry) for entry in call.broker.describe_topic(topic.configs)],
+        else [
+            _config(reply, entry)
+            for entry in call.broker.describe_topic(topic.configs)
+            if entry.name in topic.configs or not TOPIC_SETTINGS[entry.name].setting.ours
+        ],
     )
 
 

@@ -30,6 +30,8 @@ from stratalog.wire.produce import (
 
 _ACKS: Final = (-1, 0, 1)
 _ZSTD_FROM: Final = 7
+_NO_LOG_START: Final = (ErrorCode.record_list_too_large, ErrorCode.kafka_storage_error)
+"""Errors of the log itself that come without its start (Kafka: `ReplicaManager.appendRecordsToLeader`)."""
 
 
 def handle(call: Call) -> Any:
@@ -89,7 +91,7 @@ class _Part:
         return ProducedPartition(
             self.index,
             error.code.value,
-            log_start_offset=self.log_start_offset,
+            log_start_offset=-1 if error.code in _NO_LOG_START else self.log_start_offset,
             error_message=error.message or None,
             record_errors=getattr(error, "record_errors", ()),
         )
