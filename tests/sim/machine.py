@@ -70,6 +70,11 @@ class Machine:
         assert self._workers is not None, "started"
         self._workers.slowness = slowness
 
+    def take_ms(self, milliseconds: float) -> None:
+        """From now on each call of a drive or the bucket takes this long."""
+        assert self._workers is not None, "started"
+        self._workers.delay_s = (milliseconds / 1000, milliseconds / 1000)
+
     def partition(self, topic: str, index: int = 0) -> HostedPartition:
         return self.broker.hosting.get(topic, index)
 

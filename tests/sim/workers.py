@@ -29,7 +29,7 @@ class SimWorker:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         slow = self._random.random() < self._workers.slowness
-        at = loop.time() + self._random.uniform(*(_SLOW_S if slow else _DELAY_S))
+        at = loop.time() + self._random.uniform(*(_SLOW_S if slow else self._workers.delay_s))
         if self._threads == 1:
             # Strictly later: timers of one moment have no order.
             at = self._free_at = max(at, self._free_at + 1e-6)
@@ -60,11 +60,13 @@ class SimWorker:
 class SimWorkers:
     """`ports.Workers` of one process in virtual time.
 
-    `slowness` is how likely a call takes long. Once `dead`, nothing that was submitted happens any more.
+    `slowness` is how likely a call takes long, `delay_s` how long any other takes. Once `dead`, nothing that was
+    submitted happens any more.
     """
 
     def __init__(self, random: Random, slowness: float = 0.0) -> None:
         self.slowness = slowness
+        self.delay_s = _DELAY_S
         self._random = random
         self.dead = False
         self.started: list[tuple[str, int, bool]] = []

@@ -26,7 +26,7 @@ from stratalog.config import (
     LogConfig,
     check_topic_configs,
 )
-from stratalog.errors import Corrupt, Rejected, UserError
+from stratalog.errors import Corrupt, ErrorCode, Rejected, UserError
 from stratalog.log.effects import ListDirectory, Program, Read, Unlink, WriteFile
 from stratalog.log.partition_log import PartitionLog, create
 from stratalog.log.recovery import load as recover
@@ -71,7 +71,7 @@ from stratalog.quorum.single import (
     snapshot_control,
 )
 from stratalog.replication.partition import PartitionReplica
-from stratalog.statemachine import Decision
+from stratalog.statemachine import Decision, Now
 from stratalog.wire.batch import BatchHeader, parse_header
 from stratalog.wire.internal.control_records import VotersRecord
 from stratalog.wire.internal.metadata_records import RemoveTopicRecord
@@ -85,7 +85,13 @@ _STATE_PATH: Final = f"{METADATA_DIRECTORY}/{QUORUM_STATE_FILE}"
 
 
 class ClusterMetadata:
-    """`open`, then `lead`, then `register`; then it may be asked."""
+    """`open`, then `lead`, then `register`; then it may be asked. It is the `Machine` of its runtime.
+
+    The controller's image runs ahead of the commit, and decisions see it; `image` is what is committed.
+    """
+
+    lost = ErrorCode.not_controller
+    flush = True
 
     def __init__(
         self,
@@ -106,6 +112,7 @@ class ClusterMetadata:
         self._directory_ids = tuple(directory_ids)
         self._on_change = on_change
         self._controller = Controller()
+        self._image = EMPTY
         self._runtime: Runtime[Any] | None = None
         self._state = QuorumState()
         self._broker_epoch = -1
@@ -123,20 +130,25 @@ class ClusterMetadata:
     @property
     def image(self) -> Image:
         """The cluster as of the last committed record."""
-        return self._controller.image
+        return self._image
 
     def topic(self, name: str) -> Topic | None:
         """The topic of that name, or None."""
-        return self._controller.image.topic(name)
+        return self._image.topic(name)
 
     def topic_configs(self, name: str) -> Mapping[str, str]:
         """What was set for a topic."""
-        return self._controller.image.topic_configs(name)
+        return self._image.topic_configs(name)
 
     @property
     def dynamic_configs(self) -> DynamicConfigs:
         """What was set for this broker while it runs, and for every broker."""
         return DynamicConfigs.of(self.image.configs, self._node_id)
+
+    def _decided_config(self) -> BrokerConfig:
+        """Return the broker's settings as decided so far, committed or not: the next decision is held to them."""
+        image = self._controller.image
+        return DynamicConfigs.of(image.configs, self._node_id).over(self._config)
 
     async def open(self) -> None:
         """Read snapshot and log. Raises UserError where they are damaged."""
@@ -152,9 +164,7 @@ class ClusterMetadata:
             rules = TopicRules(
                 partitions_default=self._config.int("num.partitions"),
                 replication_factor_default=self._config.int("default.replication.factor"),
-                check_configs=lambda configs: check_topic_configs(
-                    configs, self.dynamic_configs.over(self._config)
-                ),
+                check_configs=lambda configs: check_topic_configs(configs, self._decided_config()),
             )
             self._controller = Controller(rules, image)
             self._controller.voters = voters
@@ -166,13 +176,7 @@ class ClusterMetadata:
             raise UserError(
                 f"{self._directory.path}/{METADATA_DIRECTORY} cannot be read: {error}"
             ) from error
-        self._runtime = Runtime(
-            partition,
-            self._outside.clock,
-            encode=encode_batch,
-            replay=self._replay,
-            flush=True,
-        )
+        self._runtime = Runtime(partition, self._outside.clock, self)
         await self._become_leader(partition)
 
     async def lead(self) -> None:
@@ -230,9 +234,10 @@ class ClusterMetadata:
         self, asked: Sequence[Alteration], *, validate_only: bool
     ) -> list[Altered]:
         """Change settings of topics and brokers; one result each."""
-        rules = ClusterRules(self.dynamic_configs.over(self._config))
         return await self._submit(
-            lambda _now: self._controller.alter_configs(asked, rules, validate_only=validate_only)
+            lambda _now: self._controller.alter_configs(
+                asked, ClusterRules(self._decided_config()), validate_only=validate_only
+            )
         )
 
     async def update_features(self, asked: Sequence[FeatureUpdate], *, validate_only: bool) -> None:
@@ -264,7 +269,7 @@ class ClusterMetadata:
             except Rejected as error:
                 self._log.error("metadata log not closed cleanly", reason=error.message)
 
-    async def _submit(self, decide: Callable[[int], Decision[Any, A]]) -> A:
+    async def _submit(self, decide: Callable[[Now], Decision[Any, A]]) -> A:
         assert self._runtime is not None, "open first"
         return await self._runtime.submit(decide)
 
@@ -312,6 +317,7 @@ class ClusterMetadata:
         batch = memoryview(encode_control_batch(records, wall_ms))
         appended = await partition.commit(batch, parse_header(batch), wall_ms, flush=True)
         self._controller.replay_batch(appended.base_offset, records)
+        self._image = self._controller.image
 
     def _replay_loaded(self, header: BatchHeader, record: Record) -> None:
         if record.offset >= self._loaded_from:
@@ -323,16 +329,30 @@ class ClusterMetadata:
             if isinstance(decoded, RemoveTopicRecord):
                 self.removed_topics.add(decoded.topic_id)
 
-    def _replay(self, base_offset: int, records: Sequence[Any]) -> "asyncio.Future[None] | None":
+    # The runtime's machine
+
+    def apply(self, base_offset: int, records: Sequence[Any]) -> tuple[Image, Delta]:
         delta = self._controller.replay_batch(base_offset, records)
-        done = self._on_change(self.image, delta)
+        return self._controller.image, delta
+
+    def publish(self, change: tuple[Image, Delta]) -> "asyncio.Future[None] | None":
+        """Have this broker act on what is committed."""
+        self._image, delta = change
+        done = self._on_change(self._image, delta)
         self._snapshot_if_due()
         return done
 
-    def _snapshot_if_due(self) -> None:
-        """Write a snapshot once the log has `metadata.log.max.record.bytes.between.snapshots`; drop what it stands for.
+    def encode(self, records: Sequence[Any], wall_ms: int) -> bytearray:
+        return encode_batch(records, wall_ms)
 
-        Called right after a replay: nothing is decided that the image has not, so it stands for all before the roll.
+    def bytes_of(self, records: Sequence[Any]) -> int:  # noqa: ARG002 - its log takes any batch
+        return 0
+
+    def _snapshot_if_due(self) -> None:
+        """Write a snapshot once the log has `metadata.log.max.record.bytes.between.snapshots`; drop what it replaces.
+
+        The snapshot is of the committed image. Records ahead of it may share the segment that is closed here; that
+        segment goes with a later snapshot.
         """
         assert self._runtime is not None
         log = self._runtime.partition.log
@@ -344,7 +364,7 @@ class ClusterMetadata:
         clock = self._outside.clock
         wall_ms = clock.now_ms()
         identity = snapshot_id(self.image)
-        assert identity.end_offset == log.next_offset
+        assert identity.end_offset <= log.next_offset
         data = encode_snapshot(
             self.image, wall_ms, wall_ms, snapshot_control(self._controller.voters)
         )

@@ -19,6 +19,7 @@ from stratalog.coordinators.messages import (
     NO_TOPIC_ID,
     DeleteGroup,
     DeleteGroupAnswer,
+    GroupDecision,
     GroupDescription,
     Heartbeat,
     HeartbeatAnswer,
@@ -35,24 +36,24 @@ from stratalog.coordinators.messages import (
     OffsetFetch,
     OffsetFetchAnswer,
     OffsetRecord,
+    Outcome,
     Rebalanced,
-    Step,
     SyncGroup,
     SyncGroupAnswer,
 )
 from stratalog.coordinators.placement import partition_for
 from stratalog.coordinators.records import KeptOffset
-from stratalog.coordinators.turn import GroupSettings
+from stratalog.coordinators.turn import GroupSettings, records_bytes
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.ports import Clock, Entropy
-from stratalog.statemachine import Decision
+from stratalog.statemachine import Decision, Now
 from stratalog.wire.batch import BatchHeader
 from stratalog.wire.records import Record, build_batch
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 A = TypeVar("A")
 Token = asyncio.Future[Any]
-_UNKNOWN: Final = ErrorCode.unknown_server_error
+_BATCH_HEADER: Final = 61
 
 
 class Groups:
@@ -97,7 +98,7 @@ class Groups:
         shard = self._shards.get(partition.identity.index)
         if shard is not None and shard.partition is partition:
             del self._shards[partition.identity.index]
-            shard.close()
+            shard.resign()
 
     def close(self) -> None:
         """Let everyone who waits go (NOT_COORDINATOR), set no timer any more."""
@@ -167,19 +168,24 @@ class Groups:
         return not self._loading and len(self._shards) == self._partition_count()
 
     def committed(self) -> Iterator[tuple[str, list[tuple[str, int, KeptOffset]]]]:
-        """Each group that this broker coordinates and its committed offsets, as `GroupShard.committed`.
+        """Each group that this broker coordinates and its offsets, as `GroupShard.committed`.
 
-        After `close` too, with what was decided before.
+        They are committed once `settled` has returned after this. After `close` too.
         """
         for shard in list(self._shards.values()):
             yield from shard.committed()
+
+    async def settled(self) -> None:
+        """Wait until all that was decided so far is committed. Raises Rejected(NOT_COORDINATOR) where it never is."""
+        for shard in list(self._shards.values()):
+            await shard.look(lambda _shard: None)
 
     def forget_topics(self, deleted: Mapping[str, UUID]) -> None:
         """End the offsets of deleted topics (name -> id) in all groups, in the background."""
         for shard in self._shards.values():
             shard.forget_topics(deleted)
 
-    async def _ask(self, group_id: str, request: Any, step: Callable[..., Step]) -> Any:
+    async def _ask(self, group_id: str, request: Any, step: Callable[..., GroupDecision]) -> Any:
         return await self._shard(group_id).ask(request, step)
 
     def _shard(self, group_id: str) -> "_Shard":
@@ -193,7 +199,10 @@ class Groups:
 
 
 class _Shard:
-    """One partition's groups: state machine, log and one timer."""
+    """One partition's groups: state machine, log and one timer. It is the runtime's `Machine`."""
+
+    lost = ErrorCode.not_coordinator
+    flush = False
 
     def __init__(
         self,
@@ -204,14 +213,13 @@ class _Shard:
     ) -> None:
         self.partition = partition
         self._machine = GroupShard(settings, entropy)
-        self._runtime: Runtime[OffsetRecord] = Runtime(
-            partition, clock, encode=_encode, replay=self._replay
-        )
-        self._tokens: set[Token] = set()  # who waits: some until their group has rebalanced
+        self._clock = clock
+        self._runtime: Runtime[OffsetRecord] = Runtime(partition, clock, self)
+        self._tokens: set[Token] = set()
+        """Requests without an answer; some wait until their group has rebalanced."""
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._loop = asyncio.get_running_loop()
-        self._epoch_ms = clock.now_ms() - int(self._loop.time() * 1000)
         self._log = structlog.get_logger()
 
     async def load(self) -> None:
@@ -221,10 +229,17 @@ class _Shard:
                 self._machine.replay(record.offset, record.key, record.value)
 
         await load(self._runtime.partition, replay)
-        self._machine.load_complete(self._now_ms())
+        self._machine.load_complete(Now(self._clock.steady_ms(), self._clock.now_ms()))
         self._set_timer()
 
+    def resign(self) -> None:
+        """Coordinate no more: what is not committed falls."""
+        self._runtime.resign()
+        self.close()
+
     def close(self) -> None:
+        """Answer every request with NOT_COORDINATOR; what was decided is still appended."""
+        self._runtime.append_open()
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -232,42 +247,46 @@ class _Shard:
             if not token.done():
                 token.set_exception(Rejected(ErrorCode.not_coordinator, "it is stopping"))
 
-    def ask(self, request: Any, step: Callable[..., Step]) -> Token:
-        """Run a request's step; the future has its answer, which may come with a later step."""
+    def ask(self, request: Any, step: Callable[..., GroupDecision]) -> Token:
+        """Decide on a request; the future has its answer, which may come with a later decision."""
         token: Token = self._loop.create_future()
         self._tokens.add(token)
         token.add_done_callback(self._tokens.discard)
-        self._run(lambda shard, now_ms: step(shard, request, token, now_ms), token)
+        self._run(lambda shard, now: step(shard, request, token, now), token)
         return token
 
-    def _run(self, step: Callable[[GroupShard, int], Step], asker: Token | None) -> None:
-        """Run one step; every answer it frees leaves once its records are committed, whoever has gone meanwhile."""
-        decided: Step | None = None
+    def _run(self, step: Callable[[GroupShard, Now], GroupDecision], asker: Token | None) -> None:
+        """Decide; every answer that this frees leaves once the records are committed."""
 
-        def decide(_wall_ms: int) -> Decision[OffsetRecord, None]:
-            nonlocal decided
-            decided = step(self._machine, self._now_ms())
-            self._tell_news(decided)
-            return Decision(decided.records, None)
+        def decide(now: Now) -> GroupDecision:
+            self._machine.batch_bytes_max = self.partition.log.config.segment_bytes - _BATCH_HEADER
+            return step(self._machine, now)
 
-        def then(_answer: None, error: Failure) -> None:
-            freed = decided or Step()
+        def then(outcome: Outcome | None, error: Failure) -> None:
             if error is not None:
-                self._tell(error)
-                if decided is not None:
-                    code = error.code if isinstance(error, Rejected) else _UNKNOWN
-                    freed = self._machine.not_committed(decided, code, self._now_ms())
-                elif asker is not None and not asker.done():
-                    asker.set_exception(error)
-            for token, reply in freed.answers:
+                self._refused(error, asker)
+                return
+            assert outcome is not None
+            for token, reply in outcome.answers:
                 if not token.done():
                     token.set_result(reply)
-            self._set_timer()
+            self._log_news(outcome)
 
         self._runtime.run(decide, then)
+        self._set_timer()
 
-    def _tell_news(self, step: Step) -> None:
-        for news in step.news:
+    def _refused(self, error: BaseException, asker: Token | None) -> None:
+        """Fail the request that a decision was for; where leadership is lost, every request."""
+        if not isinstance(error, Rejected):
+            identity = str(self.partition.identity)
+            self._log.error("group request failed", partition=identity, exc_info=error)
+        elif error.code is self.lost and not self._closed:
+            self.close()
+        if asker is not None and not asker.done():
+            asker.set_exception(error)
+
+    def _log_news(self, outcome: Outcome) -> None:
+        for news in outcome.news:
             match news:
                 case Rebalanced(group, generation, members, reason):
                     self._log.info(
@@ -280,11 +299,6 @@ class _Shard:
                 case MemberExpired(group, member, reason):
                     self._log.warning("member expired", group=group, member=member, reason=reason)
 
-    def _tell(self, error: BaseException) -> None:
-        if not isinstance(error, Rejected):
-            identity = str(self.partition.identity)
-            self._log.error("group step failed", partition=identity, exc_info=error)
-
     def committed(self) -> Iterator[tuple[str, list[tuple[str, int, KeptOffset]]]]:
         return self._machine.committed()
 
@@ -292,7 +306,7 @@ class _Shard:
         return self.look(lambda shard: shard.fetch_offsets(request))
 
     def forget_topics(self, deleted: Mapping[str, UUID]) -> None:
-        self._run(lambda shard, now_ms: shard.forget_topics(deleted, now_ms), None)
+        self._run(lambda shard, now: shard.forget_topics(deleted, now), None)
 
     def forget_missing(self, topic_id: Callable[[str], UUID | None]) -> None:
         """End the offsets of topics that were deleted while nobody coordinated these groups: a crash came between."""
@@ -303,16 +317,29 @@ class _Shard:
                 self.forget_topics({name: known})
 
     def look(self, ask: Callable[[GroupShard], A]) -> "asyncio.Future[A]":
-        """What it answers after all that was decided before."""
+        """Return what it answers now, once all that it may have seen is committed."""
 
-        def decide(_now_ms: int) -> Decision[OffsetRecord, A]:
+        def decide(_now: Now) -> Decision[OffsetRecord, A]:
             return Decision((), ask(self._machine))
 
         return self._runtime.submit(decide)
 
-    def _replay(self, base_offset: int, records: Sequence[OffsetRecord]) -> None:
+    # The runtime's machine
+
+    def apply(self, base_offset: int, records: Sequence[OffsetRecord]) -> None:
         for index, (key, value) in enumerate(records):
             self._machine.replay(base_offset + index, key, value)
+
+    def publish(self, change: None) -> None:
+        """Do nothing: nothing but answers follows from a commit."""
+
+    def encode(self, records: Sequence[OffsetRecord], wall_ms: int) -> bytearray:
+        return build_batch(Record(0, wall_ms, key, value, ()) for key, value in records)
+
+    def bytes_of(self, records: Sequence[OffsetRecord]) -> int:
+        return records_bytes(records)
+
+    # The timer
 
     def _set_timer(self) -> None:
         if self._timer is not None:
@@ -321,18 +348,10 @@ class _Shard:
         deadline_ms = self._machine.next_deadline_ms()
         if deadline_ms is None or self._closed:
             return
-        delay_s = max(0, deadline_ms - self._now_ms()) / 1000
+        delay_s = max(0, deadline_ms - self._clock.steady_ms()) / 1000
         self._timer = self._loop.call_later(delay_s, self._on_timer)
-
-    def _now_ms(self) -> int:
-        """Epoch time that never jumps: sessions must not end because somebody set the clock."""
-        return self._epoch_ms + int(self._loop.time() * 1000)
 
     def _on_timer(self) -> None:
         self._timer = None
         if not self._closed:
-            self._run(lambda shard, now_ms: shard.tick(now_ms), None)
-
-
-def _encode(records: Sequence[OffsetRecord], now_ms: int) -> bytearray:
-    return build_batch(Record(0, now_ms, key, value, ()) for key, value in records)
+            self._run(lambda shard, now: shard.tick(now), None)

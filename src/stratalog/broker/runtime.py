@@ -1,16 +1,16 @@
-"""Runs state machines on their logs: decide -> append -> commit -> replay -> answer, one decision at a time.
+"""Runs state machines on their logs: decide -> apply -> append -> commit -> publish -> answer.
 
-In: deciding functions. Out: their answers, after the records they decided are committed and replayed. It knows
-nothing of what is decided.
+In: deciding functions. Out: their answers, once every record that a decision saw is committed. It knows nothing of
+what is decided, and never waits for a commit before the next decision (`statemachine.py` has the contract).
 
-A log that refuses (a failed drive) fails the decision and leaves the state as the log has it: nothing was replayed.
-Whoever asked may stop waiting at any time; what was decided runs to its end all the same.
+The decisions of one turn of the event loop become one batch. A caller may stop waiting at any time; what was decided
+runs to its end all the same.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Generic, TypeVar
+from functools import partial
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import structlog
 
@@ -18,48 +18,62 @@ from stratalog.broker.directory import Failure
 from stratalog.broker.partition import HostedPartition
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.ports import Clock
-from stratalog.statemachine import Decision
+from stratalog.statemachine import Ahead, Decision, Now, Waiter
 from stratalog.wire.batch import BatchHeader, parse_header, scan
 from stratalog.wire.records import Record, read_records
 
 R = TypeVar("R")
+D = TypeVar("D", contravariant=True)
 A = TypeVar("A")
-Decide = Callable[[int], Decision[R, Any]]
+Decide = Callable[[Now], Decision[R, Any]]
 Then = Callable[[Any, Failure], None]
-_LOAD_BYTES = 1 << 20
+_LOAD_BYTES: Final = 1 << 20
+_BATCH_BYTES: Final = 1 << 20
+"""Size at which a batch is appended before the turn ends."""
+
+
+class Machine(Protocol[D]):
+    """A state machine as its runtime sees it."""
+
+    lost: ErrorCode
+    """The error of callers whose decisions fall: NOT_COORDINATOR, NOT_CONTROLLER."""
+    flush: bool
+    """Whether each batch is made durable before it counts as committed."""
+
+    def apply(self, base_offset: int, records: Sequence[D]) -> Any:
+        """Change the state by records that are decided; return what `publish` needs."""
+
+    def publish(self, change: Any) -> "asyncio.Future[None] | None":
+        """Act on a change that is committed; the answer waits for the future, if there is one."""
+
+    def encode(self, records: Sequence[D], wall_ms: int) -> bytearray:
+        """Return the records as one batch."""
+
+    def bytes_of(self, records: Sequence[D]) -> int:
+        """Return the size that records have in a batch, at most; 0 where no batch is ever too large."""
 
 
 class Runtime(Generic[R]):
-    """One state machine on one log."""
+    """One state machine on one log, while this broker leads it."""
 
-    def __init__(
-        self,
-        partition: HostedPartition,
-        clock: Clock,
-        *,
-        encode: Callable[[Sequence[R], int], bytearray],
-        replay: Callable[[int, Sequence[R]], "asyncio.Future[None] | None"],
-        flush: bool = False,
-    ) -> None:
-        """`encode(records, now_ms)` gives one batch; `replay(base_offset, records)` applies it.
-
-        Where `replay` returns a future the answer waits for it, but the next decision does not. `flush` makes each
-        batch durable first.
-        """
+    def __init__(self, partition: HostedPartition, clock: Clock, machine: Machine[R]) -> None:
         self.partition = partition
         self._clock = clock
-        self._encode = encode
-        self._replay = replay
-        self._flush = flush
-        self._waiting: deque[tuple[Decide[R], Then]] = deque()
-        self._running = False
-        self._stopped = False
+        self._machine = machine
+        self._ahead: Ahead[R] = Ahead()
+        self._open_bytes = 0
+        self._fallen: BaseException | None = None
         self._log = structlog.get_logger()
 
-    def submit(self, decide: Callable[[int], Decision[R, A]]) -> "asyncio.Future[A]":
-        """Run `decide(now_ms)` after all earlier decisions; its answer once its records are committed.
+    @property
+    def is_settled(self) -> bool:
+        """Whether everything that was decided is committed."""
+        return self._ahead.is_empty
 
-        Fails with what deciding raised, or `Rejected` (KAFKA_STORAGE_ERROR, deleted topic).
+    def submit(self, decide: Callable[[Now], Decision[R, A]]) -> "asyncio.Future[A]":
+        """Run `decide` now; the future has its answer once all that it saw is committed.
+
+        Fails with what deciding raised, or `Rejected` (`lost`).
         """
         answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
 
@@ -75,74 +89,129 @@ class Runtime(Generic[R]):
         return answer
 
     def run(self, decide: Decide[R], then: Then) -> None:
-        """As `submit`, but calls `then(answer, None)` or `then(None, error)`, before the next decision is taken."""
-        self._waiting.append((decide, then))
-        if not self._running:
-            self._next()
-
-    def _next(self) -> None:
-        """Decide until a decision has records, which must be committed before the next."""
-        self._running = True
-        while self._waiting:
-            decide, then = self._waiting.popleft()
+        """As `submit`, but call `then(answer, None)` or `then(None, error)`."""
+        if self._fallen is not None:
+            self._tell(then, None, self._fallen)
+            return
+        try:
+            decision = decide(Now(self._clock.steady_ms(), self._clock.now_ms()))
+        except BaseException as error:  # noqa: BLE001 - carried to the caller
+            # A refusal too may rest on records that are not committed.
+            self._add((), partial(self._refuse, then, error))
+            return
+        change = None
+        if decision.records:
+            self._make_room(decision.records)
+            offset = self.partition.log.next_offset + self._ahead.open_records
             try:
-                if self._stopped:
-                    raise Rejected(
-                        ErrorCode.unknown_server_error, "its state is not known any more"
-                    )
-                now_ms = self._clock.now_ms()
-                decision = decide(now_ms)
-                if decision.records:
-                    self._append(decision, then, now_ms)
-                    return
-            except BaseException as error:  # noqa: BLE001 - carried to whoever asked
-                self._tell(then, None, error)
-            else:
-                self._tell(then, decision.answer, None)
-        self._running = False
+                change = self._machine.apply(offset, decision.records)
+            except BaseException as bug:  # noqa: BLE001 - carried to the callers
+                # The state may have half of these records: no decision may follow.
+                self._log.error("replay failed", partition=self._name, exc_info=bug)
+                self._fall(bug)
+                self._tell(then, None, bug)
+                return
+        self._add(decision.records, partial(self._release, decision, change, then))
 
-    def _append(self, decision: Decision[R, Any], then: Then, now_ms: int) -> None:
-        batch = memoryview(self._encode(decision.records, now_ms))
-        appended = self.partition.append(
-            batch,
-            [parse_header(batch)],
-            now_ms,
-            lambda error: self._committed(appended.base_offset, decision, then, error),
-            origin="coordinator",
-            flush=self._flush,
-        )
+    def _make_room(self, records: Sequence[R]) -> None:
+        """Append the open batch where these records would make it too large."""
+        size = self._machine.bytes_of(records)
+        if self._open_bytes and self._open_bytes + size > _BATCH_BYTES:
+            self.append_open()
+        self._open_bytes += size
 
-    def _committed(
-        self, base_offset: int, decision: Decision[R, Any], then: Then, error: Failure
-    ) -> None:
-        done: asyncio.Future[None] | None = None
-        if error is None:
-            try:
-                done = self._replay(base_offset, decision.records)
-            except BaseException as bug:  # noqa: BLE001 - carried to whoever asked
-                # The log has what the state has not: it must not be decided on again (`statemachine.py`).
-                self._stopped = True
-                identity = str(self.partition.identity)
-                self._log.error("replay failed", partition=identity, exc_info=bug)
-                error = bug
+    def append_open(self) -> None:
+        """Append the records that are in no batch yet. Done at the end of each turn; a caller may do it earlier."""
+        if self._fallen is not None:
+            return
+        records = self._ahead.take()
+        self._open_bytes = 0
+        if not records:
+            return
+        wall_ms = self._clock.now_ms()
+        expected = self.partition.log.next_offset
+        try:
+            batch = memoryview(self._machine.encode(records, wall_ms))
+            appended = self.partition.append(
+                batch,
+                [parse_header(batch)],
+                wall_ms,
+                self._committed,
+                origin="coordinator",
+                flush=self._machine.flush,
+            )
+        except BaseException as error:  # noqa: BLE001 - carried to the callers
+            self._fall(error)
+            return
+        assert appended.base_offset == expected, "another writer on a state machine's log"
+
+    def resign(self) -> None:
+        """Let all that is ahead of the commit fall: another broker leads, or the partition is gone."""
+        self._fall(Rejected(self._machine.lost, f"{self._name} is led elsewhere"))
+
+    @property
+    def _name(self) -> str:
+        return str(self.partition.identity)
+
+    def _add(self, records: Sequence[R], waiter: Waiter) -> None:
+        opens = bool(records) and not self._ahead.open_records
+        if self._ahead.add(records, waiter):
+            waiter(None)
+        elif opens:
+            asyncio.get_running_loop().call_soon(self.append_open)
+
+    def _committed(self, error: Failure) -> None:
+        """The oldest batch is committed, or the log has failed it."""
+        if self._fallen is not None:
+            return
         if error is not None:
-            self._tell(then, None, error)
-        elif done is None:
+            self._fall(error)
+            return
+        for waiter in self._ahead.committed():
+            waiter(None)
+
+    def _release(
+        self, decision: Decision[R, Any], change: Any, then: Then, lost: BaseException | None
+    ) -> None:
+        if lost is not None:
+            self._tell(then, None, lost)
+            return
+        done = None
+        if decision.records:
+            try:
+                done = self._machine.publish(change)
+            except BaseException as bug:  # noqa: BLE001 - carried to the caller
+                self._log.error("publishing failed", partition=self._name, exc_info=bug)
+                self._fall(bug)
+                self._tell(then, None, bug)
+                return
+        if done is None:
             self._tell(then, decision.answer, None)
         else:
-            done.add_done_callback(lambda done: self._tell_after(done, then, decision.answer))
-        self._next()
+            done.add_done_callback(partial(self._tell_after, then, decision.answer))
 
-    def _tell_after(self, done: "asyncio.Future[None]", then: Then, answer: Any) -> None:
-        if not done.cancelled():  # else the node ends, and nobody waits
+    def _refuse(self, then: Then, error: BaseException, lost: BaseException | None) -> None:
+        self._tell(then, None, lost or error)
+
+    def _fall(self, error: BaseException) -> None:
+        """Fail every decision that is ahead of the commit, and all later ones."""
+        if self._fallen is not None:
+            return
+        if isinstance(error, Rejected) and error.code is not self._machine.lost:
+            error = Rejected(self._machine.lost, error.message)
+        self._fallen = error
+        for waiter in self._ahead.fall():
+            waiter(error)
+
+    def _tell_after(self, then: Then, answer: Any, done: "asyncio.Future[None]") -> None:
+        if not done.cancelled():  # else the node ends
             self._tell(then, answer, done.exception())
 
     def _tell(self, then: Then, answer: Any, error: Failure) -> None:
         try:
             then(answer, error)
-        except BaseException as bug:  # noqa: BLE001 - carried to the log: the next decision must not wait for it
-            identity = str(self.partition.identity)
-            self._log.error("answer failed", partition=identity, exc_info=bug)
+        except BaseException as bug:  # noqa: BLE001 - carried to the log: the next answer must not wait for it
+            self._log.error("answer failed", partition=self._name, exc_info=bug)
 
 
 async def load(partition: HostedPartition, replay: Callable[[BatchHeader, Record], None]) -> None:

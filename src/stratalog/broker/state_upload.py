@@ -21,7 +21,7 @@ from stratalog.broker.tiered_partition import Bucket
 from stratalog.config.broker_settings import BROKER_SETTINGS
 from stratalog.config.kinds import Kind
 from stratalog.coordinators.records import KeptOffset
-from stratalog.errors import Corrupt, Unavailable
+from stratalog.errors import Corrupt, Rejected, Unavailable
 from stratalog.metadata.image import Image, ResourceType
 from stratalog.tier.cluster_state import (
     ClusterState,
@@ -98,6 +98,10 @@ class StateUpload:
         cluster_id = bucket.cluster_id
         now_ms = bucket.outside.clock.now_ms()
         committed = list(self._groups.committed())
+        try:
+            await self._groups.settled()
+        except Rejected:
+            return  # these offsets may never be committed; the next coordinator uploads its own
         known = self._version
 
         def put() -> int:

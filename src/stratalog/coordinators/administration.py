@@ -99,8 +99,8 @@ def _may_expire(group: Group | None, topic: str) -> bool:
 
 def _is_over(turn: Turn, group: Group | None, offset: KeptOffset) -> bool:
     if offset.expire_timestamp_ms >= 0:
-        return turn.now_ms >= offset.expire_timestamp_ms
+        return turn.now.wall_ms >= offset.expire_timestamp_ms
     since_ms = offset.commit_timestamp_ms
     if group is not None and group.state is GroupState.EMPTY:
         since_ms = max(since_ms, group.state_timestamp_ms)
-    return turn.now_ms - since_ms >= turn.settings.offsets_retention_minutes * _MINUTE_MS
+    return turn.now.wall_ms - since_ms >= turn.settings.offsets_retention_minutes * _MINUTE_MS

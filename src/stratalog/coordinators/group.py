@@ -120,12 +120,12 @@ class Group:
                 one.protocols[name or ""] for one in self.members.values()
             )
 
-    def become(self, state: GroupState, now_ms: int) -> None:
+    def become(self, state: GroupState, wall_ms: int) -> None:
         """Change state; a transition that the table lacks is a bug."""
         assert state in TRANSITIONS[self.state], f"{self.group_id}: {self.state} -> {state}"
         self.previous_state = self.state
         self.state = state
-        self.state_timestamp_ms = now_ms
+        self.state_timestamp_ms = wall_ms
 
     def add(self, member: Member, protocol_type: str) -> None:
         """Take in a member whose protocols the group has found supported."""
@@ -201,16 +201,16 @@ class Group:
             self.unsynced.add(member_id)
         return member
 
-    def start_generation(self, now_ms: int) -> None:
+    def start_generation(self, wall_ms: int) -> None:
         """Number the next generation of those who are members now, and choose their protocol."""
         self.generation_id = self.generation_id + 1 if self.generation_id < 2**31 - 1 else 1
         self.unsynced.clear()
         if self.members:
             self.protocol_name = self.elect_protocol()
-            self.become(GroupState.COMPLETING_REBALANCE, now_ms)
+            self.become(GroupState.COMPLETING_REBALANCE, wall_ms)
         else:
             self.protocol_name = None
-            self.become(GroupState.EMPTY, now_ms)
+            self.become(GroupState.EMPTY, wall_ms)
         self.note_topics()
 
     def elect_protocol(self) -> str:

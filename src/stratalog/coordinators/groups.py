@@ -1,16 +1,15 @@
 """The coordinator of all groups of one `__consumer_offsets` partition.
 
-In: requests with a token for whoever asked, the time, and the partition's committed records. Out: `Step`s: records to
-append and answers to give, sometimes to earlier requests. It never waits: the shell keeps one timer, for
-`next_deadline_ms`, and calls `tick`.
+In: requests with their tokens, the time, and the partition's records. Out: decisions: records to append, and answers,
+sometimes to earlier requests. It never waits: the shell keeps one timer, for `next_deadline_ms`, and calls `tick`.
 
-The caller's duty: one step at a time (append its records as one batch, commit, `replay` each in order, give its
-answers; or `not_committed`), as `statemachine` says. `now_ms` is epoch time that never jumps: sessions are measured
-with it. Tokens are never None.
+The caller's duty, as `statemachine` says: `replay` a decision's records in order before the next decision, and give
+its answers once they are committed. Where the log refuses them, or leadership is lost, this object is of no use any
+more. Sessions and phases are measured on the steady clock; records and the expiry of offsets carry wall time. Tokens
+are never None.
 
-What is soft and what is not: members that are joining, timers and the generation being formed live here only and are
-lost with the process, as in Kafka: members join again. Committed offsets, and the assignments that make a group
-Stable, change in `replay` only.
+Members that are joining, timers and the generation being formed live here only and end with the leadership, as in
+Kafka: members join again. Offsets, and the assignments that make a group Stable, change in `replay` only.
 
 Kafka: `GroupCoordinatorShard`, `GroupMetadataManager` (classic protocol).
 """
@@ -29,6 +28,7 @@ from stratalog.coordinators.messages import (
     OK,
     Answer,
     DeleteGroup,
+    GroupDecision,
     GroupDescription,
     Heartbeat,
     HeartbeatAnswer,
@@ -42,14 +42,11 @@ from stratalog.coordinators.messages import (
     OffsetDelete,
     OffsetFetch,
     OffsetFetchAnswer,
-    Step,
     SyncGroup,
     SyncGroupAnswer,
 )
 from stratalog.coordinators.offsets import Offsets, refused
 from stratalog.coordinators.rebalance import (
-    answer_join,
-    answer_sync,
     on_join_deadline,
     on_session_deadline,
     on_sync_deadline,
@@ -58,9 +55,10 @@ from stratalog.coordinators.rebalance import (
 from stratalog.coordinators.records import KeptOffset, group_of, kept_offset
 from stratalog.coordinators.states import GroupState
 from stratalog.coordinators.timers import Timers
-from stratalog.coordinators.turn import GroupSettings, TimerKey, TimerKind, Turn
+from stratalog.coordinators.turn import GroupSettings, TimerKey, TimerKind, Turn, records_bytes
 from stratalog.errors import ErrorCode
 from stratalog.ports import Entropy
+from stratalog.statemachine import Now
 from stratalog.wire.internal.offsets import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -92,28 +90,30 @@ class GroupShard:
         self._groups: dict[str, Group] = {}
         self._offsets = Offsets(settings.offset_metadata_bytes_max)
         self._loading: dict[bytes, bytes] | None = {}
+        self.batch_bytes_max = 100 << 20
+        """The largest batch that the log takes: a decision with larger records is refused."""
 
-    def join(self, request: JoinGroup, token: Any, now_ms: int) -> Step:
+    def join(self, request: JoinGroup, token: Any, now: Now) -> GroupDecision:
         """Answered when the join phase ends, or at once with an error or MEMBER_ID_REQUIRED."""
-        turn = self._turn(now_ms)
+        turn = self._turn(now)
         error = self._check_join(request)
         if error is not OK:
             turn.answer(token, JoinGroupAnswer(error, request.member_id))
-            return turn.step()
+            return self._decision(turn)
         group = self._groups.setdefault(request.group_id, Group(request.group_id))
         join(turn, group, request, token)
         self._drop_if_nothing(turn, group)
-        return turn.step()
+        return self._decision(turn)
 
-    def sync(self, request: SyncGroup, token: Any, now_ms: int) -> Step:
+    def sync(self, request: SyncGroup, token: Any, now: Now) -> GroupDecision:
         """Answered when the leader's assignment is committed."""
-        return self._ask(sync, request, token, now_ms, SyncGroupAnswer)
+        return self._ask(sync, request, token, now, SyncGroupAnswer)
 
-    def heartbeat(self, request: Heartbeat, token: Any, now_ms: int) -> Step:
+    def heartbeat(self, request: Heartbeat, token: Any, now: Now) -> GroupDecision:
         """Answered at once."""
-        return self._ask(heartbeat, request, token, now_ms, HeartbeatAnswer)
+        return self._ask(heartbeat, request, token, now, HeartbeatAnswer)
 
-    def leave(self, request: LeaveGroup, token: Any, now_ms: int) -> Step:
+    def leave(self, request: LeaveGroup, token: Any, now: Now) -> GroupDecision:
         """Answered at once; those that the leaving leaves behind may be answered too."""
 
         def unknown(error: ErrorCode) -> LeaveGroupAnswer:
@@ -127,36 +127,36 @@ class GroupShard:
                 ),
             )
 
-        return self._ask(leave, request, token, now_ms, unknown)
+        return self._ask(leave, request, token, now, unknown)
 
-    def commit(self, request: OffsetCommit, token: Any, now_ms: int) -> Step:
-        """Answered once the offsets are in the log. Keeps a member's session, as heartbeats do."""
-        turn = self._turn(now_ms)
+    def commit(self, request: OffsetCommit, token: Any, now: Now) -> GroupDecision:
+        """Answered once the offsets are committed. Keeps a member's session, as heartbeats do."""
+        turn = self._turn(now)
         group = self._groups.get(request.group_id)
         error = self._check_commit(request, group)
         if error is not OK:
             turn.answer(token, refused(request.topics, error))
-            return turn.step()
+            return self._decision(turn)
         if group is not None and (member := group.members.get(request.member_id)) is not None:
             turn.keep_alive(group, member)
-        records, answer = self._offsets.commit(request, now_ms)
+        records, answer = self._offsets.commit(request, now.wall_ms)
         turn.records.extend(records)
         turn.answer(token, answer)
-        return turn.step()
+        return self._decision(turn)
 
-    def delete(self, request: DeleteGroup, token: Any, now_ms: int) -> Step:
+    def delete(self, request: DeleteGroup, token: Any, now: Now) -> GroupDecision:
         """Answered once nothing is left of the group."""
-        turn = self._turn(now_ms)
+        turn = self._turn(now)
         group = self._groups.get(request.group_id)
         delete_group(turn, group, self._offsets, request, token)
-        return turn.step()
+        return self._decision(turn)
 
-    def delete_offsets(self, request: OffsetDelete, token: Any, now_ms: int) -> Step:
+    def delete_offsets(self, request: OffsetDelete, token: Any, now: Now) -> GroupDecision:
         """Answered once the offsets are gone."""
-        turn = self._turn(now_ms)
+        turn = self._turn(now)
         group = self._groups.get(request.group_id)
         delete_offsets(turn, group, self._offsets, request, token)
-        return turn.step()
+        return self._decision(turn)
 
     def fetch_offsets(self, request: OffsetFetch) -> OffsetFetchAnswer:
         """Committed offsets, at once; an unknown group has none. There are no undecided transactions yet."""
@@ -164,11 +164,11 @@ class GroupShard:
         topics = self._offsets.fetch(request.group_id, request.topics)
         return OffsetFetchAnswer(request.group_id, OK, topics)
 
-    def forget_topics(self, deleted: Mapping[str, UUID], now_ms: int) -> Step:
+    def forget_topics(self, deleted: Mapping[str, UUID], now: Now) -> GroupDecision:
         """End the offsets of deleted topics (name -> id) in all groups."""
-        turn = self._turn(now_ms)
+        turn = self._turn(now)
         turn.records.extend(self._offsets.forget_topics(deleted))
-        return turn.step()
+        return self._decision(turn)
 
     def describe(self, group_id: str) -> GroupDescription:
         """One group as it is now."""
@@ -206,10 +206,10 @@ class GroupShard:
         """When to call `tick`: no later than the next deadline, maybe before it. None: not loaded yet."""
         return self._timers.next_ms()
 
-    def tick(self, now_ms: int) -> Step:
+    def tick(self, now: Now) -> GroupDecision:
         """Let deadlines pass; some may be left where there are many: ask `next_deadline_ms` again."""
-        turn = self._turn(now_ms)
-        for key in islice(self._timers.due(now_ms), DEADLINES_PER_TICK_MAX):
+        turn = self._turn(now)
+        for key in islice(self._timers.due(now.steady_ms), DEADLINES_PER_TICK_MAX):
             if key.kind is TimerKind.EXPIRY:
                 self._expire(turn)
                 continue
@@ -222,20 +222,20 @@ class GroupShard:
                 case TimerKind.SESSION:
                     on_session_deadline(turn, group, key.member_id)
             self._drop_if_nothing(turn, group)
-        return turn.step()
+        return self._decision(turn)
 
     def _expire(self, turn: Turn) -> None:
         """End offsets and groups that time is over for; where there are many, go on with the next tick."""
         for group_id in dict.fromkeys((*self._offsets.group_ids(), *self._groups)):
             if len(turn.records) >= RECORDS_PER_EXPIRY:
-                self._timers.set(_EXPIRY, turn.now_ms + EXPIRY_PAUSE_MS)
+                self._timers.set(_EXPIRY, turn.now.steady_ms + EXPIRY_PAUSE_MS)
                 return
             expire(turn, group_id, self._groups.get(group_id), self._offsets)
         interval_ms = self._settings.offsets_retention_check_interval_ms
-        self._timers.set(_EXPIRY, turn.now_ms + interval_ms)
+        self._timers.set(_EXPIRY, turn.now.steady_ms + interval_ms)
 
     def replay(self, offset: int, key: bytes, value: bytes | None) -> None:  # noqa: ARG002
-        """Apply one committed record. While loading only the last of each key is kept, undecoded."""
+        """Apply one record. While loading only the last of each key is kept, undecoded."""
         if self._loading is None:
             self._apply(key, value)
         elif value is None:
@@ -243,7 +243,7 @@ class GroupShard:
         else:
             self._loading[bytes(key)] = bytes(value)
 
-    def load_complete(self, now_ms: int) -> None:
+    def load_complete(self, now: Now) -> None:
         """The log is replayed: decode it, and give every member it names a fresh session.
 
         Raises Corrupt for a record that cannot be read.
@@ -252,42 +252,18 @@ class GroupShard:
         loading, self._loading = self._loading, None
         for key, value in loading.items():
             self._apply(key, value)
-        turn = self._turn(now_ms)
+        turn = self._turn(now)
         for group in self._groups.values():
             for member in group.members.values():
                 turn.keep_alive(group, member)
             if len(group.members) > self._settings.size_max:
                 # The limit was lowered: who joins first stays.
                 prepare(turn, group, "there are more members than group.max.size")
-        assert turn.step() == Step(), "nobody waits yet"
-        self._timers.set(_EXPIRY, now_ms + self._settings.offsets_retention_check_interval_ms)
-
-    def unload(self, error: ErrorCode = ErrorCode.not_coordinator) -> Step:
-        """Give the role up: everyone who waits is answered with `error`; nothing may be asked any more."""
-        turn = self._turn(0)
-        for group in self._groups.values():
-            for member in group.members.values():
-                answer_join(turn, group, member, JoinGroupAnswer(error, member.member_id))
-                answer_sync(turn, member, SyncGroupAnswer(error))
-        self.__init__(self._settings, self._entropy)  # type: ignore[misc]
-        return turn.step()
-
-    def not_committed(self, step: Step, error: ErrorCode, now_ms: int) -> Step:
-        """The log refused a step's records with `error`: what its answers become, and what follows for its groups.
-
-        A generation whose assignment is lost is formed again.
-        """
-        turn = self._turn(now_ms)
-        for token, answer in step.answers:
-            turn.answer(token, answer.failed(_to_member(error)))
-        for key, _ in step.records:
-            record = decode_key(key)
-            group = self._groups.get(record.group) if record is not None else None
-            settled = (GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
-            if isinstance(record, GroupMetadataKey) and group and group.state in settled:
-                prepare(turn, group, "its assignment could not be written")
-        assert not turn.records, "nobody has joined again yet"
-        return turn.step()
+        assert not turn.records, "no request waits yet"
+        assert not turn.answers, "no request waits yet"
+        self._timers.set(
+            _EXPIRY, now.steady_ms + self._settings.offsets_retention_check_interval_ms
+        )
 
     def _check_join(self, request: JoinGroup) -> ErrorCode:
         settings = self._settings
@@ -332,10 +308,10 @@ class GroupShard:
         handle: Callable[[Turn, Group, Request, Any], None],
         request: Request,
         token: Any,
-        now_ms: int,
+        now: Now,
         failure: Callable[[ErrorCode], Answer],
-    ) -> Step:
-        turn = self._turn(now_ms)
+    ) -> GroupDecision:
+        turn = self._turn(now)
         group = self._groups.get(request.group_id)
         if not request.group_id:
             turn.answer(token, failure(ErrorCode.invalid_group_id))
@@ -344,11 +320,34 @@ class GroupShard:
         else:
             handle(turn, group, request, token)
             self._drop_if_nothing(turn, group)
-        return turn.step()
+        return self._decision(turn)
 
-    def _turn(self, now_ms: int) -> Turn:
+    def _turn(self, now: Now) -> Turn:
         self._check_loaded()
-        return Turn(self._settings, self._timers, self._entropy, now_ms)
+        return Turn(self._settings, self._timers, self._entropy, now)
+
+    def _decision(self, turn: Turn) -> GroupDecision:
+        """Return what the turn decided, or its refusal where its records do not fit into one batch."""
+        if turn.records and records_bytes(turn.records) > self.batch_bytes_max:
+            self._refuse(turn)
+        return turn.decision()
+
+    def _refuse(self, turn: Turn) -> None:
+        """Fail a turn whose records are too large; a generation whose assignment is lost is formed again.
+
+        Kafka: `RecordTooLargeException`, answered as UNKNOWN_SERVER_ERROR.
+        """
+        records, answers = turn.records, turn.answers
+        turn.records, turn.answers = [], []
+        for token, answer in answers:
+            turn.answer(token, answer.failed(ErrorCode.unknown_server_error))
+        for key, _ in records:
+            record = decode_key(key)
+            group = self._groups.get(record.group) if record is not None else None
+            settled = (GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
+            if isinstance(record, GroupMetadataKey) and group and group.state in settled:
+                prepare(turn, group, "its assignment is too large for a record")
+        assert not turn.records, "no member has joined again yet"
 
     def _check_loaded(self) -> None:
         assert self._loading is None, "asked while loading"
@@ -361,7 +360,7 @@ class GroupShard:
             and not group.persisted
             and not turn.records
         ):
-            group.become(GroupState.DEAD, turn.now_ms)
+            group.become(GroupState.DEAD, turn.now.wall_ms)
             del self._groups[group.group_id]
 
     def _apply(self, key: bytes, value: bytes | None) -> None:
@@ -393,28 +392,3 @@ class GroupShard:
                 for one in value.members:
                     group.members[one.member_id].assignment = one.assignment
                 group.become(GroupState.STABLE, group.state_timestamp_ms)
-
-
-def _to_member(error: ErrorCode) -> ErrorCode:
-    """A log's refusal in terms that clients know from a coordinator.
-
-    Kafka: `appendGroupMetadataErrorToResponseError`.
-    """
-    match error:
-        case (
-            ErrorCode.unknown_topic_or_partition
-            | ErrorCode.not_enough_replicas
-            | ErrorCode.not_enough_replicas_after_append
-            | ErrorCode.request_timed_out
-        ):
-            return ErrorCode.coordinator_not_available
-        case ErrorCode.not_leader_or_follower | ErrorCode.kafka_storage_error:
-            return ErrorCode.not_coordinator
-        case (
-            ErrorCode.message_too_large
-            | ErrorCode.record_list_too_large
-            | ErrorCode.invalid_fetch_size
-        ):
-            return ErrorCode.unknown_server_error
-        case _:
-            return error

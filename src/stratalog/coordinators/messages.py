@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from stratalog.errors import ErrorCode
+from stratalog.statemachine import Decision
 
 NO_GENERATION = -1
 NO_OFFSET = -1
@@ -398,13 +399,14 @@ News = Rebalanced | MemberExpired
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """What one call decided.
+class Outcome:
+    """The answer of a decision about groups: answers to requests, this one and earlier ones, and news for people.
 
-    `records` go into the log as one batch, in order; `answers` leave once they are committed and replayed, to whoever
-    the token stands for (tokens are the caller's, and may belong to earlier calls). `news` is for people alone.
+    A token stands for a request; tokens are the caller's.
     """
 
-    records: tuple[OffsetRecord, ...] = ()
     answers: tuple[tuple[Any, Answer], ...] = ()
     news: tuple[News, ...] = ()
+
+
+GroupDecision = Decision[OffsetRecord, Outcome]

@@ -3,7 +3,7 @@
 In: OffsetCommit and OffsetFetch requests whose sender has been checked, and committed records. Out: records and
 answers. It never asks who may commit: `groups.py` does.
 
-Invariant: `_kept` changes in `replay` only, so that what is fetched is what the log has committed.
+Invariant: `_kept` changes in `replay` only.
 
 Kafka: `OffsetMetadataManager`.
 """
@@ -55,10 +55,10 @@ class Offsets:
                 yield topic, partition, kept
 
     def commit(
-        self, request: OffsetCommit, now_ms: int
+        self, request: OffsetCommit, wall_ms: int
     ) -> tuple[list[OffsetRecord], OffsetCommitAnswer]:
         """Records for the offsets that can be kept, and each one's fate."""
-        expire_ms = now_ms + request.retention_ms if request.retention_ms >= 0 else NO_TIMESTAMP
+        expire_ms = wall_ms + request.retention_ms if request.retention_ms >= 0 else NO_TIMESTAMP
         records: list[OffsetRecord] = []
         topics = []
         for topic in request.topics:
@@ -71,7 +71,7 @@ class Offsets:
                         one.offset,
                         one.leader_epoch,
                         one.metadata or "",
-                        now_ms,
+                        wall_ms,
                         expire_ms,
                         topic.topic_id,
                     )

@@ -45,7 +45,7 @@ def prepare(turn: Turn, group: Group, reason: str) -> None:
     group.unsynced.clear()
     turn.cancel_timer(TimerKind.SYNC, group)
     was_empty = group.state is GroupState.EMPTY
-    group.become(GroupState.PREPARING_REBALANCE, turn.now_ms)
+    group.become(GroupState.PREPARING_REBALANCE, turn.now.wall_ms)
     if was_empty:
         delay_ms = turn.settings.initial_rebalance_delay_ms
         group.joined_meanwhile = False
@@ -82,7 +82,7 @@ def complete_join(turn: Turn, group: Group) -> None:
         delay_ms = max(group.rebalance_timeout_ms(), POSTPONE_MS_MIN)
         turn.set_timer(TimerKind.JOIN, group, delay_ms)
         return
-    group.start_generation(turn.now_ms)
+    group.start_generation(turn.now.wall_ms)
     generation, size = group.generation_id, len(group.members)
     turn.news.append(Rebalanced(group.group_id, generation, size, group.rebalance_reason))
     if not group.members:

@@ -1,17 +1,19 @@
 """What one call into the coordinator may use, and what it leaves behind.
 
-In: settings, timers, chance and the time of the call. Out: a `Step`. It never decides.
+In: settings, timers, chance and the time of the call. Out: a decision's records and outcome. It never decides.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from stratalog.coordinators.group import Group, Member
-from stratalog.coordinators.messages import Answer, News, OffsetRecord, Step
+from stratalog.coordinators.messages import Answer, GroupDecision, News, OffsetRecord, Outcome
 from stratalog.coordinators.records import group_record
 from stratalog.coordinators.timers import Timers
 from stratalog.ports import Entropy
+from stratalog.statemachine import Decision, Now
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class Turn:
     settings: GroupSettings
     timers: Timers[TimerKey]
     entropy: Entropy
-    now_ms: int
+    now: Now
     records: list[OffsetRecord] = field(default_factory=list)
     answers: list[tuple[Any, Answer]] = field(default_factory=list)
     news: list[News] = field(default_factory=list)
@@ -67,7 +69,7 @@ class Turn:
         self.records.append(group_record(group, assignments))
 
     def set_timer(self, kind: TimerKind, group: Group, delay_ms: int) -> None:
-        self.timers.set(TimerKey(kind, group.group_id), self.now_ms + delay_ms)
+        self.timers.set(TimerKey(kind, group.group_id), self.now.steady_ms + delay_ms)
 
     def cancel_timer(self, kind: TimerKind, group: Group) -> None:
         self.timers.cancel(TimerKey(kind, group.group_id))
@@ -79,12 +81,21 @@ class Turn:
     def keep_waiting(self, group: Group, member_id: str, timeout_ms: int) -> None:
         """Let a member or pending id be for `timeout_ms`."""
         self.timers.set(
-            TimerKey(TimerKind.SESSION, group.group_id, member_id), self.now_ms + timeout_ms
+            TimerKey(TimerKind.SESSION, group.group_id, member_id), self.now.steady_ms + timeout_ms
         )
 
     def end_session(self, group: Group, member_id: str) -> None:
         self.timers.cancel(TimerKey(TimerKind.SESSION, group.group_id, member_id))
 
-    def step(self) -> Step:
+    def decision(self) -> GroupDecision:
         """All that was decided."""
-        return Step(tuple(self.records), tuple(self.answers), tuple(self.news))
+        return Decision(tuple(self.records), Outcome(tuple(self.answers), tuple(self.news)))
+
+
+_RECORD_BYTES: Final = 32
+"""What a batch adds to a record's key and value, at most."""
+
+
+def records_bytes(records: Sequence[OffsetRecord]) -> int:
+    """Return the size of records in a batch, at most."""
+    return sum(len(key) + len(value or b"") + _RECORD_BYTES for key, value in records)

@@ -13,12 +13,15 @@ from stratalog.coordinators.groups import (
     GroupShard,
 )
 from stratalog.coordinators.messages import (
+    CommitPartition,
+    CommitTopic,
     JoinGroup,
     JoinGroupAnswer,
     MemberExpired,
+    OffsetCommit,
+    Outcome,
     Protocol,
     Rebalanced,
-    Step,
     SyncGroup,
 )
 from stratalog.coordinators.records import KeptOffset, group_record, offset_record
@@ -26,6 +29,14 @@ from stratalog.coordinators.states import TRANSITIONS, GroupState
 from stratalog.coordinators.subscriptions import subscribed_topics
 from stratalog.coordinators.turn import GroupSettings
 from stratalog.errors import ErrorCode
+from stratalog.statemachine import Decision, Now
+from stratalog.wire.internal.offsets import decode_key, decode_value
+
+NOTHING = Decision((), Outcome())
+
+
+def at(ms):
+    return Now(ms, ms)
 
 
 def join(group_id, client_id="c"):
@@ -44,7 +55,7 @@ def join(group_id, client_id="c"):
 
 def loaded_shard(**settings):
     shard = GroupShard(GroupSettings(**settings), CountingEntropy())
-    shard.load_complete(0)
+    shard.load_complete(at(0))
     return shard
 
 
@@ -52,13 +63,15 @@ def test_many_groups_at_once_take_several_ticks():
     shard = loaded_shard()
     groups = 3 * DEADLINES_PER_TICK_MAX // 2
     for number in range(groups):
-        assert shard.join(join(f"g{number}"), number, 0) == Step()
+        assert shard.join(join(f"g{number}"), number, at(0)) == NOTHING
     assert shard.next_deadline_ms() == 3_000
-    first = shard.tick(3_000)
-    assert len(first.answers) == DEADLINES_PER_TICK_MAX
+    first = shard.tick(at(3_000))
+    assert len(first.answer.answers) == DEADLINES_PER_TICK_MAX
     assert shard.next_deadline_ms() == 3_000
-    second = shard.tick(3_000)
-    assert sorted(token for token, _ in (*first.answers, *second.answers)) == list(range(groups))
+    second = shard.tick(at(3_000))
+    assert sorted(token for token, _ in (*first.answer.answers, *second.answer.answers)) == list(
+        range(groups)
+    )
     assert shard.next_deadline_ms() > 3_000
 
 
@@ -73,13 +86,13 @@ def test_no_rebalance_timeout_is_no_busy_loop():
             **{one: getattr(request, one) for one in request.__slots__}
             | {"rebalance_timeout_ms": -5, "group_instance_id": name}
         )
-        shard.join(request, name, 0)
-    step = shard.tick(3_000)
-    members = [answer.member_id for _, answer in step.answers]
+        shard.join(request, name, at(0))
+    step = shard.tick(at(3_000))
+    members = [answer.member_id for _, answer in step.answer.answers]
     now_ms, ticks = 3_000, 0
     while (deadline_ms := shard.next_deadline_ms()) < expiry_ms:
         now_ms = max(now_ms, deadline_ms)
-        shard.tick(now_ms)
+        shard.tick(at(now_ms))
         ticks += 1
         assert ticks < 30, "time stands still"
     assert len(members) == 2
@@ -89,19 +102,19 @@ def test_no_rebalance_timeout_is_no_busy_loop():
 def test_who_is_not_heard_of_is_news_and_so_is_what_follows():
     shard = loaded_shard(initial_rebalance_delay_ms=0)
     for name in ("a", "b"):
-        shard.join(replace(join("g", name), rebalance_timeout_ms=1_000), name, 0)
-    formed = shard.tick(0)
-    a, b = (answer.member_id for _, answer in formed.answers)
-    assert formed.news == (Rebalanced("g", 1, 2, f"member {a} joined"),)
-    step = shard.tick(1_000)  # neither has asked for its assignment
+        shard.join(replace(join("g", name), rebalance_timeout_ms=1_000), name, at(0))
+    formed = shard.tick(at(0))
+    a, b = (answer.member_id for _, answer in formed.answer.answers)
+    assert formed.answer.news == (Rebalanced("g", 1, 2, f"member {a} joined"),)
+    step = shard.tick(at(1_000))  # neither has asked for its assignment
     late = "it did not ask for its assignment in time"
-    assert step.news[:2] == (MemberExpired("g", a, late), MemberExpired("g", b, late))
+    assert step.answer.news[:2] == (MemberExpired("g", a, late), MemberExpired("g", b, late))
     shard = loaded_shard(initial_rebalance_delay_ms=0)
-    shard.join(join("g", "a"), 1, 0)
-    [(_, answer)] = shard.tick(0).answers
+    shard.join(join("g", "a"), 1, at(0))
+    [(_, answer)] = shard.tick(at(0)).answer.answers
     sync = SyncGroup("g", answer.generation_id, answer.member_id)
-    shard.replay(0, *shard.sync(sync, 2, 0).records[0])
-    assert shard.tick(6_000).news == (
+    shard.replay(0, *shard.sync(sync, 2, at(0)).records[0])
+    assert shard.tick(at(6_000)).answer.news == (
         MemberExpired("g", answer.member_id, "nothing was heard of it for 6000 ms"),
         Rebalanced("g", 2, 0, f"member {answer.member_id} expired"),
     )
@@ -110,13 +123,13 @@ def test_who_is_not_heard_of_is_news_and_so_is_what_follows():
 def test_asked_while_loading_is_a_bug():
     shard = GroupShard(GroupSettings(), CountingEntropy())
     with pytest.raises(AssertionError):
-        shard.join(join("g"), 1, 0)
+        shard.join(join("g"), 1, at(0))
 
 
 def test_a_member_id_names_its_client():
     shard = loaded_shard(initial_rebalance_delay_ms=0)
-    shard.join(join("g", "my-client"), 1, 0)
-    [(_, answer)] = shard.tick(0).answers
+    shard.join(join("g", "my-client"), 1, at(0))
+    [(_, answer)] = shard.tick(at(0)).answer.answers
     assert isinstance(answer, JoinGroupAnswer)
     assert answer.member_id == "my-client-00000000-0000-0000-0000-000000000001"
     assert answer.error is ErrorCode.none
@@ -147,8 +160,8 @@ def test_generations_stay_positive():
 
 def test_only_the_record_of_its_own_generation_settles_a_group():
     shard = loaded_shard(initial_rebalance_delay_ms=0)
-    shard.join(join("g"), 1, 0)
-    [(_, answer)] = shard.tick(0).answers
+    shard.join(join("g"), 1, at(0))
+    [(_, answer)] = shard.tick(at(0)).answer.answers
     group = Group("g", generation_id=7, protocol_type="consumer", protocol_name="range")
     group.add(Member(answer.member_id, None, "c", "h", 6_000, 6_000, {"range": b"x"}), "consumer")
     shard.replay(0, *group_record(group, {}))
@@ -164,28 +177,16 @@ def test_many_expired_offsets_go_in_several_batches():
     groups = RECORDS_PER_EXPIRY + 5
     for number in range(groups):
         shard.replay(number, *offset_record(f"g{number}", "t", 0, KeptOffset(1)))
-    shard.load_complete(1_000_000)
+    shard.load_complete(at(1_000_000))
     now_ms, sizes = 0, []
     while shard.list_groups():
         now_ms = shard.next_deadline_ms()
-        step = shard.tick(now_ms)
+        step = shard.tick(at(now_ms))
         sizes.append(len(step.records))
         for key, value in step.records:
             shard.replay(0, key, value)
     assert sizes == [RECORDS_PER_EXPIRY, 5]
     assert now_ms == 1_600_000 + EXPIRY_PAUSE_MS
-
-
-def test_expired_offsets_that_the_log_refuses_are_tried_again_in_a_while():
-    shard = GroupShard(GroupSettings(offsets_retention_minutes=1), CountingEntropy())
-    shard.replay(0, *offset_record("g", "t", 0, KeptOffset(1)))
-    shard.load_complete(0)
-    step = shard.tick(600_000)
-    assert len(step.records) == 1
-    assert shard.not_committed(step, ErrorCode.kafka_storage_error, 600_000) == Step()
-    assert [one.group_id for one in shard.list_groups()] == ["g"]
-    assert shard.next_deadline_ms() == 1_200_000
-    assert len(shard.tick(1_200_000).records) == 1
 
 
 def test_subscriptions_are_read_whatever_follows_the_topics():
@@ -198,3 +199,18 @@ def test_subscriptions_are_read_whatever_follows_the_topics():
 )
 def test_a_subscription_that_cannot_be_read_may_be_anything(metadata):
     assert subscribed_topics([b"\0\0\0\0\0\0", metadata]) is None
+
+
+def test_sessions_follow_the_steady_clock_and_records_the_wall_clock():
+    shard = loaded_shard(initial_rebalance_delay_ms=0, offsets_retention_minutes=1)
+    shard.join(join("g"), 1, Now(0, 5_000_000))
+    [(_, answer)] = shard.tick(Now(0, 5_000_000)).answer.answers
+    assert shard.describe("g").state == "CompletingRebalance"
+    assert shard.tick(Now(5_999, 90_000_000)).answer == Outcome(), "the wall clock ends no session"
+    sync = SyncGroup("g", answer.generation_id, answer.member_id)
+    [(key, value)] = shard.sync(sync, 2, Now(5_999, 1_000)).records
+    assert decode_value(decode_key(key), value).current_state_timestamp == 5_000_000
+    topics = (CommitTopic("t", (CommitPartition(0, 7),)),)
+    alone = OffsetCommit("alone", topics, -1, "")
+    [(key, value)] = shard.commit(alone, 3, Now(5_999, 1_234)).records
+    assert decode_value(decode_key(key), value).commit_timestamp == 1_234

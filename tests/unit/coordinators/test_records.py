@@ -17,6 +17,7 @@ from stratalog.coordinators.records import (
 )
 from stratalog.coordinators.states import GroupState
 from stratalog.coordinators.turn import GroupSettings
+from stratalog.statemachine import Now
 from stratalog.wire.internal.offsets import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -38,7 +39,7 @@ def loaded(*records):
     shard = GroupShard(GroupSettings(), CountingEntropy())
     for offset, (key, value) in enumerate(records):
         shard.replay(offset, key, value)
-    shard.load_complete(0)
+    shard.load_complete(Now(0, 0))
     return shard
 
 

@@ -1,0 +1,274 @@
+"""Goal: deciding ahead of the commit gives the answers and the state of deciding one by one, wherever leadership ends.
+
+Method: the real runtime and the real group coordinator on a log whose commits, refusals and losses Hypothesis chooses;
+beside it a coordinator that commits each decision before the next. An answer that leaves must be the reference's, and
+must not leave before the records that its decision saw are committed. After a loss both load what was committed.
+"""
+
+import asyncio
+from collections import deque
+from types import SimpleNamespace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.golden.group_script import CountingEntropy
+
+from stratalog.broker.runtime import Runtime
+from stratalog.coordinators.groups import GroupShard
+from stratalog.coordinators.messages import (
+    CommitPartition,
+    CommitTopic,
+    DeleteGroup,
+    JoinGroup,
+    LeaveGroup,
+    LeavingMember,
+    OffsetCommit,
+    OffsetFetch,
+    Protocol,
+    SyncGroup,
+)
+from stratalog.coordinators.turn import GroupSettings, records_bytes
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.statemachine import Decision, Now
+from stratalog.wire.records import Record, build_batch
+
+SETTINGS = GroupSettings(initial_rebalance_delay_ms=0, session_timeout_ms_min=100)
+GROUPS = ("g", "h")
+groups = st.sampled_from(GROUPS)
+
+commands = st.one_of(
+    st.tuples(st.just("commit"), groups, st.integers(0, 2), st.integers(0, 9)),
+    st.tuples(st.just("fetch"), groups),
+    st.tuples(st.just("describe"), groups),
+    st.tuples(st.just("delete"), groups),
+    st.tuples(st.just("join"), groups),
+    st.tuples(st.just("sync"), groups),
+    st.tuples(st.just("leave"), groups),
+    st.tuples(st.just("tick"), st.sampled_from([1, 200])),
+    st.tuples(st.just("turn")),
+    st.tuples(st.just("commit log")),
+    st.tuples(st.just("commit log")),
+    st.tuples(st.just("refuse")),
+    st.tuples(st.just("resign")),
+)
+
+
+class ControlledLog:
+    """A partition whose commits and failures come when the test says so."""
+
+    def __init__(self, records):
+        self.records = list(records)
+        self.log = SimpleNamespace(next_offset=len(self.records))
+        self.identity = "controlled"
+        self.uncommitted = deque()
+        self.refuses = False
+
+    def append(self, _batch, headers, _wall_ms, then, **_options):
+        if self.refuses:
+            raise Rejected(ErrorCode.not_enough_replicas, "refused")
+        base = self.log.next_offset
+        self.log.next_offset += headers[0].record_count
+        self.uncommitted.append((headers[0].record_count, then))
+        return SimpleNamespace(base_offset=base)
+
+    def commit(self, decided):
+        if self.uncommitted:
+            count, then = self.uncommitted.popleft()
+            self.records.extend(decided[len(self.records) : len(self.records) + count])
+            then(None)
+
+
+class Coordinator:
+    """The group coordinator as the runtime's machine."""
+
+    lost = ErrorCode.not_coordinator
+    flush = False
+
+    def __init__(self, shard):
+        self.shard = shard
+        self.decided = []
+
+    def apply(self, base_offset, records):
+        assert base_offset == len(self.decided)
+        for key, value in records:
+            self.shard.replay(len(self.decided), key, value)
+            self.decided.append((key, value))
+
+    def publish(self, change):
+        return None
+
+    def encode(self, records, wall_ms):
+        return build_batch(Record(0, wall_ms, key, value, ()) for key, value in records)
+
+    def bytes_of(self, records):
+        return records_bytes(records)
+
+
+def loaded(log, entropy, now):
+    shard = GroupShard(SETTINGS, entropy)
+    for offset, (key, value) in enumerate(log):
+        shard.replay(offset, key, value)
+    shard.load_complete(now)
+    return shard
+
+
+def decide(shard, command, token, members, now):
+    """One command of the alphabet as a decision; `members` says which member ids its client knows of."""
+    match command:
+        case ("commit", group, index, offset):
+            topics = (CommitTopic("t", (CommitPartition(index, offset),)),)
+            return shard.commit(OffsetCommit(group, topics, -1, ""), token, now)
+        case ("fetch", group):
+            return Decision((), shard.fetch_offsets(OffsetFetch(group)))
+        case ("describe", group):
+            return Decision((), shard.describe(group))
+        case ("delete", group):
+            return shard.delete(DeleteGroup(group), token, now)
+        case ("join", group):
+            protocols = (Protocol("range", b""),)
+            request = JoinGroup(
+                group, members.get(group, ""), "c", "h", 1000, 500, "consumer", protocols
+            )
+            return shard.join(request, token, now)
+        case ("sync", group):
+            request = SyncGroup(group, 1, members.get(group, ""))
+            return shard.sync(request, token, now)
+        case ("leave", group):
+            left = (LeavingMember(members.get(group, "")),)
+            return shard.leave(LeaveGroup(group, left), token, now)
+        case _:
+            return shard.tick(now)
+
+
+class Race:
+    """The runtime and the reference, side by side."""
+
+    def __init__(self):
+        self.now_ms = 0
+        self.log = ControlledLog([])
+        self.reference_log = []
+        self.entropies = CountingEntropy(), CountingEntropy()
+        self.expected = {}
+        self.seen = {}
+        self.released = {}
+        self.members = {}
+        self.count = 0
+        self.problems = []
+        self.load()
+
+    def load(self):
+        """Both begin with what is committed."""
+        now = Now(self.now_ms, self.now_ms)
+        committed = self.log.records
+        self.log = ControlledLog(committed)
+        self.machine = Coordinator(loaded(committed, self.entropies[0], now))
+        self.machine.decided = list(committed)
+        clock = SimpleNamespace(steady_ms=lambda: self.now_ms, now_ms=lambda: self.now_ms)
+        self.runtime = Runtime(self.log, clock, self.machine)
+        self.reference_log = list(committed)
+        self.reference = loaded(committed, self.entropies[1], now)
+        self.members = {}
+
+    def ask(self, command):
+        if command[0] == "tick":
+            self.now_ms += command[1]
+        self.count += 1
+        token, now = self.count, Now(self.now_ms, self.now_ms)
+        decision = decide(self.reference, command, token, self.members, now)
+        for key, value in decision.records:
+            self.reference.replay(len(self.reference_log), key, value)
+            self.reference_log.append((key, value))
+        self.expected[token] = decision.answer
+        self.seen[token] = len(self.reference_log)
+        log, members = self.log, dict(self.members)
+
+        def then(answer, error):
+            # The runtime carries what is raised here to its log, so problems are kept.
+            if token in self.released:
+                self.problems.append(f"{command} was answered twice")
+            self.released[token] = error
+            if error is not None:
+                if error.code is not ErrorCode.not_coordinator:
+                    self.problems.append(f"{command} failed with {error}")
+            elif answer != self.expected[token]:
+                self.problems.append(f"{command}: {answer} and not {self.expected[token]}")
+            elif self.seen[token] > len(log.records):
+                self.problems.append(f"{command} was answered before its records were committed")
+
+        shard = self.machine.shard
+        self.runtime.run(lambda at: decide(shard, command, token, members, at), then)
+        for _, answer in getattr(decision.answer, "answers", ()):
+            if command[0] == "join" and getattr(answer, "member_id", ""):
+                self.members[command[1]] = answer.member_id
+
+    async def step(self, command):
+        match command[0]:
+            case "turn":
+                await asyncio.sleep(0)
+            case "commit log":
+                self.log.commit(self.machine.decided)
+            case "refuse":
+                self.log.refuses = True
+                self.runtime.append_open()
+                self.lose()
+            case "resign":
+                self.lose()
+            case _:
+                self.ask(command)
+
+    def lose(self):
+        late = list(self.log.uncommitted)
+        self.runtime.resign()
+        for _, then in late:
+            then(None)  # the old log may report a commit after the loss
+        assert self.runtime.is_settled
+        assert len(self.released) == self.count, "a caller was forgotten"
+        self.load()
+
+    async def end(self):
+        """Commit all that is left; then both are the same."""
+        await asyncio.sleep(0)
+        while self.log.uncommitted:
+            self.log.commit(self.machine.decided)
+        assert self.problems == []
+        assert len(self.released) == self.count
+        assert self.log.records == self.machine.decided == self.reference_log
+        for group in GROUPS:
+            ours, theirs = self.machine.shard, self.reference
+            assert ours.describe(group) == theirs.describe(group)
+            assert ours.fetch_offsets(OffsetFetch(group)) == theirs.fetch_offsets(
+                OffsetFetch(group)
+            )
+
+
+async def run(script):
+    race = Race()
+    for command in script:
+        await race.step(command)
+    await race.end()
+
+
+@given(st.lists(commands, max_size=60))
+@settings(max_examples=300)
+def test_deciding_ahead_is_deciding_one_by_one(script):
+    asyncio.run(run(script))
+
+
+def test_decisions_of_one_turn_are_one_batch_and_later_ones_do_not_wait():
+    async def story():
+        race = Race()
+        for offset in range(10):
+            race.ask(("commit", "g", 0, offset))
+        await asyncio.sleep(0)
+        assert [count for count, _ in race.log.uncommitted] == [10]
+        race.ask(("commit", "g", 0, 10))
+        await asyncio.sleep(0)
+        assert [count for count, _ in race.log.uncommitted] == [10, 1]
+        race.ask(("fetch", "g"))
+        assert not race.released
+        race.log.commit(race.machine.decided)
+        assert len(race.released) == 10
+        await race.end()
+        assert len(race.released) == 12
+
+    asyncio.run(story())
