@@ -144,6 +144,9 @@ Names and types are Apache Kafka's. A broker takes them from a properties file, 
 `--override NAME=VALUE`; an override beats the environment, the environment the file. An unknown name is a warning, a
 wrong value is an error of one line and exit code 2. Settings marked **ours** do not exist in Kafka.
 
+A properties file is read as Java reads it (escapes, continuations, `\\uXXXX`), in UTF-8; Java reads Latin-1, so write
+characters beyond ASCII as `\\uXXXX` in a file for both.
+
 ## Broker
 
 {counted(BROKER_SETTINGS)} The last column says who may be given another value while the broker runs: all brokers

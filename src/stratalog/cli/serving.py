@@ -64,23 +64,29 @@ def serve(told: ServerWords) -> None:
 def load_config(
     properties: Path | None, overrides: Sequence[str] | None, profile: str = ""
 ) -> "BrokerConfig":
-    """A broker's settings from file, environment, overrides and profile; what is to be said goes to standard error."""
+    """A broker's settings from file, environment, overrides and profile; warnings go to standard error."""
     import os
 
-    from stratalog.config import BrokerConfig, parse_properties
-    from stratalog.errors import UserError
+    from stratalog.config import BrokerConfig
 
-    text = ""
-    if properties is not None:
-        try:
-            text = properties.read_text()
-        except OSError as error:
-            raise UserError(f"{properties}: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise UserError(f"{properties}: not a properties file (it is not UTF-8)") from None
-    given = parse_properties(text)
+    given = {} if properties is None else read_properties(properties)
     config, lines = BrokerConfig.load(given, overrides or (), os.environ, profile=profile)
     for line in lines:
         said = line if line.startswith("profile ") else f"warning: {line}"
         print(said, file=sys.stderr, flush=True)
     return config
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """Return the pairs of a properties file in UTF-8. Raises UserError for one that cannot be read."""
+    from stratalog.config import parse_properties
+    from stratalog.errors import UserError
+
+    try:
+        return parse_properties(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: not a properties file (it is not UTF-8)") from None
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None

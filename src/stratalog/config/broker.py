@@ -36,23 +36,19 @@ _CONFLUENT = "CONFLUENT_TIER_"
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    r"""The pairs of a Java properties file: `name=value`, `name: value`, `#` and `!` comments, `\` at a line's end.
+    r"""Return the pairs of a properties file, as java.util.Properties reads them: escapes, continuations, `\uXXXX`.
 
-    Escapes other than line continuation are left as they are. A later line beats an earlier one.
+    Values are stripped, as Kafka's ConfigDef does it. Raises UserError for a malformed `\u`.
     """
-    pairs: dict[str, str] = {}
-    pending = ""
-    for raw in text.splitlines():
-        line = raw.strip() if not pending else pending + raw.strip()
-        pending = ""
-        if not line or line[0] in "#!":
-            continue
-        if line.endswith("\\"):
-            pending = line[:-1]
-            continue
-        separator = min((i for i in (line.find("="), line.find(":")) if i >= 0), default=len(line))
-        pairs[line[:separator].strip()] = line[separator + 1 :].strip()
-    return pairs
+    # A start without a file does not pay for the import.
+    from javaproperties import InvalidUEscapeError, loads  # noqa: PLC0415
+
+    try:
+        return {name: value.strip() for name, value in loads(text).items()}
+    except InvalidUEscapeError as error:
+        raise UserError(
+            f"{error.escape!r} is not accepted; accepted: \\u and four digits of base 16"
+        ) from None
 
 
 def parse_overrides(items: Iterable[str]) -> dict[str, str]:

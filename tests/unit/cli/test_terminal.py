@@ -46,5 +46,8 @@ def test_a_properties_file_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UserError, match="not a properties file"):
         load_config(tmp_path / "binary", [])
+    (tmp_path / "cut").write_text("a=\\u00")
+    with pytest.raises(UserError, match=r"cut: .*u00' is not accepted; accepted: .*four digits"):
+        load_config(tmp_path / "cut", [])
     with pytest.raises(UserError, match="Is a directory"):
         load_config(tmp_path, [])

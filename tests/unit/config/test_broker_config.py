@@ -147,6 +147,32 @@ def test_properties_are_read_as_java_reads_them() -> None:
     }
 
 
+def test_escapes_of_a_properties_file_are_javas() -> None:
+    text = r"""
+log.dirs = /data/z\u00e9ro,\
+    /data/b c \
+    , C:\\kafka\tlogs
+a\ b\=c\:d = x
+name value
+even\\\\
+odd\
+  goes on
+empty =
+wide = \ud83d\ude00
+"""
+    assert parse_properties(text) == {
+        "log.dirs": "/data/zéro,/data/b c , C:\\kafka\tlogs",
+        "a b=c:d": "x",
+        "name": "value",
+        "even\\\\": "",
+        "oddgoes": "on",
+        "empty": "",
+        "wide": "😀",
+    }
+    with pytest.raises(UserError, match="four digits of base 16"):
+        parse_properties("a=\\u00")
+
+
 @given(st.sampled_from(sorted(BROKER_SETTINGS)), st.text(max_size=30))
 def test_any_text_is_a_value_or_one_line(name: str, text: str) -> None:
     """Whatever is written: a value that prints back to itself, or a UserError."""
