@@ -7,17 +7,22 @@ Memory is bounded by what is shown, not by how many paths or clients there are. 
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from heapq import nlargest
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyarrow.parquet import ParquetFile
+from pyarrow.types import is_timestamp
 
 from stratalog.cli.pipeline import table_files
 from stratalog.errors import Corrupt
 
 TOP = 12
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+FIRST_US = (datetime(1, 1, 1, tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
+LAST_US = (datetime(9999, 12, 31, 23, tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +99,7 @@ def read_answers(state: Path) -> Answers:
     hours: list[Traffic] = []
     late_lines = 0
     for row in _rows(state, "by_hour"):
-        hours.append(_traffic(row, "hour"))
+        hours.append(_traffic(row | {"hour": _moment(row["hour"])}, "hour"))
         late_lines += row["late"]
     return Answers(
         origins={row["origin"]: row["records"] for row in _rows(state, "by_origin")},
@@ -116,16 +121,22 @@ def _hour(traffic: Traffic) -> datetime:
     return traffic.name
 
 
+def _moment(us: int) -> datetime:
+    """Return microseconds since 1970 as a datetime; outside the years 1 to 9999 the nearest hour in them."""
+    return EPOCH + timedelta(microseconds=min(max(us, FIRST_US), LAST_US))
+
+
 def _traffic(row: dict[str, Any], name: str) -> Traffic:
     return Traffic(row[name], row["requests"], row["errors"], row["bytes"] or 0)
 
 
 def _rows(state: Path, table: str, columns: list[str] | None = None) -> Iterator[dict[str, Any]]:
-    """The rows of a table, a batch in memory at a time."""
+    """The rows of a table, a batch in memory at a time; times are microseconds since 1970, however far they are."""
     for path in table_files(state / "warehouse" / table):
-        with ParquetFile(path) as file:
+        with ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
             for batch in file.iter_batches(batch_size=8192, columns=columns, use_threads=False):
-                yield from batch.to_pylist()
+                plain = [c.cast(pa.int64()) if is_timestamp(c.type) else c for c in batch.columns]
+                yield from pa.RecordBatch.from_arrays(plain, batch.schema.names).to_pylist()
 
 
 def _top(state: Path, table: str, name: str) -> tuple[list[Traffic], int]:

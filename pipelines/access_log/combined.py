@@ -18,10 +18,12 @@ from functools import lru_cache
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 TIME = rf"\d\d/(?:{'|'.join(MONTHS)})/(?!0000)\d{{4}}:\d\d:\d\d:\d\d [+-]\d{{4}}"
 
-# Possessive quantifiers keep Java's matcher from recursing on long fields and from trying again in vain. The request
-# is tried as properly escaped first, and as whatever ends at a quote followed by a status second.
+# Java's matcher takes time linear in the line. Possessive quantifiers keep the matcher from recursing on long fields.
+# The atomic groups, `(?>`, settle on the first time with a quote behind it: a status behind a later one is behind the
+# first one too, so the matcher has no need to try the later ones, each with the rest of the line. The request is tried
+# as properly escaped first, and as whatever ends at a quote followed by a status second.
 LINE = (
-    r"(?s)\A(\S++) (\S++) (.*?) ?\[(" + TIME + r')\] "'
+    r"(?s)\A(\S++) (\S++) (?>(.*?) ?\[(" + TIME + r')\] ")'
     r'((?:[^"\\]++|\\.)*+(?=" [1-9]\d\d(?: |\z))|.*?(?=" [1-9]\d\d(?: |\z)))" ([1-9]\d\d)'
     r'(?: (\S++))?(?: "((?:[^"\\]++|\\.)*+)" "(.*)"(?: (\d{1,12}+(?:\.\d{1,9}+)?)(?= |\z))?)?.*\z'
 )
@@ -45,7 +47,7 @@ REASONS = (
     ("no time", rf"\[{TIME}\]"),
     ("no host", rf"(?s)\A\S++ \S++ .*?\[{TIME}\]"),
     ("no request", rf'(?s)\[{TIME}\] ".*"'),
-    ("no status", rf'(?s)\[{TIME}\] ".*?" [1-9]\d\d(?: |\z)'),
+    ("no status", rf'(?s)\A(?>.*?\[{TIME}\] ").*?" [1-9]\d\d(?: |\z)'),
 )
 REASON_LEFT = "no such time"
 

@@ -1,8 +1,8 @@
 """The job behind ./run: an access log through a broker, its bucket and a Spark pipeline, and what it says.
 
-In: log files. Out: a table, an HTML page, with --json one JSON object as the last line; exit 0 where as many records
-came out as went in and the bucket alone gave the same answer. It leaves no process behind and, without --keep,
-nothing on disk but the page.
+In: log files. Out: a table, an HTML page, with --json one JSON object as the last line. Exit 0 where as many records
+came out as went in and the bucket alone gave the same answer; 1 where they did not, or where every line is bad; 2 where
+a person must act. It leaves no process behind and, without --keep, nothing on disk but the page.
 """
 
 import asyncio
@@ -240,6 +240,17 @@ def parse_arguments(arguments: Sequence[str]) -> Namespace:
     return options
 
 
+def all_bad(result: dict[str, Any]) -> str:
+    """The warning for a log without one good line; empty for any other."""
+    if not result["records_in"] or result["bad_lines"] < result["records_in"]:
+        return ""
+    reasons = ", ".join(f"{reason} {count:,}" for reason, count in result["bad_reasons"].items())
+    return (
+        f"none of {result['records_in']:,} lines is in the combined format ({reasons}): is this "
+        "a web server's access log?"
+    )
+
+
 def end(number: int, _frame: object) -> NoReturn:
     """A signal to end is an exit like any other: what was started is stopped."""
     raise SystemExit(128 + number)
@@ -267,6 +278,9 @@ def main(arguments: Sequence[str]) -> int:
         return explained[1]
     if options.json:
         sys.stdout.write(json.dumps(result) + "\n")
+    if warning := all_bad(result):
+        sys.stderr.write(f"./run: {warning}\n")
+        return 1
     return 0
 
 

@@ -31,6 +31,7 @@ SEGMENT_BYTES_MIN = 1 << 20  # Kafka's own limit
 SEGMENT_BYTES_MAX = 1 << 26
 WINDOWS_PER_SEGMENT = 8
 BATCHES_IN_FLIGHT = 8
+LONG_MAX = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +151,9 @@ async def create_topic(client: Client, topic: str, seen: Survey) -> None:
         "local.retention.ms": "0",
         "file.delete.delay.ms": "0",
         "max.message.bytes": str(2 * LINE_BYTES_MAX),
+        # A line's time is what the line says: Kafka's limit of an hour ahead would refuse a whole batch.
+        "message.timestamp.before.max.ms": str(LONG_MAX),
+        "message.timestamp.after.max.ms": str(LONG_MAX),
     }
     [made] = await client.create_topics(
         [NewTopic(topic, partitions=1, replication_factor=1, configs=configs)]

@@ -94,6 +94,7 @@ def page(answers: Answers, sources: Sequence[str]) -> str:
             ),
             traffic_table("Path", answers.paths),
         ),
+        bad_lines_card(answers),
     ]
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -203,6 +204,14 @@ def status_bars(answers: Answers) -> str:
         rows.append(("bad lines", answers.bad_lines))
         kinds.append("errors")
     return bar_chart(rows, kinds, "Statuses", name_width=70)
+
+
+def bad_lines_card(answers: Answers) -> str:
+    """Why lines are bad, and how many for each reason; nothing where no line is."""
+    if not answers.bad_lines:
+        return ""
+    chart = bar_chart(list(answers.bad_reasons.items()), "errors", "Bad lines by reason")
+    return card("Bad lines by reason", chart, "")
 
 
 def bar_chart(

@@ -28,6 +28,7 @@ from stratalog.errors import UserError
 START = datetime(2024, 2, 27, tzinfo=UTC)
 LINES = 3000
 BAD = ("\x00\x01 garbage", "GET / no host no time", '"' * 40, "")
+FAR_AHEAD = "31/Dec/9999:23:00:00 -0500"
 AGENTS = ("Mozilla/5.0", 'odd "quoted" agent', "agent é 中文", "-", "x" * 2000)
 
 pytestmark = [pytest.mark.serial, pytest.mark.timeout(900)]
@@ -42,17 +43,18 @@ def _java(tmp_path_factory):
 
 
 def made_up(first: int, count: int) -> list[str]:
-    """Lines `first` to `first + count` of a log that spans days; every hundredth is bad."""
+    """Lines `first` to `first + count` of a log that spans days; every hundredth is bad, one is far ahead."""
     lines = []
     for number in range(first, first + count):
         if number % 100 == 50:
             lines.append(BAD[number // 100 % len(BAD)])
             continue
-        time = START + timedelta(seconds=97 * number)
+        time = f"{START + timedelta(seconds=97 * number):%d/%b/%Y:%H:%M:%S +0000}"
+        time = FAR_AHEAD if number == LINES - 40 else time
         status = (200, 200, 200, 301, 404, 500)[number % 6]
         size = "-" if number % 7 == 0 else number
         lines.append(
-            f'10.{number % 9}.0.1 - - [{time:%d/%b/%Y:%H:%M:%S +0000}] "GET /p/{number % 13}?q={number} HTTP/1.1" '
+            f'10.{number % 9}.0.1 - - [{time}] "GET /p/{number % 13}?q={number} HTTP/1.1" '
             f'{status} {size} "-" "{AGENTS[number % len(AGENTS)]}"'
         )
     return lines
@@ -87,7 +89,9 @@ def test_a_log_goes_through_broker_bucket_and_pipeline_and_goes_on_from_there(tm
     assert (
         list(result["seconds"]) == "broker load tier pipeline page stop bucket_only total".split()
     )
-    assert "made-up.log.gz" in (kept / "report.html").read_text()
+    page = (kept / "report.html").read_text()
+    assert "made-up.log.gz" in page
+    assert "31 Dec 9999" in page
     assert not processes_that_name(kept)
 
     more = made_up(LINES, 100)
@@ -178,6 +182,19 @@ def test_ending_early_leaves_nothing_behind(tmp_path, number, status, when):
     assert "Traceback" not in said
     assert not processes_that_name(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_log_of_only_bad_lines_is_a_warning_and_exit_code_1(tmp_path):
+    log = tmp_path / "sys.log"
+    log.write_text("Nov 22 10:00:00 host kernel: up\n" * 40 + "\n")
+    kept = tmp_path / "kept"
+    done = job("--json", "--keep", kept, log)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "./run: none of 41 lines is in the combined format (no time 40, empty 1): is this a web server's access log?"
+    )
+    assert json.loads(done.stdout)["bad_reasons"] == {"no time": 40, "empty": 1}
+    assert "no time: 40" in (kept / "report.html").read_text()
 
 
 def test_what_a_person_must_mend_is_one_line(tmp_path):

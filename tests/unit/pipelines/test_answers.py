@@ -1,7 +1,6 @@
-# ruff: noqa: DTZ001 - hours come from Parquet as UTC without saying so
 """The pipeline's views read back, and counts that must agree."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
@@ -10,7 +9,7 @@ from pyarrow.parquet import write_table
 
 from stratalog.errors import Corrupt
 
-HOUR = datetime(2020, 1, 1, 3)
+HOUR = datetime(2020, 1, 1, 3, tzinfo=UTC)
 
 
 def put(state, table, rows):
@@ -87,3 +86,19 @@ def test_a_line_neither_parsed_nor_kept_is_told(state):
     )
     with pytest.raises(Corrupt, match="10 were parsed or kept as bad"):
         read_answers(state).check(11)
+
+
+@pytest.mark.parametrize("int96", [False, True])
+def test_hours_outside_a_datetime_are_the_nearest_in_it(state, int96):
+    hours = [-63_000_000_000_000_000, 0, 253_402_315_200_000_000]  # in the years -27, 1970, 10000
+    rows = pa.table(
+        {
+            "hour": pa.array(hours, pa.timestamp("us")),
+            **{name: pa.array([1] * 3) for name in ("requests", "errors", "bytes", "late")},
+        }
+    )
+    path = state / "warehouse" / "by_hour" / "part-0.parquet"
+    write_table(rows, path, use_deprecated_int96_timestamps=int96)
+    names = [hour.name for hour in read_answers(state).hours]
+    wanted = [(1, 1, 1, 0), (1970, 1, 1, 0), (9999, 12, 31, 23)]
+    assert names == [datetime(*one, tzinfo=UTC) for one in wanted]

@@ -1,11 +1,12 @@
 # ruff: noqa: DTZ001 - hypothesis wants its bounds without a zone
-"""A line's time, as the loader reads it."""
+"""A line's time, as the loader reads it; what a line's pattern finds."""
 
+import re
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from combined import line_time_ms
-from hypothesis import given
+from combined import LINE, REASONS, line_time_ms
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 zones = st.integers(-17 * 60, 17 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
@@ -44,3 +45,38 @@ def test_a_moment_that_no_calendar_has_is_none(time):
 @given(st.binary(max_size=200))
 def test_any_bytes_have_a_time_or_none(line):
     assert line_time_ms(line) is None or isinstance(line_time_ms(line), int)
+
+
+def in_python(pattern):
+    """A pattern of Java's as Python writes it."""
+    return re.compile(pattern.replace(r"\z", r"\Z"))
+
+
+SETTLED = [in_python(pattern) for pattern in (LINE, *(pattern for _, pattern in REASONS))]
+BACKTRACKING = [re.compile(pattern.pattern.replace("(?>", "(?:")) for pattern in SETTLED]
+TIME = "[17/May/2015:10:05:03 +0000]"
+PIECES = [
+    "h - - ",
+    TIME,
+    ' "',
+    '" ',
+    '" 200',
+    " 200 ",
+    "\\",
+    "\n",
+    "x",
+    " ",
+]
+
+
+@settings(max_examples=500)
+@example(pieces=[TIME, ' "', '" 200'], begun=True)
+@example(pieces=[' "', TIME, ' "', '" 200'], begun=True)
+@given(pieces=st.lists(st.sampled_from(PIECES), max_size=16), begun=st.booleans())
+def test_a_pattern_that_settles_on_the_first_time_finds_what_one_that_tries_all_finds(
+    pieces, begun
+):
+    line = (f"h - - {TIME}" if begun else "") + "".join(pieces)
+    for settled, backtracking in zip(SETTLED, BACKTRACKING, strict=True):
+        found, wanted = settled.search(line), backtracking.search(line)
+        assert (found and found.groups()) == (wanted and wanted.groups())

@@ -13,12 +13,13 @@ from page import COLUMNS_MAX, nice_ceiling, over_time, page, short
 START = datetime(2020, 1, 1)
 
 
-def answers(hours=(), paths=(), status=None, bad_lines=0):
+def answers(hours=(), paths=(), status=None, bad_reasons=None):
+    reasons = bad_reasons or {}
     return Answers(
         origins={"bucket": 3},
         status=status or {},
-        bad_lines=bad_lines,
-        bad_reasons={},
+        bad_lines=sum(reasons.values()),
+        bad_reasons=reasons,
         late_lines=0,
         tiered={},
         hours=list(hours),
@@ -42,12 +43,21 @@ def parsed(text):
 def test_a_page_is_whole_and_asks_nobody(count):
     hours = [hour(number, number, number // 9) for number in range(count)]
     hostile = Traffic('/<script>alert("1")</script>&' + "x" * 500, 5, 1, 100)
-    text = page(answers(hours, [hostile, Traffic(None, 1, 0, 0)], {200: 5, 404: 1}, 2), ["a<b"])
+    text = page(
+        answers(hours, [hostile, Traffic(None, 1, 0, 0)], {200: 5, 404: 1}, {"empty": 2}), ["a<b"]
+    )
     tree = parsed(text)
     assert tree.find(".//script") is None
     assert not re.search(r"(src|href)\s*=|@import|url\(", text)
     assert {svg.get("role") for svg in tree.iter("svg")} == {"img"}
     assert all(svg.get("aria-label") for svg in tree.iter("svg"))
+
+
+def test_a_page_says_why_lines_are_bad():
+    text = page(answers([hour(1)], bad_reasons={"no time": 1234, "empty": 2}), ["log"])
+    chart = next(svg for svg in parsed(text).iter("svg") if svg[0].text == "Bad lines by reason")
+    assert [part.text for part in chart.iter("title")][1:] == ["no time: 1,234", "empty: 2"]
+    assert "Bad lines by reason" not in page(answers([hour(1)]), ["log"])
 
 
 def test_columns_hold_every_request_however_long_the_log():
