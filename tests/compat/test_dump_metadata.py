@@ -247,10 +247,11 @@ def without(data, absent, name):
     return {k: v for k, v in data.items() if not (absent and k == name)}
 
 
-def test_the_generated_modules_are_what_kafkas_schemas_say(repository):
-    script = repository / "scripts" / "generate_internal_records.py"
+@pytest.mark.parametrize("script", ["generate_internal_records", "generate_messages"])
+def test_the_generated_modules_are_what_kafkas_schemas_say(repository, script):
     done = subprocess.run(
-        [sys.executable, str(script), str(kafka_lib()), "--check"],
+        [sys.executable, "-m", f"scripts.{script}", str(kafka_lib()), "--check"],
+        cwd=repository,
         capture_output=True,
         text=True,
         check=False,

@@ -25,12 +25,12 @@ __all__ = [
     "struct_bytes",
 ]
 
-ARRAY_BYTES: Final = 64
-"""An array without its items."""
+ARRAY_BYTES: Final = 120
+"""An array without its items, but with the room that a list keeps for more."""
 ITEM_BYTES: Final = 8
 """An array's reference to one item."""
-STRING_BYTES: Final = 56
-"""A string or bytes field without its characters."""
+STRING_BYTES: Final = 80
+"""A string or bytes field without its characters. Those beyond ASCII may take four times their bytes on the wire."""
 NUMBER_BYTES: Final = 32
 UUID_BYTES: Final = 112
 TAG_BYTES: Final = 64

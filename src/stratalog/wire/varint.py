@@ -7,21 +7,27 @@ Seven bits a byte, lowest first, the top bit says that another byte follows. Sig
 Kafka: `org.apache.kafka.common.utils.ByteUtils`.
 """
 
+from typing import Final
+
 from stratalog.errors import Corrupt
 from stratalog.ports import Buffer
 
 __all__ = [
+    "ONE_BYTE",
     "encode_signed",
     "encode_unsigned",
     "read_signed",
     "read_unsigned",
 ]
 
+ONE_BYTE: Final = tuple(bytes((value,)) for value in range(0x80))
+"""The unsigned varints of one byte, for writers that cannot afford a call for each."""
+
 
 def read_unsigned(buffer: Buffer, position: int, bits: int = 32) -> tuple[int, int]:
     """The unsigned varint at `position` and the position after it.
 
-    Raises Corrupt where the buffer ends inside it or the value does not fit `bits` (32 or 64).
+    Raises Corrupt where the buffer ends inside it, or it has more bytes or a larger value than `bits` (32 or 64) take.
     """
     value = shift = 0
     end = len(buffer)
@@ -34,7 +40,7 @@ def read_unsigned(buffer: Buffer, position: int, bits: int = 32) -> tuple[int, i
         if byte < 0x80:
             break
         shift += 7
-        if shift >= 70:
+        if shift > bits:
             raise Corrupt("a variable-length integer does not end")
     if value >> bits:
         raise Corrupt(f"a variable-length integer does not fit {bits} bits")
@@ -51,7 +57,7 @@ def encode_unsigned(value: int) -> bytes:
     """`value` (0 or more) in as few bytes as it takes."""
     assert value >= 0, "an unsigned varint is not negative"
     if value < 0x80:
-        return bytes((value,))
+        return ONE_BYTE[value]
     encoded = bytearray()
     while value >= 0x80:
         encoded.append(value & 0x7F | 0x80)

@@ -44,7 +44,9 @@ def test_signed(value, encoded):
     assert read_signed(bytes.fromhex(encoded), 0, 64) == (value, len(encoded) // 2)
 
 
-@pytest.mark.parametrize("encoded", ["", "80", "ffffffff10", "ffffffffff01", "80" * 20 + "01"])
+@pytest.mark.parametrize(
+    "encoded", ["", "80", "ffffffff10", "ffffffffff01", "808080808000", "80" * 20 + "01"]
+)
 def test_what_ends_early_or_does_not_fit_is_corrupt(encoded):
     with pytest.raises(Corrupt):
         read_unsigned(bytes.fromhex(encoded), 0, 32)

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from stratalog.errors import Corrupt
 from stratalog.ports import Buffer
+from stratalog.wire.varint import encode_unsigned, read_unsigned
 
 Reader = Callable[[Buffer, int], tuple[Any, int]]
 Writer = Callable[[bytearray, Any], None]
@@ -121,27 +122,6 @@ def decode_from(data: Buffer, position: int, schema: Schema, version: int) -> tu
         raise Corrupt(f"{schema.type.__name__} version {version}: {bad}") from bad
 
 
-def write_unsigned_varint(out: bytearray, value: int) -> None:
-    """Append `value` (0 or more), seven bits a byte, the lowest first."""
-    assert value >= 0, value
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-
-
-def read_unsigned_varint(data: Buffer, position: int) -> tuple[int, int]:
-    """Up to five bytes, as Kafka's; raises IndexError past the end, Corrupt for a longer one."""
-    value = 0
-    for shift in range(0, 35, 7):
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-    raise Corrupt(f"varint of more than five bytes before {position}")
-
-
 @cache
 def _struct_writer(schema: Schema, version: int) -> Writer:
     flexible = version >= schema.flexible >= 0
@@ -175,12 +155,12 @@ def _struct_writer(schema: Schema, version: int) -> Writer:
 
 def _write_tagged(out: bytearray, record: Any, tagged: list[tuple[int, str, Writer, Any]]) -> None:
     present = [entry for entry in tagged if getattr(record, entry[1]) != entry[3]]
-    write_unsigned_varint(out, len(present))
+    out += encode_unsigned(len(present))
     for tag, name, writer, _ in present:
         body = bytearray()
         writer(body, getattr(record, name))
-        write_unsigned_varint(out, tag)
-        write_unsigned_varint(out, len(body))
+        out += encode_unsigned(tag)
+        out += encode_unsigned(len(body))
         out += body
 
 
@@ -214,11 +194,11 @@ def _struct_reader(schema: Schema, version: int) -> Reader:
 def _read_tagged(
     data: Buffer, position: int, tagged: dict[int, tuple[str, Reader]], values: dict[str, Any]
 ) -> int:
-    count, position = read_unsigned_varint(data, position)
+    count, position = read_unsigned(data, position)
     previous = -1
     for _ in range(count):
-        tag, position = read_unsigned_varint(data, position)
-        size, position = read_unsigned_varint(data, position)
+        tag, position = read_unsigned(data, position)
+        size, position = read_unsigned(data, position)
         if tag <= previous or position + size > len(data):
             raise Corrupt(f"tagged field {tag} at {position}: out of order or cut short")
         previous = tag
@@ -338,7 +318,7 @@ def _check_length(field: Field, size: int, left: int) -> None:
 def _length_writer(format_: str, *, flexible: bool) -> Callable[[bytearray, int], None]:
     """Writes a length, -1 for null: plus one as a varint where flexible, else fixed."""
     if flexible:
-        return lambda out, length: write_unsigned_varint(out, length + 1)
+        return lambda out, length: out.extend(encode_unsigned(length + 1))
     pack = Struct(format_).pack
     return lambda out, length: out.extend(pack(length))
 
@@ -351,7 +331,7 @@ def _length_reader(fixed: Struct, *, flexible: bool) -> Callable[[Buffer, int], 
         )
 
     def read(data: Buffer, position: int) -> tuple[int, int]:
-        length, position = read_unsigned_varint(data, position)
+        length, position = read_unsigned(data, position)
         return length - 1, position
 
     return read

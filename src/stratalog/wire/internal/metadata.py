@@ -17,9 +17,8 @@ from stratalog.wire.internal.codec import (
     by_type,
     decode_from,
     encode_into,
-    read_unsigned_varint,
-    write_unsigned_varint,
 )
+from stratalog.wire.varint import encode_unsigned, read_unsigned
 
 FRAME_VERSION = 1
 
@@ -34,9 +33,9 @@ def encode(record: Any, version: int | None = None) -> bytes:
     if version is None:
         version = schema.versions[1]
     out = bytearray()
-    write_unsigned_varint(out, FRAME_VERSION)
-    write_unsigned_varint(out, schema.api_key)
-    write_unsigned_varint(out, version)
+    out += encode_unsigned(FRAME_VERSION)
+    out += encode_unsigned(schema.api_key)
+    out += encode_unsigned(version)
     encode_into(out, schema, version, record)
     return bytes(out)
 
@@ -48,12 +47,9 @@ def decode(data: Buffer) -> Any:
 
 def decode_versioned(data: Buffer) -> tuple[Any, int]:
     """As `decode`, with the version it was written at."""
-    try:
-        frame, position = read_unsigned_varint(data, 0)
-        number, position = read_unsigned_varint(data, position)
-        version, position = read_unsigned_varint(data, position)
-    except IndexError as error:
-        raise Corrupt(f"metadata record: a frame of {len(data)} bytes") from error
+    frame, position = read_unsigned(data, 0)
+    number, position = read_unsigned(data, position)
+    version, position = read_unsigned(data, position)
     if frame != FRAME_VERSION or number not in _BY_KEY:
         raise Corrupt(f"metadata record: frame version {frame}, number {number}")
     schema = _BY_KEY[number]

@@ -1,0 +1,1 @@
+"""Kafka's JSON schemas in, Python modules out: the parts of `generate_messages.py`."""

@@ -1,0 +1,275 @@
+"""Functions that read structs, as Python text.
+
+In: structs and versions. Out: straight-line functions, one for each struct and layout. It writes no message.
+
+Neighbours of fixed size are one `struct` call, with the length of what follows them. Positions only grow, so what a
+slice lacks at the end of the data shows at the end: the outermost function compares the last position with the size.
+"""
+
+from scripts.generator.classes import default_of, item_bytes, python_type
+from scripts.generator.functions import Functions, local, size_of
+from scripts.generator.schemas import FIXED, Field, Message, StructType, layout, snake
+
+__all__ = ["read_message"]
+
+
+def read_message(functions: Functions, message: Message, version: int) -> str:
+    """Return the name of the function that reads a whole message of this version, and write it where it is new."""
+    flexible = message.flexible.has(version)
+    key = ("read", message.name, layout(message.top, version, flexible=flexible))
+    if key not in functions.names:
+        name = f"_read_{snake(message.name)}_{version}"
+        functions.names[key] = name
+        lines = _Lines(functions, message, version)
+        lines.struct(message.top)
+        end = functions.use("past_end")
+        kind = "memoryview" if lines.views else "bytes"
+        size = item_bytes(message.top, version)
+        functions.text.append(
+            f"def {name}(data: {kind}, position: int, budget: DecodeBudget) -> {message.top.name}:\n"
+            f"    budget.charge({size} + len(data))\n"
+            + "".join(f"    {line}\n" for line in lines.lines)
+            + f"    if position > len(data):\n        raise {end}(position, len(data))\n"
+            f"    return {lines.made}\n"
+        )
+    return functions.names[key]
+
+
+def holds_records(struct: StructType) -> bool:
+    """Return whether a struct has a records field at any depth."""
+    return any(
+        one.kind == "records" or (one.struct is not None and holds_records(one.struct))
+        for one in struct.fields
+    )
+
+
+class _Lines:
+    """The statements that read one struct, which `made` then makes."""
+
+    def __init__(
+        self, functions: Functions, message: Message, version: int, *, declared: bool = False
+    ) -> None:
+        """`declared`: the fields' variables have their annotations already."""
+        self.lines: list[str] = []
+        self.made = ""
+        self._declared = declared
+        self.views = holds_records(message.top)
+        self._functions = functions
+        self._message = message
+        self._version = version
+        self._flexible = message.flexible.has(version)
+        self._run: list[tuple[str, str]] = []
+
+    def struct(self, struct: StructType) -> None:
+        """Read every field, then the tagged ones."""
+        here = [field for field in struct.fields if field.versions.has(self._version)]
+        for field in here:
+            if field.tag < 0:
+                self._field(field)
+        tagged = [field for field in here if field.tag >= 0]
+        if self._flexible:
+            self._tags(tagged)
+        self._flush()
+        values = ", ".join(f"{field.name}={self._value(field)}" for field in here)
+        self.made = f"{struct.name}({values})"
+
+    def tagged(self, field: Field) -> None:
+        """Read the content of a tagged field."""
+        self._field(field)
+        self._flush()
+        if field.kind == "uuid" and not field.array:
+            name = local(field.name)
+            made = self._functions.use("topic_id_of", "stratalog.wire.ids")
+            self.lines.append(f"{name} = {made}({name})")
+
+    def _declare(self, field: Field, value: str) -> None:
+        annotation = "" if self._declared else f": {python_type(field, self._message)}"
+        self.lines.append(f"{local(field.name)}{annotation} = {value}")
+
+    def _value(self, field: Field) -> str:
+        name = local(field.name)
+        if field.kind == "uuid" and not field.array and field.tag < 0:
+            return f"{self._functions.use('topic_id_of', 'stratalog.wire.ids')}({name})"
+        return name
+
+    def _flush(self) -> None:
+        """Read the values of fixed size that wait."""
+        run, self._run = self._run, []
+        if not run:
+            return
+        letters = "".join(letter for letter, _ in run)
+        names = ", ".join(name for _, name in run)
+        if letters == "B":
+            self.lines.append(f"{names} = data[position]")
+        else:
+            read = self._functions.layout(letters, "read")
+            self.lines.append(
+                f"{names if len(run) > 1 else f'({names},)'} = {read}(data, position)"
+            )
+        self.lines.append(f"position += {size_of(letters)}")
+
+    def _length(self, name: str, legacy: str) -> None:
+        """Read a length with what waits; in flexible versions it is one more than the length."""
+        self._run.append(("B" if self._flexible else legacy, name))
+        self._flush()
+
+    def _field(self, field: Field) -> None:
+        if field.array:
+            self._array(field)
+        elif field.struct is not None:
+            self._nested(field)
+        elif field.kind in FIXED:
+            self._run.append((FIXED[field.kind], local(field.name)))
+        else:
+            self._bytes(field)
+
+    def _bytes(self, field: Field) -> None:
+        """Read a string, bytes or records."""
+        name, nullable = local(field.name), field.nullable.has(self._version)
+        self._length("size", "h" if field.kind == "string" else "i")
+        indent = ""
+        if nullable:
+            self._declare(field, "None")
+            self.lines.append("if size:" if self._flexible else "if size >= 0:")
+            indent = "    "
+        lines = []
+        if self._flexible:
+            if nullable:
+                lines.append("if size > 127:")
+                read = self._functions.use("read_unsigned", "stratalog.wire.varint")
+                lines.append(f"    size, position = {read}(data, position - 1)")
+            else:
+                lines.append("if not 0 < size < 128:")
+                read = self._functions.use("read_long_size")
+                lines.append(f'    size, position = {read}(data, position, size, "{field.name}")')
+        elif not nullable:
+            lines.append("if size < 0:")
+            lines.append(f'    raise {self._functions.use("null_field")}("{field.name}")')
+        lines.append(f"end = position + size{' - 1' if self._flexible else ''}")
+        lines.append(f"{name} = {self._piece(field.kind)}")
+        lines.append("position = end")
+        self.lines += [indent + line for line in lines]
+
+    def _piece(self, kind: str) -> str:
+        if kind == "string":
+            return (
+                'str(data[position:end], "utf-8")' if self.views else "data[position:end].decode()"
+            )
+        if kind == "bytes" and self.views:
+            return "bytes(data[position:end])"
+        return "data[position:end]"
+
+    def _array(self, field: Field) -> None:
+        name = local(field.name)
+        self._length("count", "i")
+        if self._flexible:
+            read = self._functions.use("read_unsigned", "stratalog.wire.varint")
+            self.lines.append("if count > 127:")
+            self.lines.append(f"    count, position = {read}(data, position - 1)")
+        count = "count - 1" if self._flexible else "count"
+        if field.struct is not None:
+            call = f"{self._array_function(field, field.struct)}(data, position, {count}, budget)"
+        elif field.kind == "string":
+            read = "read_compact_strings" if self._flexible else "read_strings"
+            call = f'{self._functions.use(read)}(data, position, {count}, budget, "{field.name}")'
+        elif field.kind == "uuid":
+            call = f'{self._functions.use("read_uuids")}(data, position, {count}, budget, "{field.name}")'
+        else:
+            letter = FIXED[field.kind]
+            call = f'{self._functions.use("read_numbers")}(data, position, {count}, "{letter}", budget, "{field.name}")'
+        if field.nullable.has(self._version):
+            self._declare(field, "None")
+            self.lines.append("if count:" if self._flexible else "if count >= 0:")
+            self.lines.append(f"    {name}, position = {call}")
+        else:
+            self.lines.append(f"{name}, position = {call}")
+
+    def _nested(self, field: Field) -> None:
+        """Read a struct that is not in an array."""
+        assert field.struct is not None
+        name = local(field.name)
+        call = f"{self._struct_function(field.struct)}(data, position, budget)"
+        if field.nullable.has(self._version) and field.tag < 0:
+            # KIP-893: a negative byte is null.
+            self._run.append(("b", "size"))
+            self._flush()
+            self._declare(field, "None")
+            self.lines.append("if size >= 0:")
+            self.lines.append(f"    {name}, position = {call}")
+        else:
+            self._flush()
+            self.lines.append(f"{name}, position = {call}")
+
+    def _tags(self, tagged: list[Field]) -> None:
+        """Read the section of tagged fields."""
+        self._run.append(("B", "tags"))
+        self._flush()
+        use = self._functions.use
+        if not tagged:
+            self.lines.append("if tags:")
+            self.lines.append(f"    position = {use('skip_tags')}(data, position, tags, budget)")
+            return
+        for field in tagged:
+            self._declare(field, default_of(field))
+        read = use("read_unsigned", "stratalog.wire.varint")
+        self.lines += [
+            "if tags:",
+            f"    tags, position = {use('read_tag_count')}(data, position, tags, budget)",
+            "    for _ in range(tags):",
+            f"        tag, position = {read}(data, position)",
+            f"        size, position = {read}(data, position)",
+            "        whole = position + size",
+        ]
+        for index, field in enumerate(tagged):
+            self.lines.append(f"        {'if' if index == 0 else 'elif'} tag == {field.tag}:")
+            inner = _Lines(self._functions, self._message, self._version, declared=True)
+            inner.tagged(field)
+            self.lines += [f"            {line}" for line in inner.lines]
+        self.lines += [
+            "        else:",
+            "            position = whole",
+            "        if position != whole:",
+            f"            raise {use('bad_tag')}(tag)",
+        ]
+
+    def _array_function(self, field: Field, struct: StructType) -> str:
+        """Return the function that reads an array of structs, and write it where it is new."""
+        functions = self._functions
+        key = ("array", struct.name, layout(struct, self._version, flexible=self._flexible))
+        if key not in functions.names:
+            name = f"_read_{snake(struct.name)}_array_{self._version}"
+            functions.names[key] = name
+            lines = _Lines(functions, self._message, self._version)
+            lines.struct(struct)
+            kind = "memoryview" if self.views else "bytes"
+            functions.text.append(
+                f"def {name}(data: {kind}, position: int, count: int, budget: DecodeBudget)"
+                f" -> tuple[list[{struct.name}], int]:\n"
+                "    if not 0 <= count <= len(data) - position:\n"
+                f'        raise {functions.use("bad_count")}("{field.name}", count, len(data) - position)\n'
+                f"    budget.charge(count * {item_bytes(struct, self._version)})\n"
+                "    items = []\n"
+                "    for _ in range(count):\n"
+                + "".join(f"        {line}\n" for line in lines.lines)
+                + f"        items.append({lines.made})\n"
+                "    return items, position\n"
+            )
+        return functions.names[key]
+
+    def _struct_function(self, struct: StructType) -> str:
+        """Return the function that reads one struct, and write it where it is new."""
+        functions = self._functions
+        key = ("one", struct.name, layout(struct, self._version, flexible=self._flexible))
+        if key not in functions.names:
+            name = f"_read_{snake(struct.name)}_{self._version}"
+            functions.names[key] = name
+            lines = _Lines(functions, self._message, self._version)
+            lines.struct(struct)
+            kind = "memoryview" if self.views else "bytes"
+            functions.text.append(
+                f"def {name}(data: {kind}, position: int, budget: DecodeBudget) -> tuple[{struct.name}, int]:\n"
+                f"    budget.charge({item_bytes(struct, self._version)})\n"
+                + "".join(f"    {line}\n" for line in lines.lines)
+                + f"    return {lines.made}, position\n"
+            )
+        return functions.names[key]

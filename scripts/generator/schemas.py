@@ -1,0 +1,232 @@
+"""Kafka's message schemas as values: messages, structs, fields, and the versions of each.
+
+In: the JSON schemas inside Apache Kafka's jars. Out: `Message` values. It never keeps the schemas' prose.
+"""
+
+import json
+import keyword
+import re
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+__all__ = [
+    "FIXED",
+    "Field",
+    "Layout",
+    "Message",
+    "Span",
+    "StructType",
+    "layout",
+    "messages",
+    "read_schemas",
+    "snake",
+]
+
+FIXED = {
+    "bool": "T",
+    "int8": "b",
+    "int16": "h",
+    "uint16": "H",
+    "int32": "i",
+    "uint32": "I",
+    "int64": "q",
+    "float64": "d",
+    "uuid": "U",
+}
+"""Kafka's types of fixed size and the letter of each in names of layouts. `T` is `struct`'s `?`, `U` its `16s`."""
+
+Layout = tuple[Any, ...]
+"""The bytes of a struct at one version. Versions with equal layouts share their functions."""
+
+
+class Span(NamedTuple):
+    """Versions `first` to `last`, both included. (0, -1) is none."""
+
+    first: int
+    last: int
+
+    def has(self, version: int) -> bool:
+        return self.first <= version <= self.last
+
+    def text(self) -> str:
+        return f"{self.first}" if self.first == self.last else f"{self.first} to {self.last}"
+
+
+NONE = Span(0, -1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StructType:
+    """A class to write: a message's own or one nested in it. `versions` are the message's."""
+
+    name: str
+    fields: list["Field"]
+    versions: Span
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Field:
+    """One field. `kind` is Kafka's name of a type, or "struct" (then `struct` is its class); `tag` is -1 for none."""
+
+    name: str
+    kind: str
+    array: bool
+    struct: StructType | None
+    versions: Span
+    nullable: Span
+    tag: int
+    default: str | None
+    ignorable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One schema. `structs` has every class of it, nested ones before those that use them, `top` last."""
+
+    name: str
+    key: int
+    side: str
+    versions: Span
+    flexible: Span
+    structs: list[StructType]
+
+    @property
+    def top(self) -> StructType:
+        return self.structs[-1]
+
+
+def read_schemas(source: Path) -> dict[str, dict[str, Any]]:
+    """Return name -> JSON for the message schemas of every `kafka-clients` jar below `source`."""
+    found = {}
+    for jar in sorted(source.rglob("kafka-clients-*.jar")):
+        with zipfile.ZipFile(jar) as archive:
+            for name in archive.namelist():
+                if name.startswith("common/message/") and name.endswith(".json"):
+                    text = re.sub(r"^\s*//.*$", "", archive.read(name).decode(), flags=re.MULTILINE)
+                    schema = json.loads(text)
+                    found[schema["name"]] = schema
+    return found
+
+
+def messages(schemas: dict[str, dict[str, Any]]) -> dict[int, list[Message]]:
+    """Return API key -> request and response, for every API that still has a version."""
+    found: dict[int, list[Message]] = {}
+    for schema in sorted(schemas.values(), key=lambda one: (one.get("apiKey", -1), one["type"])):
+        if schema["type"] in ("request", "response") and schema["validVersions"] != "none":
+            found.setdefault(schema["apiKey"], []).append(_message(schema, set()))
+    for key, pair in found.items():
+        names = [{struct.name for struct in message.structs} for message in pair]
+        if shared := names[0] & names[1]:
+            found[key] = [_message(schemas[message.name], shared) for message in pair]
+    return found
+
+
+def span(text: str, last: int) -> Span:
+    """Return versions: "3" is (3, 3), "1-4" is (1, 4), "2+" is (2, last), "none" is (0, -1)."""
+    if text == "none":
+        return NONE
+    if text.endswith("+"):
+        return Span(int(text[:-1]), last)
+    first, _, end = text.partition("-")
+    return Span(int(first), int(end or first))
+
+
+def snake(name: str) -> str:
+    """LastKnownElr -> last_known_elr, KRaftVersion -> kraft_version."""
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.replace("KRaft", "Kraft")).lower()
+    assert not keyword.iskeyword(name), name
+    return name
+
+
+def _message(schema: dict[str, Any], shared: set[str]) -> Message:
+    """Build a message; a class whose name is in `shared` gets the message's name before its own."""
+    versions = span(schema["validVersions"], 0)
+    flexible = span(schema["flexibleVersions"], versions.last)
+    structs: dict[str, StructType] = {}
+
+    def add(name: str, fields: list[dict[str, Any]]) -> StructType:
+        own = schema["name"] + name if name in shared else name
+        assert name not in structs, f"{schema['name']} has two structs {name}"
+        # Nested classes first: defaults are made of them.
+        built = [field(one) for one in fields]
+        structs[name] = StructType(own, built, versions)
+        return structs[name]
+
+    def field(raw: dict[str, Any]) -> Field:
+        kind = raw["type"].removeprefix("[]")
+        struct = None
+        if "fields" in raw:
+            struct = add(kind, raw["fields"])
+        elif kind not in FIXED and kind not in ("string", "bytes", "records"):
+            struct = structs[kind]
+        return _field(raw, kind, struct, versions)
+
+    waiting = list(schema.get("commonStructs", ()))
+    while waiting:  # One common struct may use another that stands after it.
+        part = waiting.pop(0)
+        used = {one["type"].removeprefix("[]") for one in part["fields"]}
+        if used & {one["name"] for one in waiting}:
+            waiting.append(part)
+        else:
+            add(part["name"], part["fields"])
+    add(schema["name"], schema["fields"])
+    return Message(
+        schema["name"], schema["apiKey"], schema["type"], versions, flexible, list(structs.values())
+    )
+
+
+def _field(raw: dict[str, Any], kind: str, struct: StructType | None, valid: Span) -> Field:
+    here = span(raw["versions"], valid.last)
+    here = Span(max(here.first, valid.first), min(here.last, valid.last))
+    if "tag" in raw:
+        tagged = span(raw["taggedVersions"], valid.last)
+        assert tagged == here, f"{raw['name']} is a tagged field in some of its versions only"
+    array = raw["type"].startswith("[]")
+    nullable = span(raw.get("nullableVersions", "none"), valid.last)
+    assert nullable == NONE or array or kind not in FIXED, f"{raw['name']}: a nullable {kind}"
+    assert nullable == NONE or "tag" not in raw or kind != "struct", (
+        "a tagged struct cannot be null"
+    )
+    return Field(
+        name=snake(raw["name"]),
+        kind="struct" if struct else kind,
+        array=array,
+        struct=struct,
+        versions=here,
+        nullable=nullable,
+        tag=raw.get("tag", -1),
+        default=_default(raw),
+        ignorable=bool(raw.get("ignorable")),
+    )
+
+
+def _default(raw: dict[str, Any]) -> str | None:
+    """Return the default that the JSON spells out, as Python; None where it has none."""
+    if "default" not in raw:
+        return None
+    value = raw["default"]
+    if value == "null":
+        return "None"
+    if raw["type"] == "string":
+        return json.dumps(value)
+    if raw["type"] == "bool":
+        return str(value).capitalize()
+    return repr(float(value)) if raw["type"] == "float64" else str(int(str(value), 0))
+
+
+def layout(struct: StructType, version: int, *, flexible: bool) -> Layout:
+    """Return what tells this version's bytes from another's."""
+    return (
+        flexible,
+        tuple(
+            (
+                field.name,
+                field.nullable.has(version),
+                field.struct and layout(field.struct, version, flexible=flexible),
+            )
+            for field in struct.fields
+            if field.versions.has(version)
+        ),
+    )

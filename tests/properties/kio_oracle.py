@@ -1,0 +1,169 @@
+"""kio's classes as the oracle of ours: any value of a message at a version, as kio's, as ours, and as plain values.
+
+kio 0.6.5 has one frozen dataclass per message and version, with readers and writers of its own.
+"""
+
+from dataclasses import MISSING, fields, is_dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from importlib import import_module
+from io import BytesIO
+from types import NoneType, UnionType
+from typing import Union, get_args, get_origin, get_type_hints
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader, entity_writer
+from msgspec import Struct
+
+from stratalog.wire.apis import APIS
+from stratalog.wire.ids import ZERO_ID
+
+NUMBERS = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
+UNSIGNED = {"uint8": 8, "uint16": 16, "uint32": 32, "uint64": 64}
+TEXTS = ("", "t", "größe", "x" * 126, "x" * 127, "y" * 130, "z" * 20_000)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND = timedelta(milliseconds=1)
+
+
+def kio_class(key, version, side):
+    name = APIS[key].name
+    module = import_module(f"kio.schema.{name}.v{version}.{side}")
+    return getattr(module, "".join(word.title() for word in name.split("_")) + side.title())
+
+
+def our_class(key, side):
+    module = import_module(f"stratalog.wire.messages.{APIS[key].name}")
+    return getattr(
+        module, "".join(word.title() for word in APIS[key].name.split("_")) + side.title()
+    )
+
+
+def codec(key):
+    return import_module(f"stratalog.wire.messages.{APIS[key].name}").CODEC
+
+
+def kio_bytes(entity):
+    out = BytesIO()
+    entity_writer(type(entity))(out, entity)
+    return out.getvalue()
+
+
+def kio_read(cls, data):
+    return entity_reader(cls)(data, 0)[0]
+
+
+def value_of(chance, kind):
+    """Any value of a Kafka type, the edges more often than not."""
+    if kind in NUMBERS:
+        edge = 1 << NUMBERS[kind]
+        return chance.choice((0, 1, -1, edge - 1, -edge, chance.randrange(-edge, edge)))
+    if kind in UNSIGNED:
+        return chance.choice((0, 1, (1 << UNSIGNED[kind]) - 1))
+    match kind:
+        case "string":
+            return chance.choice(TEXTS)
+        case "bytes" | "records":
+            return chance.choice(TEXTS).encode()
+        case "bool":
+            return chance.random() < 0.5
+        case "uuid":
+            return chance.choice((None, UUID(int=chance.getrandbits(128) | 1)))
+        case "float64":
+            return chance.choice((0.0, -1.5, 1e300))
+        case "error_code":
+            return chance.choice(list(ErrorCode))
+        case "timedelta_i32":
+            return timedelta(milliseconds=chance.randrange(-(1 << 31), 1 << 31))
+        case "timedelta_i64":
+            return timedelta(milliseconds=chance.randrange(-1, 1 << 45))
+        case "datetime_i64":
+            # Whole seconds: kio goes through a float and is a microsecond off for others.
+            return EPOCH + timedelta(seconds=chance.randrange(1 << 34))
+    raise AssertionError(kind)
+
+
+def field_value(chance, field):
+    if field.default is not MISSING and chance.random() < 0.3:
+        return field.default
+    kind = field.type
+    if get_origin(kind) in (UnionType, Union):
+        (kind,) = (one for one in get_args(kind) if one is not NoneType)
+        if chance.random() < 0.3:
+            return None
+    if get_origin(kind) is not tuple:
+        return one_value(chance, field, kind)
+    item = get_args(kind)[0]
+    return tuple(one_value(chance, field, item) for _ in range(chance.choice((0, 1, 1, 2, 3))))
+
+
+def one_value(chance, field, kind):
+    if is_dataclass(kind):
+        return instance(chance, kind)
+    return value_of(chance, field.metadata["kafka_type"])
+
+
+def instance(chance, cls):
+    """Any value of a class of kio's."""
+    return cls(**{field.name: field_value(chance, field) for field in fields(cls)})
+
+
+def plain(value):
+    """Return a value of kio's or of ours as dicts, lists, numbers, text and bytes."""
+    if isinstance(value, Struct):
+        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+    if is_dataclass(value):
+        return {
+            field.name: plain_field(field, getattr(value, field.name)) for field in fields(value)
+        }
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    if isinstance(value, memoryview):
+        return bytes(value)
+    if isinstance(value, timedelta):
+        return value // MILLISECOND
+    if isinstance(value, datetime):
+        return (value - EPOCH) // MILLISECOND
+    return int(value) if isinstance(value, ErrorCode) else value
+
+
+def plain_field(field, value):
+    if value is None and "tuple" not in str(field.type):
+        return {"uuid": ZERO_ID, "datetime_i64": -1}.get(field.metadata.get("kafka_type"))
+    if field.metadata.get("kafka_type") == "uuid" and isinstance(value, tuple):
+        return [ZERO_ID if one is None else one for one in value]
+    return plain(value)
+
+
+def renamed(name, ours):
+    """Return our name for kio's: its `throttle_time` is `throttle_time_ms`, its `id_` is `id`."""
+    others = (name, f"{name}_ms", name.rstrip("_"), name.replace("k_raft", "kraft"))
+    return next(one for one in others if one in ours)
+
+
+def made(cls, values):
+    """Return an object of a class of ours from what `plain` made of kio's."""
+    kinds = hints(cls)
+    return cls(
+        **{
+            (own := renamed(name, kinds)): one_made(kinds[own], value)
+            for name, value in values.items()
+        }
+    )
+
+
+def one_made(kind, value):
+    if value is None:
+        return None
+    if get_origin(kind) in (UnionType, Union):
+        kind = next(one for one in get_args(kind) if one is not NoneType)
+    if kind is memoryview:
+        return memoryview(value)
+    if isinstance(value, list):
+        return [one_made(get_args(kind)[0], one) for one in value]
+    return made(kind, value) if isinstance(value, dict) else value
+
+
+@cache
+def hints(cls):
+    return get_type_hints(cls)
