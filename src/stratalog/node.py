@@ -108,18 +108,24 @@ class Node:
             [directory.id for directory in self.directories if directory.failure is None],
             on_change=partial(self._changed, hosting),
         )
-        self._stopping += (metadata.close, hosting.close)
         metadata.holds.append(hosting.is_deleting)
         await metadata.open()
+        self._stopping += (metadata.close, hosting.close)
         tiering = None
         if self.config.tier_url:
             # As with the console: a broker without a bucket does not wait for the code of one.
-            from stratalog.broker.tiering import Tiering  # noqa: PLC0415
+            from stratalog.broker.tiering import open_tiering  # noqa: PLC0415
 
-            tiering = Tiering(self.config, self.outside, metadata, hosting, spawn=self.spawn)
+            tiering = await open_tiering(
+                self.config,
+                self.outside,
+                metadata,
+                hosting,
+                incarnation=await self._metadata_directory().run(read_incarnation()),
+                spawn=self.spawn,
+            )
             tiering.on_fenced = self.on_fatal
             self._stopping.append(tiering.close)
-            await tiering.open(await self._metadata_directory().run(read_incarnation()))
         moves = Moves(hosting, metadata, self.outside.entropy, spawn=self.spawn)
         self._stopping.append(moves.close)
         self.broker = Broker(self.config, self.outside, metadata, hosting, tiering, moves)

@@ -103,6 +103,14 @@ def test_a_setting_that_is_none_is_one_line():
         open_store("s3://bucket?secret_access_key=oops")
 
 
+def test_the_endpoint_in_the_url_beats_the_environment(endpoint, monkeypatch):
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    store = open_at(endpoint, "beats")
+    store.put("x", [b"1"])
+    assert store.get("x") == b"1"
+
+
 def test_the_tier_over_s3(store):
     topic_id = CountingEntropy().uuid()
     claim_bucket(store, "cluster", 1)

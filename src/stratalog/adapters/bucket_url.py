@@ -1,25 +1,25 @@
-"""A cloud bucket's URL and what may be set in its query.
+"""A bucket's URL: its parts and the settings in its query.
 
-In: a URL's text, the environment. Out: a `BucketUrl`. It asks nobody, and no key is ever part of a URL: URLs are
-printed. Raises UserError in one line for what is none, without repeating a query.
+In: a URL's text, the environment. Out: a `BucketUrl`. It sends no request. A URL is printed and logged, so this module
+refuses a URL that holds keys, and its errors repeat neither a query nor a user name.
 
 One URL says all there is to say about a store, so a broker's `tier.url`, a command's argument and a Spark option are
 the same text. `docs/stores.md` lists the settings for people.
 """
 
 import os
+import re
 from collections.abc import Mapping
-from configparser import ConfigParser
-from configparser import Error as NotIniError
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
+from stratalog.config.shown import shown
 from stratalog.errors import UserError
 
-__all__ = ["AccessKeys", "BucketUrl", "parse_bucket_url", "read_access_keys"]
+__all__ = ["BucketUrl", "parse_bucket_url", "split_url"]
 
-_SHARED: Final = ("endpoint", "ca_file")
+_SHARED: Final = ("endpoint", "ca_file", "credentials")
 _SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "s3": (
         *_SHARED,
@@ -33,7 +33,19 @@ _SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "az": (*_SHARED, "account_name"),
 }
 _WORDS: Final = {"true": True, "false": False}
-_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_KEY_ID: Final = "AWS_ACCESS_KEY_ID"
+_FROM_ENVIRONMENT: Final[Mapping[str, tuple[str, ...]]] = {
+    "endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "ca_file": ("AWS_CA_BUNDLE",),
+    "credentials_file": ("AWS_SHARED_CREDENTIALS_FILE",),
+    "profile": ("AWS_PROFILE",),
+}
+"""What the environment says of an S3 bucket, by the URL's names; the first variable that is set counts."""
+_BUCKET: Final = re.compile(r"[\w.$-]+", re.ASCII)
+_ENDPOINT: Final = re.compile(
+    r"https?://([\w.-]+|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?(/[\w./-]*)?", re.ASCII
+)
+_NO_KEYS: Final = "keys belong in the environment or a file, not in the URL"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +61,7 @@ class BucketUrl:
     virtual_hosted: bool
     credentials_file: str | None
     profile: str
+    machine_role: bool
     account_name: str | None
     ca_file: str | None
     create_bucket: bool
@@ -59,23 +72,25 @@ class BucketUrl:
         return self.endpoint is not None and self.endpoint.startswith("http://")
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class AccessKeys:
-    """What signs a request to S3. Never printed."""
-
-    access_key_id: str
-    secret_access_key: str
-    session_token: str | None
+def split_url(url: str) -> SplitResult:
+    """Return the parts of a store's URL. Raises UserError where it is no URL, or where it may hold keys."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise UserError(f"{shown(url)}: this is no URL") from None
+    if "@" in parts.netloc:
+        raise UserError(f"{shown(url)}: {_NO_KEYS}")
+    if parts.fragment:
+        raise UserError(f"{shown(url).partition('#')[0]}: write # as %23")
+    return parts
 
 
 def parse_bucket_url(url: str, environment: Mapping[str, str] = os.environ) -> BucketUrl:
-    """The parts of an `s3://`, `gs://` or `az://` URL. Raises UserError."""
-    parts = urlsplit(url)
-    named = f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
-    if parts.username is not None or parts.password is not None:
-        raise UserError(f"{named}: keys belong in the environment or a file, not in the URL")
-    if parts.scheme not in _SETTINGS or not parts.netloc:
-        raise UserError(f"{named}: a bucket is written s3://…, gs://… or az://…")
+    """Return the parts of an `s3://`, `gs://` or `az://` URL. Raises UserError."""
+    parts = split_url(url)
+    if parts.scheme not in _SETTINGS or not _BUCKET.fullmatch(parts.netloc):
+        raise UserError(f"{shown(url)}: a bucket is written s3://NAME, gs://NAME or az://NAME")
+    named = f"{parts.scheme}://{parts.netloc}{parts.path}"
     settings = dict(parse_qsl(parts.query, keep_blank_values=True))
     known = _SETTINGS[parts.scheme]
     for name, value in settings.items():
@@ -83,32 +98,49 @@ def parse_bucket_url(url: str, environment: Mapping[str, str] = os.environ) -> B
             raise UserError(f"{named}: {name!r} is none of {', '.join(sorted(known))}")
         if not value:
             raise UserError(f"{named}: {name} is empty")
-    ca_file = settings.get("ca_file")
-    credentials_file = settings.get("credentials_file")
-    endpoint = settings.get("endpoint")
     if parts.scheme == "s3":
-        ca_file = ca_file or environment.get("AWS_CA_BUNDLE")
-        if "AWS_ACCESS_KEY_ID" not in environment:
-            credentials_file = credentials_file or environment.get("AWS_SHARED_CREDENTIALS_FILE")
-        endpoint = endpoint or next(
-            (environment[n] for n in _ENDPOINTS if environment.get(n)), None
-        )
-    if endpoint is not None and not endpoint.startswith(("http://", "https://")):
-        raise UserError(f"{named}: endpoint {endpoint!r} must begin with http:// or https://")
+        _add_from_environment(settings, environment)
+    _check_endpoint(named, settings.get("endpoint"))
+    if settings.get("credentials") not in {None, "instance"}:
+        raise UserError(f"{named}: credentials takes the value 'instance' and no other")
+    if parts.scheme == "az" and not (
+        settings.get("account_name") or environment.get("AZURE_STORAGE_ACCOUNT_NAME")
+    ):
+        raise UserError(f"{named}: set account_name in the URL or AZURE_STORAGE_ACCOUNT_NAME")
     return BucketUrl(
         url=url,
         scheme=parts.scheme,
         bucket=parts.netloc,
         prefix=parts.path.strip("/"),
-        endpoint=endpoint.rstrip("/") if endpoint else None,
+        endpoint=settings["endpoint"].rstrip("/") if "endpoint" in settings else None,
         region=settings.get("region"),
         virtual_hosted=_flag(named, settings, "virtual_hosted_style_request"),
-        credentials_file=_readable(named, "credentials_file", credentials_file),
-        profile=settings.get("profile") or environment.get("AWS_PROFILE") or "default",
+        credentials_file=_readable(named, settings, "credentials_file"),
+        profile=settings.get("profile", "default"),
+        machine_role="credentials" in settings,
         account_name=settings.get("account_name"),
-        ca_file=_readable(named, "ca_file", ca_file),
+        ca_file=_readable(named, settings, "ca_file"),
         create_bucket=_flag(named, settings, "create_bucket"),
     )
+
+
+def _add_from_environment(settings: dict[str, str], environment: Mapping[str, str]) -> None:
+    """Add what the URL of an S3 bucket leaves out. Keys in the environment beat a file of keys that it names."""
+    for setting, names in _FROM_ENVIRONMENT.items():
+        value = next((environment[name] for name in names if environment.get(name)), None)
+        if value is None or (setting == "credentials_file" and environment.get(_KEY_ID)):
+            continue
+        settings.setdefault(setting, value)
+
+
+def _check_endpoint(named: str, endpoint: str | None) -> None:
+    """Raise UserError, which does not repeat the endpoint, unless it is an address and no more."""
+    if endpoint is None:
+        return
+    if "@" in endpoint:
+        raise UserError(f"{named}: the endpoint has a user name: {_NO_KEYS}")
+    if not _ENDPOINT.fullmatch(endpoint):
+        raise UserError(f"{named}: the endpoint is not http://host:port or https://host:port")
 
 
 def _flag(named: str, settings: Mapping[str, str], name: str) -> bool:
@@ -118,34 +150,12 @@ def _flag(named: str, settings: Mapping[str, str], name: str) -> bool:
     return _WORDS[text]
 
 
-def _readable(named: str, setting: str, path: str | None) -> str | None:
+def _readable(named: str, settings: Mapping[str, str], name: str) -> str | None:
+    path = settings.get(name)
     if path is None:
         return None
     try:
         with open(path, "rb"):
             return path
     except OSError as error:
-        raise UserError(f"{named}: {setting} {path}: {error.strerror}") from None
-
-
-def read_access_keys(path: str, profile: str) -> AccessKeys:
-    """The keys of a profile in a file as AWS's tools write it (`[default]`, `aws_access_key_id = …`).
-
-    Raises UserError naming the file, never repeating its content.
-    """
-    ini = ConfigParser(interpolation=None, default_section="")
-    try:
-        found = ini.read(path, encoding="utf-8")
-    except (NotIniError, UnicodeDecodeError):
-        raise UserError(f"{path} is no file of keys: [profile], then NAME = VALUE lines") from None
-    if not found or not ini.has_section(profile):
-        raise UserError(f"{path} has no profile [{profile}]")
-    section = ini[profile]
-    for name in ("aws_access_key_id", "aws_secret_access_key"):
-        if not section.get(name):
-            raise UserError(f"{path}: profile [{profile}] has no {name}")
-    return AccessKeys(
-        section["aws_access_key_id"],
-        section["aws_secret_access_key"],
-        section.get("aws_session_token") or None,
-    )
+        raise UserError(f"{named}: {name} {path}: {error.strerror}") from None

@@ -8,7 +8,6 @@ it is only as good as the store: `strata tier check` tells.
 """
 
 import os
-import re
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -21,7 +20,9 @@ import obstore
 from obstore import store as stores
 from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError, PreconditionError
 
-from stratalog.adapters.bucket_url import BucketUrl, parse_bucket_url, read_access_keys
+from stratalog.adapters.bucket_keys import find_keys, read_access_keys
+from stratalog.adapters.bucket_url import BucketUrl, parse_bucket_url
+from stratalog.adapters.store_failures import error_code, is_refusal, reason_of
 from stratalog.errors import Unavailable, UserError
 from stratalog.ports import AlreadyExists, Buffer, ObjectInfo
 
@@ -46,28 +47,23 @@ _RETRIES: Final[Any] = {
         "base": 3,
     },
 }
-_CODE: Final = re.compile(r"<Code>(\w+)</Code>", re.ASCII)
 _BUCKET_CODES: Final = {"NoSuchBucket", "ContainerNotFound"}
 _OBJECT_CODES: Final = {None, "NoSuchKey", "NoSuchVersion", "BlobNotFound"}
 _trust: Final = threading.Lock()
 
 
 class CloudStore:
-    """`ports.ObjectStore` over obstore. Raises UserError for a URL with settings it does not know."""
+    """`ports.ObjectStore` over obstore. Raises UserError for a URL that is wrong, and where no keys are found."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self._at = parse_bucket_url(url)
+        self._keys = find_keys(self._at)
         try:
             with _trusting(self._at.ca_file):
-                self._store: Any = stores.from_url(
-                    f"{self._at.scheme}://{self._at.bucket}/{self._at.prefix}",
-                    client_options={"allow_http": True} if self._at.plain_http else None,
-                    retry_config=_RETRIES,
-                    **_settings(self._at),
-                )
+                self._store: Any = _opened(self._at)
         except (BaseError, ValueError) as error:
-            raise UserError(f"{url}: {str(error).splitlines()[0]}") from error
+            raise UserError(f"{url}: {reason_of(str(error))}") from None
 
     def put(self, path: str, chunks: Iterable[Buffer]) -> None:
         # What fits into one part goes up in one request instead of three.
@@ -216,39 +212,54 @@ class CloudStore:
         except (AlreadyExistsError, PreconditionError) as error:
             raise AlreadyExists(path) from error
         except (BaseError, OSError) as error:
-            text = str(error).strip()
+            text = str(error)
             missing = isinstance(error, NotFoundError | FileNotFoundError)
-            code = found[1] if (found := _CODE.search(text)) else None
+            code = error_code(text)
             where = f"{path} in {self.url}"
+            # `from None`: obstore's own text may hold what must not be printed.
             if code in _BUCKET_CODES or (missing and in_bucket and code is None):
-                raise _NoBucketError(f"{where}: no such bucket") from error
+                raise _NoBucketError(f"{where}: no such bucket") from None
             if missing and not in_bucket and code in _OBJECT_CODES:
-                raise FileNotFoundError(where) from error
+                raise FileNotFoundError(where) from None
             # Some servers answer a key that they do not know with 404 too: that is no missing object.
-            reason = text.split("\n", 1)[0]
-            raise Unavailable(
-                f"{where}: {code}" if missing and code else f"{where}: {reason}"
-            ) from error
+            keys = f"; the keys are from {self._keys}" if is_refusal(text) else ""
+            raise Unavailable(f"{where}: {reason_of(text)}{keys}") from None
 
 
 class _NoBucketError(Unavailable):
     """The bucket itself is missing: it may come, or be created."""
 
 
-def _settings(at: BucketUrl) -> dict[str, Any]:
-    """What obstore is told, by its own names for each kind of store."""
+def _opened(at: BucketUrl) -> Any:
+    """Return obstore's store, with its own names for the settings. Raises BaseError, ValueError."""
+    common: dict[str, Any] = {
+        "client_options": {"allow_http": True} if at.plain_http else None,
+        "retry_config": _RETRIES,
+    }
     match at.scheme:
         case "s3":
+            # By this name, which `from_url` does not take, the URL's endpoint beats AWS_ENDPOINT_URL_S3.
+            keys: Any = _KeysFromFile(at) if at.credentials_file else None
             settings: dict[str, Any] = {
-                "endpoint": _virtual_endpoint(at) if at.virtual_hosted else at.endpoint,
+                "aws_endpoint_url_s3": _virtual_endpoint(at) if at.virtual_hosted else at.endpoint,
                 "region": at.region,
                 "virtual_hosted_style_request": at.virtual_hosted or None,
-                "credential_provider": _KeysFromFile(at) if at.credentials_file else None,
             }
+            return stores.S3Store(
+                at.bucket,
+                prefix=at.prefix or None,
+                config=_given(settings),  # type: ignore[arg-type]
+                credential_provider=keys,
+                **common,
+            )
         case "gs":
             settings = {"base_url": at.endpoint, "application_credentials": at.credentials_file}
         case _:
             settings = {"endpoint": at.endpoint, "account_name": at.account_name}
+    return stores.from_url(f"{at.scheme}://{at.bucket}/{at.prefix}", **common, **_given(settings))
+
+
+def _given(settings: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value is not None}
 
 

@@ -16,9 +16,11 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
+from stratalog.adapters.bucket_url import split_url
 from stratalog.adapters.directory_store import DirectoryStore
+from stratalog.config.shown import shown
 from stratalog.errors import UserError
 from stratalog.ports import AlreadyExists, Buffer, ObjectInfo, ObjectStore
 
@@ -28,24 +30,27 @@ _SCHEMES: Final = "file:///path, memory://name, s3://bucket, gs://bucket, az://c
 
 
 def open_store(url: str) -> ObjectStore:
-    """The store at `url`. Nothing is asked of it yet.
+    """Return the store at `url`, to which nothing is sent yet.
 
-    Raises UserError for a URL that is none of ours. Opening one `memory://` URL twice in a process gives one store.
+    Raises UserError, one line, for a URL that is none of ours or holds keys, and where no keys are found. Opening one
+    `memory://` URL twice in a process gives one store.
     """
-    parts = urlsplit(url)
+    parts = split_url(url)
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost") or len(parts.path) < 2:
-            raise UserError(f"{url}: a directory is written file:///absolute/path")
+            raise UserError(f"{shown(url)}: a directory is written file:///absolute/path")
+        if parts.query:
+            raise UserError(f"{shown(url)}: a directory has no settings; write ? as %3F in a path")
         return DirectoryStore(unquote(parts.path))
     if parts.scheme == "memory":
         with _memories_guard:
             return _memories.setdefault(url, MemoryStore(url))
-    if parts.scheme in ("s3", "gs", "az") and parts.netloc:
+    if parts.scheme in ("s3", "gs", "az"):
         # Here so that a broker without a bucket, or with a directory, starts without the library.
         from stratalog.adapters.cloud_store import CloudStore  # noqa: PLC0415
 
         return CloudStore(url)
-    raise UserError(f"{url!r} is no bucket: one of {_SCHEMES}")
+    raise UserError(f"{shown(url)!r} is no bucket: one of {_SCHEMES}")
 
 
 class MemoryStore:

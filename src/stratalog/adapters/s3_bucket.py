@@ -11,12 +11,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from stratalog.adapters.bucket_url import BucketUrl, read_access_keys
+from stratalog.adapters.bucket_keys import find_keys, read_access_keys
+from stratalog.adapters.bucket_url import BucketUrl
 from stratalog.errors import Unavailable, UserError
 
 __all__ = ["S3Bucket", "Upload"]
 
 _DEFAULT_REGION: Final = "us-east-1"
+_REFUSED: Final = (401, 403)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +40,26 @@ class S3Bucket:
         assert at.scheme == "s3", "only S3 has these calls"
         try:
             import boto3  # noqa: PLC0415 - an extra
+            import botocore.session  # noqa: PLC0415
             from botocore.config import Config  # noqa: PLC0415
             from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
         except ImportError:
             raise UserError(f"{at.url}: needs boto3: pip install 'stratalog[s3]'") from None
         self._at = at
+        self._keys = find_keys(at)
         self._region = at.region or _region()
         self._refused, self._unreachable = ClientError, BotoCoreError
         keys = read_access_keys(at.credentials_file, at.profile) if at.credentials_file else None
         style = "virtual" if at.virtual_hosted else "path" if at.endpoint else "auto"
         # A session of its own: boto3's own one keeps the first keys that it sees for the life of the process.
-        self._client: Any = boto3.Session().client(
+        session = botocore.session.get_session()
+        if (
+            not at.machine_role
+        ):  # then neither a machine's nor a container's metadata service is asked
+            providers = session.get_component("credential_provider")
+            for name in ("iam-role", "container-role"):
+                providers.remove(name)
+        self._client: Any = boto3.Session(botocore_session=session).client(
             "s3",
             region_name=self._region,
             endpoint_url=at.endpoint,
@@ -121,11 +132,19 @@ class S3Bucket:
             yield
         except (self._refused, self._unreachable) as error:
             reason = " ".join(str(error).split())
-            raise Unavailable(f"bucket {self._at.bucket}: {reason}") from error
+            if _status(error) in _REFUSED:
+                reason += f"; the keys are from {self._keys}"
+            raise Unavailable(f"bucket {self._at.bucket}: {reason}") from None
 
 
 def _code(error: Any) -> str:
     return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def _status(error: Any) -> int:
+    """The HTTP status; 0 where there was no answer."""
+    answer = getattr(error, "response", {})
+    return int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
 def _region() -> str:

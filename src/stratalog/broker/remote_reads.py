@@ -29,6 +29,7 @@ from stratalog.ports import ObjectStore, Outside, Worker
 from stratalog.tier.fetcher import RANGE_BYTES, Fetcher
 from stratalog.tier.manifest import RemoteSegment
 from stratalog.tier.partition_tier import PartitionTier
+from stratalog.wire.batch import scan
 
 T = TypeVar("T")
 _AHEAD_BYTES_MAX: Final = 24 << 20
@@ -241,3 +242,18 @@ def _heard(future: "asyncio.Future[Any]") -> None:
     """Whoever asked may be gone: a failure that nobody waits for is no bug."""
     if not future.cancelled():
         future.exception()
+
+
+def slices_below(found: Slices, end_offset: int) -> Slices:
+    """Return the batches that begin below `end_offset`."""
+    buffers, next_offset = [], found.first_offset
+    for buffer in found.buffers:
+        cut = 0
+        for position, header in scan(buffer):
+            if header.base_offset >= end_offset:
+                break
+            cut, next_offset = position + header.size, header.next_offset
+        buffers.append(buffer[:cut])
+        if cut < len(buffer):
+            break
+    return Slices([buffer for buffer in buffers if buffer], found.first_offset, next_offset)

@@ -6,7 +6,7 @@ it. It decides nothing about formats or manifests: `tier` does; nothing here blo
 Each partition has one cycle at a time (`tiered_partition.py`), which starts when a segment closes and at every
 `remote.log.manager.task.interval.ms`. Copying has threads for each log directory, so that a stalled drive holds up its
 own copies only; reading and expiring have pools of their own. A bucket that cannot be reached, at the start or later,
-keeps nobody from producing: closed segments wait on disk.
+keeps nobody from producing: closed segments wait on disk. Only the first start of a cluster needs it.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from stratalog.broker.copy_pace import CopyPace
 from stratalog.broker.groups import Groups
 from stratalog.broker.hosting import Hosting
 from stratalog.broker.partition import HostedPartition
-from stratalog.broker.remote_reads import RemoteReads
+from stratalog.broker.remote_reads import RemoteReads, slices_below
 from stratalog.broker.state_upload import StateUpload
 from stratalog.broker.tiered_partition import Bucket, TieredPartition
 from stratalog.config import BrokerConfig
@@ -39,7 +39,6 @@ from stratalog.tier.identity import (
 from stratalog.tier.incarnation import check_incarnation, mark_strays
 from stratalog.tier.leases import Leases
 from stratalog.tier.partition_tier import PartitionTier
-from stratalog.wire.batch import scan
 
 _SUPERSEDED: Final = (
     "its clients belong to the new one; what only this node's disk has can be read without tier.url"
@@ -53,20 +52,62 @@ _COPIERS: Final = "remote.log.manager.copier.thread.pool.size"
 _EXPIRERS: Final = "remote.log.manager.expiration.thread.pool.size"
 
 
-class Tiering:
-    """The tier of one broker. `open`, then `start`."""
+async def open_tiering(
+    config: BrokerConfig,
+    outside: Outside,
+    metadata: ClusterMetadata,
+    hosting: Hosting,
+    *,
+    incarnation: int,
+    spawn: Callable[[Coroutine[Any, Any, None]], object],
+) -> "Tiering":
+    """Open the bucket and claim it for `incarnation`, the life of the cluster that this node belongs to.
 
-    def __init__(
+    Raises UserError, and leaves nothing open, where the URL is wrong or the bucket is another cluster's or a later
+    life's; also where the bucket cannot be used and no broker has registered yet: on a first start a mistake is more
+    likely than an outage.
+    """
+    expirer = _start_expirer(config, outside)
+    try:
+        store = await expirer.submit(lambda: outside.object_store(config.tier_url))
+    except UserError as error:
+        await expirer.close()
+        raise UserError(f"tier.url: {error}") from None
+    tiering = Tiering(
+        config,
+        outside,
+        metadata,
+        hosting,
+        incarnation=incarnation,
+        store=store,
+        expirer=expirer,
+        spawn=spawn,
+    )
+    try:
+        await tiering.claim_first()
+    except UserError:
+        await tiering.close()
+        raise
+    return tiering
+
+
+class Tiering:
+    """The tier of one broker. `open_tiering`, then `start`."""
+
+    def __init__(  # noqa: PLR0913 - built in one place
         self,
         config: BrokerConfig,
         outside: Outside,
         metadata: ClusterMetadata,
         hosting: Hosting,
         *,
+        incarnation: int,
+        store: ObjectStore,
+        expirer: Worker,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self.on_fenced: Callable[[str], None] = lambda _why: None
-        """Told, once, that the cluster was taken over: the node must stop."""
+        """Called once, where the cluster was taken over: the node must stop."""
         self._config = config
         self._outside = outside
         self._metadata = metadata
@@ -75,7 +116,7 @@ class Tiering:
         self._url = config.tier_url
         self._partitions: dict[HostedPartition, TieredPartition] = {}
         self._copiers: dict[str, Worker] = {}
-        self._incarnation = 0
+        self._incarnation = incarnation
         self._state: StateUpload | None = None
         self._claimed = False
         self._versions = 0  # of all manifests, when the claim was last seen
@@ -93,45 +134,39 @@ class Tiering:
         self._forgetting = asyncio.Lock()
         self._log = structlog.get_logger()
         self._threads = _threads(config)
-        self._expirer = outside.workers.start(
-            "tier-expire", self._threads[_EXPIRERS], background=True
-        )
-        self._store: ObjectStore
-        self._bucket: Bucket
-        self._reads: RemoteReads
-
-    async def open(self, incarnation: int) -> None:
-        """Open the bucket and claim it for `incarnation`, the life of the cluster that this node belongs to.
-
-        Raises UserError where it is another cluster's or a later life's, or its URL is not understood.
-        """
-        self._incarnation = incarnation
-        self._store = await self._expirer.submit(lambda: self._outside.object_store(self._url))
-        self._reads = RemoteReads(self._config, self._outside, self._store)
+        self._expirer, self._store = expirer, store
+        self._reads = RemoteReads(config, outside, store)
         self._bucket = Bucket(
-            self._config,
-            self._outside,
-            self._store,
-            self._metadata.cluster_id,
-            lambda: self._metadata.image,
+            config,
+            outside,
+            store,
+            metadata.cluster_id,
+            lambda: metadata.image,
             self._copier,
             lambda: self._expirer,
-            CopyPace(self._config, self._outside.clock),
+            CopyPace(config, outside.clock),
             self._check_incarnation,
-            Archives(self._store),
-            Leases(self._store, self._metadata.cluster_id),
+            Archives(store),
+            Leases(store, metadata.cluster_id),
         )
+
+    async def claim_first(self) -> None:
+        """Claim the bucket at the start of the node. Raises UserError as `open_tiering` says."""
         try:
             await self._claim()
         except Fenced as error:
             raise UserError(f"tier.url: {error}; {_SUPERSEDED}") from error
+        except UserError as error:
+            raise UserError(f"tier.url: {error}") from None
         except Unavailable as error:
+            if not self._metadata.image.brokers:
+                raise UserError(f"tier.url: {error}") from None
             self._log.warning("bucket not reached yet", url=self._url, reason=str(error))
         except Corrupt as error:
             raise UserError(f"tier.url: bucket {self._url} cannot be used: {error}") from error
 
     def start(self, groups: Groups) -> None:
-        """Tier what is led from here on, and tell the bucket of the cluster and of what `groups` have committed."""
+        """Tier what is led from here on, and upload the cluster's state with the offsets that `groups` committed."""
         self._state = StateUpload(
             self._bucket,
             self._metadata,
@@ -171,8 +206,7 @@ class Tiering:
         self._bucket.pace.configure(config)
         if self._threads[_EXPIRERS] != before[_EXPIRERS]:
             ending.append(self._expirer)
-            workers = self._outside.workers
-            self._expirer = workers.start("tier-expire", self._threads[_EXPIRERS], background=True)
+            self._expirer = _start_expirer(config, self._outside)
         if self._threads[_COPIERS] != before[_COPIERS]:
             ending += self._copiers.values()
             self._copiers.clear()
@@ -188,8 +222,6 @@ class Tiering:
                 f"tier-copy {path}", threads, background=True
             )
         return self._copiers[path]
-
-    # Reading
 
     async def read(
         self,
@@ -218,7 +250,7 @@ class Tiering:
         hosted.figures.remote_reads += 1
         hosted.figures.remote_bytes += found.size
         if found.next_offset > end_offset:
-            found = _below(found, end_offset)
+            found = slices_below(found, end_offset)
         if found.buffers:
             self._reads.progress(hosted, tier, offset, found.next_offset, found.size)
         return found
@@ -276,8 +308,6 @@ class Tiering:
                 ErrorCode.replica_not_available, f"{hosted.identity}: its manifest is not read yet"
             )
         return partition.tier
-
-    # Writing
 
     async def _claim(self) -> None:
         """Before anything is put. Raises UserError where the bucket is another cluster's, Unavailable, Corrupt."""
@@ -452,19 +482,8 @@ class Tiering:
             await asyncio.sleep(wait_s)
 
 
-def _below(found: Slices, end_offset: int) -> Slices:
-    """The batches that begin below `end_offset`."""
-    buffers, next_offset = [], found.first_offset
-    for buffer in found.buffers:
-        cut = 0
-        for position, header in scan(buffer):
-            if header.base_offset >= end_offset:
-                break
-            cut, next_offset = position + header.size, header.next_offset
-        buffers.append(buffer[:cut])
-        if cut < len(buffer):
-            break
-    return Slices([buffer for buffer in buffers if buffer], found.first_offset, next_offset)
+def _start_expirer(config: BrokerConfig, outside: Outside) -> Worker:
+    return outside.workers.start("tier-expire", config.int(_EXPIRERS), background=True)
 
 
 def _threads(config: BrokerConfig) -> dict[str, int]:

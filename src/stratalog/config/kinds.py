@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from types import MappingProxyType
 
+from stratalog.config.shown import shown
+
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
@@ -130,12 +132,13 @@ class Setting:
         return f"{what}{span}" + "".join(f" or {extra}" for extra in check.also)
 
     def parse(self, text: str) -> Value:
-        """The value of `text`; raises BadValue naming the setting, the text and what is accepted."""
+        """Return the value of `text`. Raises BadValue with the name, the text less its secrets and what is accepted."""
         stripped = text.strip()
         try:
             return self._parse(stripped)
         except ValueError:
-            message = f"{self.name}: {stripped!r} is not accepted; accepted: {self.accepted}"
+            value = "this value" if self.kind is Kind.PASSWORD else repr(shown(stripped))
+            message = f"{self.name}: {value} is not accepted; accepted: {self.accepted}"
             raise BadValue(message) from None
 
     def _parse(self, text: str) -> Value:

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from stratalog.client.calls import READ_COMMITTED, READ_UNCOMMITTED
 from stratalog.client.cluster import parse_bootstrap
+from stratalog.config.shown import shown
 from stratalog.kernels.columns import COLUMNS, HEADERS, ORIGIN
 from stratalog.tier.leases import LEASE_MS, LEASE_MS_MAX
 
@@ -226,8 +227,7 @@ def _parsed(options: Mapping[str, str], name: str, parse: Callable[[str], T]) ->
     try:
         return parse(text)
     except ValueError as error:
-        shown = re.sub(r"//[^@/]*@", "//…@", text)  # what stands there may be a secret
-        raise ValueError(f"option '{name}' is {shown!r}: {error}") from None
+        raise ValueError(f"option '{name}' is {shown(text)!r}: {error}") from None
 
 
 def _selection(

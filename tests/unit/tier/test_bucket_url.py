@@ -2,8 +2,10 @@
 
 import pytest
 
-from stratalog.adapters.bucket_url import parse_bucket_url, read_access_keys
+from stratalog.adapters.bucket_keys import find_keys, read_access_keys
+from stratalog.adapters.bucket_url import parse_bucket_url
 from stratalog.adapters.cloud_store import CloudStore
+from stratalog.adapters.object_store import open_store
 from stratalog.errors import UserError
 
 
@@ -48,12 +50,21 @@ def test_the_environment_says_what_the_url_leaves_out(tmp_path):
         ("s3://bucket?secret_access_key=oops", "'secret_access_key' is none of"),
         ("s3://bucket?region=", "region is empty"),
         ("s3://bucket?region", "region is empty"),
-        ("s3://bucket?endpoint=10.62.64.200", "must begin with http"),
+        ("s3://bucket?endpoint=10.62.64.200", "not http://host:port"),
+        ("s3://bucket?endpoint=http://host?token=oops", "not http://host:port"),
+        ("s3://bucket?endpoint=http://key:oops@host", "keys belong in the environment"),
+        ("s3://bucket?endpoint=http%3A%2F%2Fkey%3Aoops%40host", "keys belong in the environment"),
+        ("s3://bucket?endpoint=http://key:oo/ps@host", "keys belong in the environment"),
+        ("s3://key:oo/ps@bucket", "a bucket is written"),
+        ("s3://key:oops@[", "no URL"),
+        ("s3://bucket/prefix#1", "write # as %23"),
+        ("s3://bucket?credentials=oops", "'instance' and no other"),
         ("s3://bucket?create_bucket=oui", "neither true nor false"),
         ("s3://bucket?ca_file=/no/such/file", "No such file"),
         ("s3://bucket?credentials_file=/no/such/file", "No such file"),
         ("gs://bucket?region=x", "'region' is none of"),
         ("az://bucket?profile=x", "'profile' is none of"),
+        ("az://bucket", "set account_name in the URL or AZURE_STORAGE_ACCOUNT_NAME"),
         ("s3://", "a bucket is written"),
     ],
 )
@@ -62,7 +73,85 @@ def test_what_is_no_such_url_is_one_line_without_its_secrets(url, named):
         parse_bucket_url(url, {})
     assert named in str(error.value)
     assert "\n" not in str(error.value)
+    assert not any(secret in str(error.value) for secret in ("oops", "oo/ps", "key:"))
+
+
+@pytest.mark.parametrize(
+    ("url", "named"),
+    [
+        ("ftp://key:oops@host/bucket", "keys belong"),
+        ("key:oops@host", "is no bucket"),
+        ("file://key:oops@host/bucket", "keys belong"),
+        ("file:///bucket?secret=oops", "a directory has no settings"),
+        ("file:///bucket#1", "write # as %23"),
+        ("memory://key:oops@name", "keys belong"),
+        ("s3:///prefix", "a bucket is written"),
+        ("https://host/bucket?secret=oops", "is no bucket"),
+    ],
+)
+def test_what_is_no_store_is_one_line_without_its_secrets(url, named):
+    with pytest.raises(UserError, match=named) as error:
+        open_store(url)
     assert "oops" not in str(error.value)
+
+
+def test_an_endpoint_of_the_environment_holds_no_keys_either():
+    with pytest.raises(UserError, match="keys belong in the environment") as error:
+        parse_bucket_url("s3://b", {"AWS_ENDPOINT_URL_S3": "http://key:oops@host"})
+    assert "oops" not in str(error.value)
+
+
+def test_where_the_keys_of_a_store_are(tmp_path):
+    file = tmp_path / "keys"
+    file.write_text("")
+    both = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+
+    def found(url, **environment):
+        return find_keys(parse_bucket_url(url, environment), environment)
+
+    assert (
+        found("s3://b", **both) == "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment"
+    )
+    assert found(f"s3://b?credentials_file={file}&profile=p", **both) == f"profile [p] of {file}"
+    assert found("s3://b", AWS_SHARED_CREDENTIALS_FILE=str(file)) == f"profile [default] of {file}"
+    assert "AWS_ROLE_ARN" in found("s3://b", AWS_WEB_IDENTITY_TOKEN_FILE="x", AWS_ROLE_ARN="y")
+    assert "AWS_SKIP_SIGNATURE" in found("s3://b", AWS_SKIP_SIGNATURE="true")
+    assert found("s3://b?credentials=instance") == "the machine's role (credentials=instance)"
+    assert found("s3://b?credentials=instance", **both).startswith("AWS_ACCESS_KEY_ID")
+    assert "GOOGLE_SERVICE_ACCOUNT" in found("gs://b", GOOGLE_SERVICE_ACCOUNT="x")
+    assert "AZURE_STORAGE_SAS_KEY" in found("az://b?account_name=x", AZURE_STORAGE_SAS_KEY="y")
+    home = tmp_path / ".config" / "gcloud"
+    home.mkdir(parents=True)
+    (home / "application_default_credentials.json").write_text("{}")
+    assert found("gs://b", HOME=str(tmp_path)).startswith(str(home))
+
+
+@pytest.mark.parametrize(
+    ("url", "environment", "named"),
+    [
+        (
+            "s3://b/p",
+            {},
+            "s3://b/p: no keys are found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS",
+        ),
+        ("s3://b/p", {}, "credentials_file in the URL or with AWS_SHARED_CREDENTIALS_FILE"),
+        ("s3://b/p", {}, "credentials=instance in the URL asks"),
+        ("s3://b", {"AWS_ACCESS_KEY_ID": "a"}, "AWS_ACCESS_KEY_ID alone is not enough"),
+        (
+            "s3://b",
+            {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""},
+            "no keys are found: set",
+        ),
+        ("s3://b", {"AWS_SKIP_SIGNATURE": "false"}, "no keys are found"),
+        ("s3://b", {"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "/x"}, "no keys are found"),
+        ("gs://b", {}, "set GOOGLE_APPLICATION_CREDENTIALS"),
+        ("az://b?account_name=x", {}, "set AZURE_STORAGE_ACCOUNT_KEY"),
+    ],
+)
+def test_without_keys_the_message_says_where_it_looked(url, environment, named):
+    with pytest.raises(UserError) as error:
+        find_keys(parse_bucket_url(url, environment), environment)
+    assert named in str(error.value)
 
 
 def test_keys_are_read_from_the_profile_that_is_asked_for(tmp_path):
@@ -96,4 +185,6 @@ def test_keys_are_read_from_the_profile_that_is_asked_for(tmp_path):
 def test_each_kind_of_store_takes_its_settings(url, monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "key")
+    monkeypatch.setenv("GOOGLE_SKIP_SIGNATURE", "true")
+    monkeypatch.setenv("AZURE_SKIP_SIGNATURE", "true")
     assert CloudStore(url).url == url

@@ -1,0 +1,121 @@
+"""Where the keys of a cloud's bucket are: a file, the environment, or the machine's role.
+
+In: a parsed URL, the environment, a file. Out: the place of the keys, for messages; the keys of a file. It never prints
+a key, and never asks a cloud's metadata service.
+"""
+
+import os
+from collections.abc import Mapping
+from configparser import ConfigParser
+from configparser import Error as NotIniError
+from dataclasses import dataclass
+from typing import Final
+
+from stratalog.adapters.bucket_url import BucketUrl
+from stratalog.errors import UserError
+
+__all__ = ["AccessKeys", "find_keys", "read_access_keys"]
+
+_IN_ENVIRONMENT: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
+    "s3": (
+        ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
+        ("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ROLE_ARN"),
+        ("AWS_SKIP_SIGNATURE",),
+    ),
+    "gs": (
+        ("GOOGLE_APPLICATION_CREDENTIALS",),
+        ("GOOGLE_SERVICE_ACCOUNT",),
+        ("GOOGLE_SERVICE_ACCOUNT_PATH",),
+        ("GOOGLE_SERVICE_ACCOUNT_KEY",),
+        ("GOOGLE_SKIP_SIGNATURE",),
+    ),
+    "az": (
+        ("AZURE_STORAGE_ACCOUNT_KEY",),
+        ("AZURE_STORAGE_ACCESS_KEY",),
+        ("AZURE_STORAGE_SAS_KEY",),
+        ("AZURE_STORAGE_SAS_TOKEN",),
+        ("AZURE_STORAGE_TOKEN",),
+        ("AZURE_STORAGE_CLIENT_ID", "AZURE_STORAGE_CLIENT_SECRET", "AZURE_STORAGE_TENANT_ID"),
+        ("AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET", "AZURE_TENANT_ID"),
+        ("AZURE_CLIENT_ID", "AZURE_FEDERATED_TOKEN_FILE", "AZURE_TENANT_ID"),
+        ("AZURE_USE_AZURE_CLI",),
+        ("AZURE_SKIP_SIGNATURE",),
+    ),
+}
+"""The variables, all of one row together, that obstore takes keys from before it asks a metadata service."""
+_FLAGS: Final = (
+    "AWS_SKIP_SIGNATURE",
+    "GOOGLE_SKIP_SIGNATURE",
+    "AZURE_USE_AZURE_CLI",
+    "AZURE_SKIP_SIGNATURE",
+)
+_GCLOUD_FILE: Final = ".config/gcloud/application_default_credentials.json"
+_REMEDIES: Final[Mapping[str, str]] = {
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a file of keys with credentials_file in the URL or "
+    "with AWS_SHARED_CREDENTIALS_FILE",
+    "gs": "set GOOGLE_APPLICATION_CREDENTIALS, or name a service account's file with credentials_file in the URL",
+    "az": "set AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_KEY",
+}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class AccessKeys:
+    """What signs a request to S3. Never printed."""
+
+    access_key_id: str
+    secret_access_key: str
+    session_token: str | None
+
+
+def find_keys(at: BucketUrl, environment: Mapping[str, str] = os.environ) -> str:
+    """Return where the store's keys are, as a message names the place.
+
+    Raises UserError, which says where it looked, if there are none: obstore would ask a cloud's metadata service then,
+    and only `credentials=instance` in the URL allows that.
+    """
+    if at.credentials_file is not None:
+        profile = f"profile [{at.profile}] of " if at.scheme == "s3" else ""
+        return f"{profile}{at.credentials_file}"
+    for names in _IN_ENVIRONMENT[at.scheme]:
+        if all(_is_set(environment, name) for name in names):
+            return f"{' and '.join(names)} in the environment"
+    gcloud_file = os.path.join(environment.get("HOME", ""), _GCLOUD_FILE)
+    if at.scheme == "gs" and os.path.exists(gcloud_file):
+        return gcloud_file
+    if at.machine_role:
+        return "the machine's role (credentials=instance)"
+    first = _IN_ENVIRONMENT[at.scheme][0]
+    given = [name for name in first if _is_set(environment, name)]
+    found = f" ({' and '.join(given)} alone is not enough)" if given else ""
+    raise UserError(
+        f"{at.url.partition('?')[0]}: no keys are found{found}: {_REMEDIES[at.scheme]}; "
+        "credentials=instance in the URL asks the cloud for the machine's role"
+    )
+
+
+def _is_set(environment: Mapping[str, str], name: str) -> bool:
+    value = environment.get(name, "")
+    return value.lower() in {"1", "true", "on", "yes", "y"} if name in _FLAGS else bool(value)
+
+
+def read_access_keys(path: str, profile: str) -> AccessKeys:
+    """Return the keys of a profile in a file as AWS's tools write it (`[default]`, `aws_access_key_id = …`).
+
+    Raises UserError, which names the file and repeats nothing of it.
+    """
+    ini = ConfigParser(interpolation=None, default_section="")
+    try:
+        found = ini.read(path, encoding="utf-8")
+    except (NotIniError, UnicodeDecodeError):
+        raise UserError(f"{path} is no file of keys: [profile], then NAME = VALUE lines") from None
+    if not found or not ini.has_section(profile):
+        raise UserError(f"{path} has no profile [{profile}]")
+    section = ini[profile]
+    for name in ("aws_access_key_id", "aws_secret_access_key"):
+        if not section.get(name):
+            raise UserError(f"{path}: profile [{profile}] has no {name}")
+    return AccessKeys(
+        section["aws_access_key_id"],
+        section["aws_secret_access_key"],
+        section.get("aws_session_token") or None,
+    )

@@ -1,0 +1,20 @@
+"""The text of a setting as a message may show it.
+
+In: text that a person gave. Out: the same text without what may be a secret. It never decides whether text is valid.
+"""
+
+import re
+from typing import Final
+
+__all__ = ["shown"]
+
+_USER: Final = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*:/+)?.*@", re.DOTALL)
+_QUERY: Final = re.compile(r"(?<=://)([^?]*\?).*", re.DOTALL)
+
+
+def shown(text: str) -> str:
+    """Return `text` without a user name and password before an `@`, and without a URL's query.
+
+    A refused value may hold either, in a URL of any form, so the whole part is left out and not only what parses.
+    """
+    return _QUERY.sub(r"\1…", _USER.sub(r"\1…@", text))
