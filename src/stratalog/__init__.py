@@ -24,6 +24,7 @@ def read(  # noqa: PLR0913 - one argument for each thing to say
     until: datetime | timedelta | int | str | None = None,
     columns: Sequence[str] | None = None,
     isolation: str = "read_uncommitted",
+    fail_on_data_loss: bool = True,
     figures: Figures | None = None,
 ) -> "pa.RecordBatchReader":
     """A topic's records, history and tail, as Arrow record batches that are read while they are iterated.
@@ -33,8 +34,9 @@ def read(  # noqa: PLR0913 - one argument for each thing to say
     time zone, as ISO 8601, in milliseconds since 1970, or a timedelta back from now; without them everything that is
     there now is read. `columns` are some of key, value, topic, partition, offset, timestamp, timestampType and
     headers. With `isolation="read_committed"` records of aborted transactions are left out, and the tail ends where the
-    oldest open one begins. `figures` are added to: the requests and bytes that it took. Rows come partition by
-    partition, in the order of offsets. Needs `stratalog[arrow]`.
+    oldest open one begins. With `fail_on_data_loss=False` what is gone or damaged is logged, counted in
+    `figures.skipped` and passed over. `figures` are added to: the requests and bytes that reading took. Rows come
+    partition by partition, in the order of offsets. Needs `stratalog[arrow]`.
 
     Raises ValueError for what is asked wrongly, Unavailable, Corrupt, DataLoss.
     """
@@ -48,5 +50,6 @@ def read(  # noqa: PLR0913 - one argument for each thing to say
         until=until,
         columns=columns,
         isolation=isolation,
+        fail_on_data_loss=fail_on_data_loss,
         figures=figures,
     )

@@ -244,7 +244,7 @@ def decoded(batches):
     """The offsets that Spark's kernel gives of these batches, and what it passed over."""
     unreadable = []
     layout = Layout("events", 0, (*COLUMNS, HEADERS))
-    decoder = Decoder(layout, 0, 1 << 62, unreadable=unreadable.append)
+    decoder = Decoder(layout, 0, 1 << 62, unreadable=lambda what, _: unreadable.append(what))
     tables = list(decoder.decode(b"".join(batches), "events-0", gaps=True))
     tables += decoder.flush()
     offsets = [offset for table in tables for offset in table.column("offset").to_pylist()]

@@ -428,7 +428,10 @@ def test_what_a_batch_repeats_can_be_told_by_its_header(
 
 
 def test_the_bucket_is_enough(driver: Driver, tmp_path: Path) -> None:
-    """With the broker gone what is tiered is read without it, and a damaged or missing object is named."""
+    """With the broker gone what is tiered is read without it, and a damaged or missing object is named.
+
+    A batch and a stream that need not fail read on, without its records.
+    """
     with broker_process(tmp_path) as broker:
         produce(broker, "cold", 0, 4000)
         settle(broker, "cold", 1000)
@@ -445,7 +448,8 @@ def test_the_bucket_is_enough(driver: Driver, tmp_path: Path) -> None:
     assert topic is not None
     manifest = bucket.manifest(topic, 0)
     assert manifest is not None
-    victim = next(manifest.recent()).path
+    first = next(manifest.recent())
+    victim, behind = first.path, first.entry.last_offset + 1
     file = broker.directory / "bucket" / victim
     data = bytearray(file.read_bytes())
     data[len(data) // 3] ^= 1
@@ -453,3 +457,10 @@ def test_the_bucket_is_enough(driver: Driver, tmp_path: Path) -> None:
     assert victim in driver.asked("batch", options=options)["error"]
     file.unlink()
     assert victim in driver.asked("batch", options=options)["error"]
+    options |= {"failOnDataLoss": "false", "startingOffsets": "earliest"}
+    whole(driver.ask("batch", options=options), 0, behind, end)
+    where = {"checkpoint": str(tmp_path / "checkpoint"), "sink": str(tmp_path / "sink")}
+    driver.ask("stream", options=options, **where, wait=True)
+    whole(driver.ask("read_back", sink=where["sink"]), 0, behind, end)
+    said = driver.log.read_text()
+    assert f"offsets 0 to {behind - 1} of cold-0 are skipped" in said

@@ -55,11 +55,11 @@ class Decoder:
         first: int,
         end: int,
         *,
-        unreadable: Callable[[str], None] | None = None,
+        unreadable: Callable[[str, int], None] | None = None,
     ) -> None:
-        """`unreadable` is told of a batch that is what a producer wrote and yet cannot be read.
+        """`unreadable` receives why a batch that a producer wrote cannot be read, and how many of its records.
 
-        What is whole before the fault is kept, the rest of the batch left out. Without `unreadable`: Corrupt.
+        Records before the fault are kept, those from it on left out. Without `unreadable`: Corrupt.
         """
         self.end = end
         self.next_offset = first
@@ -194,8 +194,8 @@ class Decoder:
     def _restored(self, view: memoryview, table: Any, index: int, row: list[int], name: str) -> Any:
         """Restore one compressed batch, `row` of the table, and note there where; returns in what.
 
-        None where the room has too much of others in it. Bytes that cannot be restored are passed over, once
-        `unreadable` is told of them.
+        None where the room has too much of others in it. Bytes that cannot be restored are passed over, after a call
+        of `unreadable`.
         """
         used = self._used
         if used >= _AT_ONCE_BYTES:
@@ -230,7 +230,8 @@ class Decoder:
         return room
 
     def _unrestored(self, row: Any, name: str, what: str) -> Any:
-        self._unreadable(f"{name}: batch at offset {row[compiled.BASE_OFFSET]}: {what}")
+        why = f"{name}: batch at offset {row[compiled.BASE_OFFSET]}: {what}"
+        self._unreadable(why, int(row[compiled.COUNT]))
         row[compiled.COUNT] = row[compiled.START] = row[compiled.END] = 0
         return self._room
 
@@ -241,7 +242,7 @@ def _transactions(aborted: Sequence[tuple[int, int]]) -> Any:
     return np.array(rows, dtype=np.int64).reshape(len(rows), 3)
 
 
-def _refuse(what: str) -> None:
+def _refuse(what: str, _records: int) -> None:
     raise Corrupt(what)
 
 

@@ -76,8 +76,11 @@ def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
 class Rows:
     """Rows that wait for their Arrow batch."""
 
-    def __init__(self, layout: Layout, unreadable: Callable[[str], None]) -> None:
-        """`unreadable` is told of a batch whose records make no sense: it raises, or the rest of it is left out."""
+    def __init__(self, layout: Layout, unreadable: Callable[[str, int], None]) -> None:
+        """`unreadable` receives why a batch's records make no sense, and how many.
+
+        It raises, or these records are left out.
+        """
         self._layout = layout
         self._unreadable = unreadable
         rows = layout.max_rows
@@ -146,7 +149,7 @@ class Rows:
     ) -> Iterator[pa.RecordBatch]:
         """Take the records of `table`'s batches with first <= offset < end; yields what got full meanwhile.
 
-        The payload is not needed any more afterwards. Raises what `unreadable` does, which is told `name` and the
+        The payload is not needed any more afterwards. Raises what `unreadable` does; its reason has `name` and the
         offset.
         """
         state = self._state
@@ -168,9 +171,10 @@ class Rows:
             elif status != compiled.DONE:
                 batch = table[state[compiled.BATCH]]
                 base, count = int(batch[compiled.BASE_OFFSET]), int(batch[compiled.COUNT])
+                record = int(state[compiled.RECORD])
                 self._unreadable(
-                    f"{name}: batch at offset {base}, record {int(state[compiled.RECORD])} of {count}: "
-                    f"{_WRONG[status]}"
+                    f"{name}: batch at offset {base}, record {record} of {count}: {_WRONG[status]}",
+                    count - record,
                 )
                 state[compiled.BATCH] += 1
                 state[compiled.RECORD] = 0

@@ -52,9 +52,9 @@ from stratalog.table.log import Key, Log, Snapshot
 from stratalog.table.offsets import Positions, TopicPosition, from_json, to_json
 from stratalog.table.options import LATEST, Options, parse_options
 from stratalog.table.places import Shared
-from stratalog.table.plan import Task, plan
+from stratalog.table.plan import Task
 from stratalog.table.pruning import Pruning
-from stratalog.table.query import batch_tasks, shared_of, starting_offsets
+from stratalog.table.query import batch_tasks, planned, shared_of, starting_offsets
 from stratalog.table.sink_options import parse_sink_options
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -132,7 +132,7 @@ def _columns(options: Options) -> StructType:
     return StructType([StructField(name, _TYPES[name]) for name in options.columns])
 
 
-def _planned(tasks: list[Task]) -> list[InputPartition]:
+def _partitions(tasks: list[Task]) -> list[InputPartition]:
     return [InputPartition(task) for task in tasks]
 
 
@@ -176,7 +176,7 @@ class StratalogReader(DataSourceReader):
         self._pruning: Pruning | None = None
 
     def partitions(self) -> list[InputPartition]:
-        return _planned(batch_tasks(self._options, self._pruning))
+        return _partitions(batch_tasks(self._options, self._pruning))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition, self._options)
@@ -307,14 +307,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         options = self._options
         asked = replace(snapshot, extents={key: snapshot.extents[key] for key in stops})
         wanted = bounds.ranges(asked, firsts, stops, fail_on_data_loss=options.fail_on_data_loss)
-        log = self._opened()
-        tasks = plan(
-            log.located(wanted),
-            has_broker=log.has_broker,
-            min_tasks=options.min_partitions,
-            max_records=options.max_records_per_partition,
-        )
-        return _planned(log.leased(tasks, wanted))
+        return _partitions(planned(self._opened(), wanted, options))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition, self._options)

@@ -32,6 +32,7 @@ def read_topic(  # noqa: PLR0913 - as `stratalog.read`
     until: Moment | None,
     columns: Sequence[str] | None,
     isolation: str,
+    fail_on_data_loss: bool,
     figures: Figures | None,
 ) -> pa.RecordBatchReader:
     """What `stratalog.read` says."""
@@ -39,6 +40,7 @@ def read_topic(  # noqa: PLR0913 - as `stratalog.read`
         "subscribe": topic,
         "startingOffsetsByTimestampStrategy": "latest",
         "kafka.isolation.level": isolation,
+        "failOnDataLoss": str(fail_on_data_loss),
     }
     if bootstrap_servers is not None:
         given["kafka.bootstrap.servers"] = bootstrap_servers

@@ -12,16 +12,19 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, groupby
+
+from crc32c import crc32c
 
 from stratalog.adapters.read_ahead import read_ahead
-from stratalog.errors import ErrorCode, Rejected
+from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.ports import ObjectStore
 from stratalog.table.figures import Figures
 from stratalog.table.plan import BucketTask, Piece, Range
 from stratalog.tier.reader import load_index, read_entries
 from stratalog.tier.segment_index import FLAG_MINIMUM_EXACT, FLAG_TRANSACTIONAL, IndexBlock
-from stratalog.tier.segment_object import SegmentIndex
-from stratalog.wire.transactions import reaching
+from stratalog.tier.segment_object import SegmentIndex, read_range
+from stratalog.wire.transactions import AbortedTransaction, reaching
 
 CHUNK_BYTES = 4 << 20
 """Bytes of one GET (more only where one index entry is larger)."""
@@ -33,27 +36,41 @@ INDEXES_AHEAD_BYTES = 2 << 20
 class Chunk:
     """Whole batches, and what of them was aborted: (producer id, first offset).
 
-    `run` are the offsets [first, end) that it and its neighbours with the same answer for together.
+    `offsets` [first, end) are those that the chunk answers for, `run` those that it and its neighbours with the same
+    run answer for together. `damage`: why these offsets cannot be read; then there is no data.
     """
 
     path: str
     run: tuple[int, int]
+    offsets: tuple[int, int]
     data: bytes
     aborted: Sequence[tuple[int, int]]
+    damage: str | None = None
 
 
 def chunks(
-    task: BucketTask, store: ObjectStore, figures: Figures, *, committed: bool
+    task: BucketTask,
+    store: ObjectStore,
+    figures: Figures,
+    *,
+    committed: bool,
+    salvage: bool = False,
 ) -> Iterator[Chunk]:
     """The chunks of a task, the next ones fetched while one is used.
 
-    Raises Corrupt naming the object, Unavailable, Rejected where `committed` is asked of a segment that does not say
-    what was aborted.
+    With `salvage` an object that is missing or damaged becomes chunks with `damage`, as small as the index allows: an
+    entry, or the whole object where its index is damaged. Raises Corrupt naming the object without it; Unavailable;
+    Rejected where `committed` is asked of a segment that does not say what was aborted.
     """
 
-    def calls() -> Iterator[tuple[int, partial[Chunk]]]:
-        for piece, index in _indexes(task, store, figures):
+    def calls() -> Iterator[tuple[int, Callable[[], list[Chunk]]]]:
+        for piece, index in _indexes(task, store, figures, salvage=salvage):
+            if isinstance(index, Corrupt):
+                if piece.from_byte == 0:  # the segment's other pieces do not repeat this
+                    yield 0, partial(list, [_unknown(piece, index)])
+                continue
             aborted = index.aborted if committed else ()
+            source = _Source(store, piece, index, aborted or (), salvage=salvage)
             for first, stop in _runs(index.entries, piece, task.wanted):
                 if aborted is None and _any(index.entries.flags[first:stop], FLAG_TRANSACTIONAL):
                     raise Rejected(
@@ -65,11 +82,76 @@ def chunks(
                 for begin, end in _cuts(index.entries, first, stop):
                     size = sum(index.entries.lengths[begin:end])
                     figures.bucket(size)
-                    reached = reaching(aborted or (), index.entries.base_offsets[begin])
-                    get = partial(read_entries, store, piece.segment, index, begin, end)
-                    yield size, partial(_chunk, piece.segment.path, run, get, reached)
+                    yield size, partial(source.read, run, begin, end)
 
-    return read_ahead(calls(), READ_AHEAD_BYTES)
+    return chain.from_iterable(read_ahead(calls(), READ_AHEAD_BYTES))
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """One piece of an object, and how its entries become chunks."""
+
+    store: ObjectStore
+    piece: Piece
+    index: SegmentIndex
+    aborted: Sequence[AbortedTransaction]
+    salvage: bool
+
+    def read(self, run: tuple[int, int], first: int, stop: int) -> list[Chunk]:
+        """Entries [first, stop) in one request; with damage among them, and `salvage`, in several chunks."""
+        try:
+            data = read_entries(self.store, self.piece.segment, self.index, first, stop)
+        except Corrupt as fault:
+            if not self.salvage:
+                raise
+            return list(self._salvaged(run, first, stop, str(fault)))
+        return [self._chunk(run, first, stop, data)]
+
+    def _salvaged(
+        self, run: tuple[int, int], first: int, stop: int, damage: str
+    ) -> Iterator[Chunk]:
+        """Chunks of the entries that are whole, and one for each run of others."""
+        path, entries = self.piece.segment.path, self.index.entries
+        start, end = entries.positions[first], _end(entries, stop)
+        try:
+            data = bytes(read_range(self.store, path, start, end - start))
+        except Corrupt:  # the object is missing or too short
+            yield self._chunk(run, first, stop, b"", damage)
+            return
+
+        def is_whole(at: int) -> bool:
+            begin = entries.positions[at] - start
+            return crc32c(data[begin : begin + entries.lengths[at]]) == entries.crcs[at]
+
+        for whole, group in groupby(range(first, stop), is_whole):
+            begin, *others = group
+            behind = (others or [begin])[-1] + 1
+            from_byte, to_byte = entries.positions[begin], _end(entries, behind)
+            if whole:
+                yield self._chunk(run, begin, behind, data[from_byte - start : to_byte - start])
+                continue
+            where = f"bytes {from_byte}+{to_byte - from_byte}"
+            why = f"{path}: {where} are not those that were archived"
+            yield self._chunk(run, begin, behind, b"", why)
+
+    def _chunk(
+        self, run: tuple[int, int], first: int, stop: int, data: bytes, damage: str | None = None
+    ) -> Chunk:
+        offsets = _offsets(self.index.entries, self.piece, first, stop)
+        aborted = reaching(self.aborted, self.index.entries.base_offsets[first])
+        return Chunk(self.piece.segment.path, run, offsets, data, aborted, damage)
+
+
+def _unknown(piece: Piece, fault: Corrupt) -> Chunk:
+    """The whole of an object whose index cannot be read."""
+    entry = piece.segment.entry
+    offsets = (entry.base_offset, entry.last_offset + 1)
+    return Chunk(piece.segment.path, offsets, offsets, b"", (), str(fault))
+
+
+def _end(entries: IndexBlock, stop: int) -> int:
+    """Where the entry before `stop` ends in the data."""
+    return entries.positions[stop - 1] + entries.lengths[stop - 1]
 
 
 def _any(flags: Sequence[int], flag: int) -> bool:
@@ -77,13 +159,22 @@ def _any(flags: Sequence[int], flag: int) -> bool:
 
 
 def _indexes(
-    task: BucketTask, store: ObjectStore, figures: Figures
-) -> Iterator[tuple[Piece, SegmentIndex]]:
-    """Each piece with the index of its object, the next ones fetched meanwhile."""
+    task: BucketTask, store: ObjectStore, figures: Figures, *, salvage: bool
+) -> Iterator[tuple[Piece, SegmentIndex | Corrupt]]:
+    """Each piece with the index of its object, or with `salvage` why there is none; the next ones come meanwhile."""
     sizes = [piece.segment.entry.size - piece.segment.entry.data_size for piece in task.pieces]
     for size in sizes:
         figures.bucket(size)
-    gets = (partial(load_index, store, piece.segment) for piece in task.pieces)
+
+    def index_of(piece: Piece) -> SegmentIndex | Corrupt:
+        try:
+            return load_index(store, piece.segment)
+        except Corrupt as fault:
+            if not salvage:
+                raise
+            return fault
+
+    gets = (partial(index_of, piece) for piece in task.pieces)
     found = read_ahead(zip(sizes, gets, strict=True), INDEXES_AHEAD_BYTES, at_once=2)
     return zip(task.pieces, found, strict=True)
 
@@ -125,12 +216,3 @@ def _offsets(entries: IndexBlock, piece: Piece, first: int, stop: int) -> tuple[
     entry = piece.segment.entry
     begin = entries.base_offsets[first] if first else entry.base_offset
     return begin, entries.base_offsets[stop] if stop < len(entries) else entry.last_offset + 1
-
-
-def _chunk(
-    path: str,
-    run: tuple[int, int],
-    get: Callable[[], bytes],
-    aborted: Sequence[tuple[int, int]],
-) -> Chunk:
-    return Chunk(path, run, get(), aborted)

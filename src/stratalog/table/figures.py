@@ -10,13 +10,17 @@ __all__ = ["Figures"]
 
 @dataclass(slots=True)
 class Figures:
-    """Requests and bytes by where they went to, and the records that became rows. Objects' indexes count too."""
+    """Requests and bytes by where they went to, and the records that became rows. Objects' indexes count too.
+
+    `skipped`: offsets that could not be read and were passed over, because the reader asked not to fail.
+    """
 
     bucket_requests: int = 0
     bucket_bytes: int = 0
     broker_requests: int = 0
     broker_bytes: int = 0
     records: int = 0
+    skipped: int = 0
 
     def bucket(self, size: int) -> None:
         """Note a request to the bucket."""
@@ -29,7 +33,8 @@ class Figures:
         self.broker_bytes += size
 
     def __str__(self) -> str:
+        lost = f"; {self.skipped} offsets skipped" if self.skipped else ""
         return (
             f"{self.records} records; from the bucket {self.bucket_bytes} bytes in {self.bucket_requests} requests, "
-            f"from brokers {self.broker_bytes} in {self.broker_requests}"
+            f"from brokers {self.broker_bytes} in {self.broker_requests}{lost}"
         )

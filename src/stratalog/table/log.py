@@ -17,7 +17,7 @@ from stratalog.client.calls import EARLIEST, LATEST, TOPIC, TopicInfo
 from stratalog.errors import ErrorCode
 from stratalog.table.leasing import Leasing
 from stratalog.table.options import Options, Selection
-from stratalog.table.places import Shared, client_of, store_at
+from stratalog.table.places import Shared, client_of, damage_log, store_at
 from stratalog.table.plan import Range, Task
 from stratalog.tier.commit import load_latest, run
 from stratalog.tier.fetcher import Fetcher
@@ -135,7 +135,9 @@ class Log:
     def _live(self, manifest: Manifest | None, first: int, end: int) -> list[RemoteSegment]:
         if manifest is None or self._bucket is None:
             return []
-        return list(self._bucket.archives.live(manifest, first=first, end=end))
+        unreadable = damage_log(fail=self._options.fail_on_data_loss)
+        live = self._bucket.archives.live(manifest, first=first, end=end, unreadable=unreadable)
+        return list(live)
 
     # --- topics -----------------------------------------------------------------------------------------------
 

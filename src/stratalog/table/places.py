@@ -4,17 +4,25 @@ In: parsed options. Out: a `Shared`, which is pickled into tasks, and per proces
 `Shared` holds no secret: credentials come from the environment of whoever connects.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from logging import getLogger
 
 from stratalog.adapters.blocking_socket import BlockingNetwork
 from stratalog.adapters.object_store import open_store
 from stratalog.client.blocking import BlockingClient
+from stratalog.errors import Corrupt
 from stratalog.ports import ObjectStore
 
 
 class DataLoss(Exception):
     """Offsets that were to be read are gone from the log; `failOnDataLoss=false` reads on without them."""
+
+
+def damage_log(*, fail: bool) -> Callable[[Corrupt], None] | None:
+    """Return what to call with damage that planning meets: None where it must raise (`fail`), else a warning's log."""
+    return None if fail else lambda fault: getLogger("stratalog.spark").warning("%s", fault)
 
 
 @dataclass(frozen=True, slots=True)

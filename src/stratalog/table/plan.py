@@ -10,7 +10,7 @@ that planning reads no object: an entry belongs to the cut that its first byte l
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from uuid import UUID
@@ -96,23 +96,28 @@ def plan(
     has_broker: bool,
     min_tasks: int | None,
     max_records: int | None = None,
+    missing: Callable[[Missing], None] | None = None,
 ) -> list[Task]:
     """Tasks for all of `ranges` (with their segments in the order of offsets), in their order; at least about
     `min_tasks`, none of more than `max_records` offsets.
 
-    Raises Missing where an offset is in no live segment and there is no broker.
+    `missing` receives offsets that are in no live segment where there is no broker. Without it Missing is raised.
     """
     cold: list[tuple[Range, list[RemoteSegment]]] = []
     order: list[tuple[Range, list[RemoteSegment] | None]] = []
     for wanted, live in ranges:
         for cut in _in_parts(wanted, max_records):
-            order += _seam(cut, live)
-    for part, segments in order:
-        if segments is not None:
-            cold.append((part, [one for one in segments if _may_hold(part, one)]))
-        elif not has_broker:
-            name = f"{part.topic}-{part.partition} in the bucket"
-            raise Missing(name, part.first, part.end)
+            for part, segments in _seam(cut, live):
+                if segments is not None:
+                    cold.append((part, [one for one in segments if _may_hold(part, one)]))
+                elif not has_broker:
+                    name = f"{part.topic}-{part.partition} in the bucket"
+                    gap = Missing(name, part.first, part.end)
+                    if missing is None:
+                        raise gap
+                    missing(gap)
+                    continue
+                order.append((part, segments))
     hot = [part for part, segments in order if segments is None]
     cold_bytes = sum(segment.entry.data_size for _, segments in cold for segment in segments)
     # Ranges cut by offsets are small enough: to cut their segments by bytes too would make tasks of nothing.

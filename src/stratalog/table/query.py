@@ -4,12 +4,15 @@ In: options, and the log that they name. Out: offsets by partition, tasks in ord
 no records; `tasks.py` does.
 """
 
+from collections.abc import Sequence
+
 from stratalog.table import bounds
 from stratalog.table.log import Key, Log, Snapshot
 from stratalog.table.options import EARLIEST, LATEST, Bound, Options
-from stratalog.table.places import Shared
-from stratalog.table.plan import Task, plan
+from stratalog.table.places import Shared, damage_log
+from stratalog.table.plan import Range, Task, plan
 from stratalog.table.pruning import Pruning
+from stratalog.tier.manifest import Manifest
 
 
 def shared_of(options: Options) -> Shared:
@@ -54,11 +57,22 @@ def batch_tasks(options: Options, pruning: Pruning | None = None) -> list[Task]:
     wanted = bounds.ranges(snapshot, first, end, fail_on_data_loss=options.fail_on_data_loss)
     if pruning is not None:
         wanted = [(pruning.timed(one), manifest) for one, manifest in wanted]
+    return planned(log, wanted, options)
+
+
+def planned(
+    log: Log, wanted: Sequence[tuple[Range, Manifest | None]], options: Options
+) -> list[Task]:
+    """Return the tasks that read these ranges, under a read lease.
+
+    Raises Missing and Corrupt for what the bucket lacks, unless the options let it be passed over.
+    """
     tasks = plan(
         log.located(wanted),
         has_broker=log.has_broker,
         min_tasks=options.min_partitions,
         max_records=options.max_records_per_partition,
+        missing=damage_log(fail=options.fail_on_data_loss),
     )
     return log.leased(tasks, wanted)
 

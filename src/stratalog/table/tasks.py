@@ -7,10 +7,12 @@ and beside it there are the Arrow batch that grows and the largest batch restore
 and keeps connections and stores open for the worker's next task.
 
 Nothing goes missing silently: offsets follow each other without a gap (but for a compacted topic) up to the range's
-end, or `Missing`, `Corrupt` or `DataLoss` says what is not there.
+end, or `Missing`, `Corrupt` or `DataLoss` says what is not there. With `failOnDataLoss=false` a warning in the log says
+so instead, and the offsets are counted.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from logging import getLogger
 
 import pyarrow as pa
@@ -23,7 +25,7 @@ from stratalog.kernels.decode import Decoder
 from stratalog.kernels.missing import Missing
 from stratalog.kernels.rows import Layout
 from stratalog.ports import ObjectStore
-from stratalog.table.chunks import chunks
+from stratalog.table.chunks import Chunk, chunks
 from stratalog.table.figures import Figures
 from stratalog.table.leasing import kept
 from stratalog.table.places import DataLoss, Shared, client_of, store_at
@@ -45,20 +47,41 @@ def read_task(
     Raises Corrupt, Missing, DataLoss, Rejected, Unavailable.
     """
     figures = figures if figures is not None else Figures()
+    losses = Losses(figures, fail=shared.fail_on_data_loss)
     if isinstance(task, BucketTask):
         assert shared.tier_url is not None, "a bucket task without a bucket"
         store = store_at(shared.tier_url)
-        found = kept(_read_bucket(task, shared, store, figures), task.lease, store)
+        found = kept(_read_bucket(task, shared, store, losses), task.lease, store)
     else:
-        found = _read_broker(task, shared, client_of(shared), figures)
+        found = _read_broker(task, shared, client_of(shared), losses)
     for batch in found:
         figures.records += batch.num_rows
         yield batch
 
 
-def _decoder(wanted: Range, shared: Shared, origin: str) -> Decoder:
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """What cannot be read ends the task (`fail`), or is logged and counted in `figures`."""
+
+    figures: Figures
+    fail: bool
+
+    def skip(self, what: str, offsets: int) -> None:
+        """Log and count what is passed over. Only where the task may go on."""
+        assert not self.fail, "a task that fails passes over nothing"
+        self.figures.skipped += offsets
+        getLogger("stratalog.spark").warning("%s", what)
+
+    def lose(self, what: str, offsets: int, cause: Exception) -> None:
+        """Pass over offsets that the log no longer has. Raises DataLoss where the task must fail."""
+        if self.fail:
+            raise DataLoss(f"{what}; failOnDataLoss=false reads on without them") from cause
+        self.skip(what, offsets)
+
+
+def _decoder(wanted: Range, shared: Shared, origin: str, losses: Losses) -> Decoder:
     layout = Layout(wanted.topic, wanted.partition, shared.columns, origin)
-    unreadable = None if shared.fail_on_data_loss else _log_lost
+    unreadable = None if losses.fail else losses.skip
     return Decoder(layout, wanted.first, wanted.end, unreadable=unreadable)
 
 
@@ -66,53 +89,85 @@ def _decoder(wanted: Range, shared: Shared, origin: str) -> Decoder:
 
 
 def _read_bucket(
-    task: BucketTask, shared: Shared, store: ObjectStore, figures: Figures
+    task: BucketTask, shared: Shared, store: ObjectStore, losses: Losses
 ) -> Iterator[pa.RecordBatch]:
     wanted = task.wanted
-    decoder = _decoder(wanted, shared, BUCKET)
+    decoder = _decoder(wanted, shared, BUCKET, losses)
     committed = shared.isolation == READ_COMMITTED
     run, path = (0, 0), ""
-    for chunk in chunks(task, store, figures, committed=committed):
+    for chunk in chunks(task, store, losses.figures, committed=committed, salvage=not losses.fail):
         if chunk.run != run:
-            _check_end(decoder, path, wanted)
+            _check_end(decoder, path, wanted, losses)
             run, path = chunk.run, chunk.path
             decoder.aim(max(wanted.first, run[0]), min(wanted.end, run[1]))
-        yield from decoder.decode(
-            chunk.data, path, gaps=wanted.gaps, checked=True, aborted=chunk.aborted
-        )
-        if decoder.consumed != len(chunk.data) and decoder.next_offset < decoder.end:
-            raise Corrupt(f"{path}: a batch does not end with its index entry")
-    _check_end(decoder, path, wanted)
+        if chunk.damage is not None:
+            _pass_over(decoder, chunk.damage, chunk.offsets[1], wanted, losses)
+        else:
+            yield from _decoded(decoder, chunk, wanted, losses)
+    _check_end(decoder, path, wanted, losses)
     yield from decoder.flush()
 
 
-def _check_end(decoder: Decoder, path: str, wanted: Range) -> None:
+def _decoded(
+    decoder: Decoder, chunk: Chunk, wanted: Range, losses: Losses
+) -> Iterator[pa.RecordBatch]:
+    """Decode a chunk whose bytes are those that were archived, around what is no batch or missing among them."""
+    while decoder.next_offset < decoder.end:
+        try:
+            yield from decoder.decode(
+                chunk.data, chunk.path, gaps=wanted.gaps, checked=True, aborted=chunk.aborted
+            )
+            if decoder.consumed != len(chunk.data) and decoder.next_offset < decoder.end:
+                raise Corrupt(f"{chunk.path}: a batch does not end with its index entry")
+        except Corrupt as fault:
+            if losses.fail:
+                raise
+            if isinstance(fault, Missing):
+                _pass_over(decoder, str(fault), fault.found, wanted, losses)
+                continue
+            _pass_over(decoder, str(fault), chunk.offsets[1], wanted, losses)
+        return
+
+
+def _pass_over(decoder: Decoder, why: str, end: int, wanted: Range, losses: Losses) -> None:
+    """Go on at offset `end` of the run, or at its end."""
+    first, end = decoder.next_offset, min(end, decoder.end)
+    if first < end:
+        name = f"{wanted.topic}-{wanted.partition}"
+        losses.skip(f"{why}; offsets {first} to {end - 1} of {name} are skipped", end - first)
+        decoder.aim(end, decoder.end)
+
+
+def _check_end(decoder: Decoder, path: str, wanted: Range, losses: Losses) -> None:
     """Raise Missing where the run in `path` ("": none yet) ended before its offsets did."""
     if path and decoder.next_offset < decoder.end and not wanted.gaps:
-        raise Missing(path, decoder.next_offset, decoder.end)
+        missing = Missing(path, decoder.next_offset, decoder.end)
+        if losses.fail:
+            raise missing
+        _pass_over(decoder, str(missing), decoder.end, wanted, losses)
 
 
 # --- broker ---------------------------------------------------------------------------------------------------
 
 
 def _read_broker(
-    task: BrokerTask, shared: Shared, client: BlockingClient, figures: Figures
+    task: BrokerTask, shared: Shared, client: BlockingClient, losses: Losses
 ) -> Iterator[pa.RecordBatch]:
     wanted = task.wanted
-    decoder = _decoder(wanted, shared, BROKER)
+    decoder = _decoder(wanted, shared, BROKER, losses)
     name = f"{wanted.topic}-{wanted.partition} from {shared.bootstrap}"
     empty = 0
     while decoder.next_offset < wanted.end:
         before = decoder.next_offset
-        fetched = _fetch(wanted, shared, client, decoder)
+        fetched = _fetch(wanted, shared, client, decoder, losses)
         if fetched is None:
             continue
         records, aborted = fetched
-        figures.broker(len(records))
+        losses.figures.broker(len(records))
         try:
             yield from decoder.decode(records, name, gaps=wanted.gaps, aborted=aborted)
         except Missing as missing:
-            _lose(shared, str(missing), missing)
+            losses.lose(str(missing), missing.found - missing.first, missing)
             # What was decoded stays; the rest of this answer is asked for again behind the gap.
             decoder.aim(missing.found, wanted.end)
             continue
@@ -128,7 +183,7 @@ def _read_broker(
 
 
 def _fetch(
-    wanted: Range, shared: Shared, client: BlockingClient, decoder: Decoder
+    wanted: Range, shared: Shared, client: BlockingClient, decoder: Decoder, losses: Losses
 ) -> tuple[memoryview, list[tuple[int, int]]] | None:
     """One Fetch; None where the log now begins later and `failOnDataLoss` lets the task go on there."""
     span = FetchSpan(
@@ -150,7 +205,7 @@ def _fetch(
             raise DataLoss(f"{span.topic}-{span.partition}: {error}") from error
         gone = min(start, wanted.end)
         what = f"{span.topic}-{span.partition}: offsets {span.offset} to {gone - 1} are gone"
-        _lose(shared, f"{what} (the log now starts at {start})", error)
+        losses.lose(f"{what} (the log now starts at {start})", gone - span.offset, error)
         decoder.aim(gone, wanted.end)
         return None
     records = found.records
@@ -158,13 +213,3 @@ def _fetch(
         "a decoded answer has its records in one piece"
     )
     return memoryview(records), list(found.aborted or ())
-
-
-def _lose(shared: Shared, what: str, cause: Exception) -> None:
-    if shared.fail_on_data_loss:
-        raise DataLoss(f"{what}; failOnDataLoss=false reads on without them") from cause
-    _log_lost(what)
-
-
-def _log_lost(what: str) -> None:
-    getLogger("stratalog.spark").warning("%s", what)

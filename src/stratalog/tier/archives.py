@@ -4,7 +4,7 @@ In: a store, manifests. Out: live segments in the order of offsets, every byte t
 the bucket, never writes, and opens no archive manifest that offsets or times rule out.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from crc32c import crc32c
@@ -92,18 +92,26 @@ class Archives:
         first: int = 0,
         end: int = _OFFSET_MAX,
         since_ms: int | None = None,
+        unreadable: Callable[[Corrupt], None] | None = None,
     ) -> Iterator[RemoteSegment]:
         """The segments that readers may read, in the order of offsets, of those that touch offsets [first, end).
 
-        With `since_ms` only those with a record of that time (epoch ms) or later.
+        With `since_ms` only those with a record of that time (epoch ms) or later. `unreadable` receives why an archive
+        manifest cannot be opened, and its segments are left out; without it Corrupt is raised.
         """
         for named in manifest.live_archives():
             if named.base_offset >= end:
                 return
             if named.last_offset < first:
                 continue
-            if since_ms is None or named.max_timestamp >= since_ms:
+            if since_ms is not None and named.max_timestamp < since_ms:
+                continue
+            try:
                 yield from self._of(manifest, named, first, end, since_ms)
+            except Corrupt as fault:
+                if unreadable is None:
+                    raise
+                unreadable(fault)
         for segment in manifest.recent():
             entry = segment.entry
             if entry.base_offset >= end:

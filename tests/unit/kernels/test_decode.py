@@ -116,7 +116,9 @@ def test_nothing_stays_of_the_headers_of_a_record_that_is_passed_over() -> None:
     built[built.index(b"fault") - 1] = 0x7E  # its length: more than there is
     following = build_batch([record(1, (("c", b"1"), ("d", None)))], base_offset=1)
     told: list[str] = []
-    decoder = Decoder(Layout("t", 0, ("offset", HEADERS)), 0, 2, unreadable=told.append)
+    decoder = Decoder(
+        Layout("t", 0, ("offset", HEADERS)), 0, 2, unreadable=lambda what, _: told.append(what)
+    )
     (found,) = [*decoder.decode(reseal(built) + following, "here"), *decoder.flush()]
     found.validate(full=True)
     assert found["offset"].to_pylist() == [1]

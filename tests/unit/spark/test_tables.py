@@ -1,4 +1,4 @@
-"""A table in Spark's catalog keeps its options, and what a stream cannot take is refused at its first call.
+"""A table in Spark's catalog keeps its options; a stream refuses at its first call what it cannot take, and reads on.
 
 The properties are those that Spark 4.2 passes at `CREATE TABLE … USING stratalog`; a query passes the schema alone.
 """
@@ -12,6 +12,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from tests.unit.table.buckets import Bucket, batch
 
 from stratalog.adapters.object_store import open_store
+from stratalog.errors import Corrupt
 from stratalog.spark.source import RefusedStream, StratalogSource
 
 
@@ -88,3 +89,23 @@ def test_a_stream_is_refused_at_its_first_call(
         with pytest.raises(ValueError, match=says):
             call()
     stream.stop()
+
+
+def test_a_stream_reads_past_a_missing_object_only_where_it_may(options: dict[str, str]) -> None:
+    place = Path(options["tier.url"].removeprefix("file://"))
+    Bucket(open_store(options["tier.url"])).archive("t", 0, [[batch(30, 10)]], first=30)
+    min(place.rglob("*.seg")).unlink()
+    batched = StratalogSource(options | {"failOnDataLoss": "false"}).reader(StructType())
+    assert offsets(batched) == list(range(30, 40))
+    begins = options | {"startingOffsets": "earliest"}
+
+    def streamed(**more: str) -> list[int]:
+        reader = StratalogSource(begins | more).streamReader(StructType())
+        at = reader.initialOffset()
+        tasks = reader.partitions(at, reader.latestOffset(at, ReadAllAvailable()))
+        found = [part for task in tasks for part in reader.read(task)]
+        return [offset for part in found for offset in part["offset"].to_pylist()]
+
+    with pytest.raises(Corrupt, match=r"\.seg: missing from the bucket"):
+        streamed()
+    assert streamed(failOnDataLoss="false") == list(range(30, 40))

@@ -85,4 +85,5 @@ class Bucket:
             closed.append(ClosedSegment(base, end, read, ((0, base),), aborted=known))
             base = end
         tier.archive(closed, last_stable_offset=base, log_start_offset=log_start, now_ms=NOW_MS)
+        tier.spill(NOW_MS)
         return base
