@@ -82,7 +82,9 @@ class Node:
         self._console: Console | None = None
         self._is_stopping = False
         self._stopping: list[Callable[[], Awaitable[None]]] = []
-        self._connections = Connections(config, count=self._count_connection)
+        self._connections = Connections(
+            config, elapsed_ns=outside.clock.elapsed_ns, count=self._count_connection
+        )
         self._bound: list[Bound] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self._log = structlog.get_logger()

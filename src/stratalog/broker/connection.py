@@ -7,6 +7,9 @@ follow each other while their answers are pending (a producer's pipelined batche
 handler has done what depends on it when it returns a future. Reading stops while too much is
 unanswered or the client does not read its answers, so a connection's memory is bounded.
 
+A turn is bounded, in requests and in time: what is left waits until all others with requests had theirs (`turns.py`). A
+request that comes alone is served at once.
+
 Whatever a handler does wrong costs this connection, and nothing else.
 """
 
@@ -19,12 +22,15 @@ from typing import Any, Final, cast
 import structlog
 
 from stratalog.broker.client_memory import ClientMemory
+from stratalog.broker.turns import Turns
 from stratalog.errors import Rejected
 from stratalog.ports import Buffer
 from stratalog.wire.frames import FrameReader
 
 _IN_FLIGHT_MAX: Final = 32
 _WAITING_FRAMES_MAX: Final = 16
+_TURN_REQUESTS: Final = 32
+_TURN_NS: Final = 500_000
 _WAITING_BYTES_MAX: Final = 1 << 20
 _PRODUCE: Final = 0
 
@@ -53,20 +59,29 @@ Serve = Callable[[str, memoryview], Answer | Later]
 """Client's address and frame to answer."""
 
 
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all connections of a node have in common."""
+
+    frame_bytes_max: int
+    scratch: bytearray
+    """Where every connection's bytes arrive."""
+    memory: ClientMemory
+    turns: Turns
+
+
 class Connection(asyncio.BufferedProtocol):
     """The server's end of one connection."""
 
     def __init__(
         self,
         serve: Serve,
+        shared: Shared,
         *,
-        frame_bytes_max: int,
-        scratch: bytearray,
-        memory: ClientMemory,
         opened: Callable[["Connection"], bool],
         closed: Callable[["Connection"], None],
     ) -> None:
-        """`opened` says whether the connection is welcome; `scratch` is shared by all connections of a loop."""
+        """`opened` says whether the connection is welcome."""
         self.peer = ""
         self.host = ""
         self.active_s = 0.0
@@ -75,13 +90,17 @@ class Connection(asyncio.BufferedProtocol):
         """When the request began to come, or could go on to come, of which a part is there."""
         self.bytes_held = 0
         """Requests received, whole or in part, and not yet answered; as `memory` was told."""
-        self._memory = memory
+        self._memory = shared.memory
+        self._turns = shared.turns
+        self._waits_for_turn = False
         self._bytes_unsent = 0
         self._bytes_started = 0
         self._serve = serve
         self._opened = opened
         self._closed = closed
-        self._reader = FrameReader(frame_bytes_max, scratch)
+        self._reader = FrameReader(
+            shared.frame_bytes_max, shared.scratch, frames_max=_TURN_REQUESTS
+        )
         self._frames: deque[memoryview] = deque()
         self._waiting_bytes = 0
         self._answers: deque[tuple[asyncio.Future[Any], Callable[[Any], Answer], int]] = deque()
@@ -137,6 +156,7 @@ class Connection(asyncio.BufferedProtocol):
             self.refuse(error.message)
             return
         if self._finishing:
+            reader.drop_rest()
             return
         for frame in frames:
             self._frames.append(frame)
@@ -202,6 +222,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _forget(self) -> None:
+        self._reader.drop_rest()
         self._frames.clear()
         self._waiting_bytes = 0
 
@@ -212,7 +233,29 @@ class Connection(asyncio.BufferedProtocol):
 
     def _advance(self) -> None:
         """Start what may start, then read on or stop reading."""
+        frames = self._frames
+        if frames and not self._waits_for_turn:
+            if len(frames) > 1 and len(self._turns):
+                self._wait_for_turn()
+            else:
+                self._take_turn()
+        self._read_or_stop()
+
+    def _wait_for_turn(self) -> None:
+        self._waits_for_turn = True
+        self._turns.wait(self._turn_comes)
+
+    def _turn_comes(self) -> None:
+        self._waits_for_turn = False
+        self._take_turn()
+        self._read_or_stop()
+
+    def _take_turn(self) -> None:
+        """Start what may start, as far as a turn goes."""
         frames, answers = self._frames, self._answers
+        elapsed_ns = self._turns.elapsed_ns
+        until_ns = elapsed_ns() + _TURN_NS if len(frames) > 1 else 0
+        left = _TURN_REQUESTS
         while (
             frames
             and self._serial is None
@@ -222,6 +265,27 @@ class Connection(asyncio.BufferedProtocol):
             frame = frames.popleft()
             self._waiting_bytes -= len(frame)
             self._start(frame)
+            if not frames:
+                if not self._reader.has_more:
+                    return
+                self._take_more()
+            left -= 1
+            if not left or elapsed_ns() >= until_ns:
+                self._wait_for_turn()
+                return
+
+    def _take_more(self) -> None:
+        """Cut the next requests off what was read."""
+        try:
+            frames = self._reader.next_frames()
+        except Rejected as error:
+            self.refuse(error.message)
+            return
+        for frame in frames:
+            self._frames.append(frame)
+            self._waiting_bytes += len(frame)
+
+    def _read_or_stop(self) -> None:
         transport = self._transport
         if transport is None:
             return
@@ -239,8 +303,9 @@ class Connection(asyncio.BufferedProtocol):
                 memory.freed(self)
         wanted = (
             self._writable
+            and not self._reader.has_more
             and self._waiting_bytes < _WAITING_BYTES_MAX
-            and len(frames) < _WAITING_FRAMES_MAX
+            and len(self._frames) < _WAITING_FRAMES_MAX
             and (memory.requests < memory.requests_max or memory.may_read(self, held))
         )
         if wanted != self._reading and not transport.is_closing():

@@ -16,7 +16,8 @@ from typing import Final
 import structlog
 
 from stratalog.broker.client_memory import ClientMemory
-from stratalog.broker.connection import Connection, Serve
+from stratalog.broker.connection import Connection, Serve, Shared
+from stratalog.broker.turns import Turns
 from stratalog.config import BrokerConfig
 from stratalog.config.listeners import items_of, parse_address_limit
 from stratalog.wire.frames import SCRATCH_BYTES
@@ -34,10 +35,22 @@ Well below the 30 s that the clients behind it wait for their answers.
 class Connections:
     """Made before the node listens; `accepting` gives what a listener needs."""
 
-    def __init__(self, config: BrokerConfig, *, count: Callable[[bool], None]) -> None:
-        """`count` is told of each connection whether it was accepted."""
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        elapsed_ns: Callable[[], int],
+        count: Callable[[bool], None],
+    ) -> None:
+        """`count` is called for each connection, with whether it was accepted; `elapsed_ns` as for `Turns`."""
         self.memory = ClientMemory(
             config.int("queued.max.request.bytes"), config.int("queued.max.response.bytes")
+        )
+        self._shared = Shared(
+            config.int("socket.request.max.bytes"),
+            bytearray(SCRATCH_BYTES),
+            self.memory,
+            Turns(elapsed_ns),
         )
         self._config = config
         self._count = count
@@ -46,7 +59,6 @@ class Connections:
         self._by_listener: Counter[str] = Counter()
         # When the next connection would be served, were they evenly spread; "": on all listeners together.
         self._turn_s: dict[str, float] = {}
-        self._scratch = bytearray(SCRATCH_BYTES)  # where every connection's bytes arrive
         self._log = structlog.get_logger()
         self.configure(config)
 
@@ -70,14 +82,11 @@ class Connections:
 
     def accepting(self, serve: Serve, listener: str) -> Callable[[], Connection]:
         """Makes the protocol of each connection that comes to a listener."""
-        frame_bytes_max = self._config.int("socket.request.max.bytes")
 
         def accept() -> Connection:
             return Connection(
                 serve,
-                frame_bytes_max=frame_bytes_max,
-                scratch=self._scratch,
-                memory=self.memory,
+                self._shared,
                 opened=partial(self._opened, listener),
                 closed=partial(self._closed, listener),
             )

@@ -4,8 +4,11 @@ In: bytes as a socket delivers them, received into the memory that `get_buffer` 
 their four-byte length. It never touches a socket, and never looks inside a frame.
 
 A frame is its own writable bytearray: the log patches offsets in it, writes it, and may keep it. Small frames are
-copied out of a scratch buffer, many per read; the rest of a larger one is received straight into its bytearray. A
+copied out of a scratch buffer, several per read; the rest of a larger one is received straight into its bytearray. A
 length is only a claim: memory follows what has arrived, not what was announced.
+
+One read may bring thousands of frames. A server cuts a few of them at a time (`frames_max`): the rest stays one copy of
+what was read, and no more is received until `next_frames` has cut all of it.
 """
 
 from struct import Struct
@@ -20,10 +23,13 @@ _AT_ONCE_BYTES: Final = 2 << 20
 _LEAST_BYTES: Final = 1 << 10
 _LENGTH: Final = Struct(">i")
 _EMPTY: Final = memoryview(b"")
+_NO_LIMIT: Final = 1 << 30
 
 
 class FrameReader:
     """The receiving half of an `asyncio.BufferedProtocol`: call `get_buffer`, fill it, call `buffer_updated`.
+
+    While `has_more`, call `next_frames` instead.
 
     Invariant: between two calls the scratch buffer holds nothing of this reader, so that readers whose two calls are
     never interleaved (those of one event loop) may share one.
@@ -33,20 +39,36 @@ class FrameReader:
         "_filled",
         "_frame",
         "_frame_bytes",
+        "_frames_max",
         "_max_frame_bytes",
         "_prefix",
+        "_rest",
         "_scratch",
         "_view",
         "bytes_held",
+        "has_more",
     )
 
-    def __init__(self, max_frame_bytes: int, scratch: bytearray | None = None) -> None:
-        """`scratch` has at least 8 bytes and a fixed size; without one the reader makes its own (64 KiB)."""
+    def __init__(
+        self,
+        max_frame_bytes: int,
+        scratch: bytearray | None = None,
+        *,
+        frames_max: int = _NO_LIMIT,
+    ) -> None:
+        """`scratch` has at least 8 bytes and a fixed size; without one the reader makes its own (64 KiB).
+
+        `frames_max`: the most frames that one call returns.
+        """
         self._max_frame_bytes = max_frame_bytes
+        self._frames_max = frames_max
         self._scratch = memoryview(bytearray(SCRATCH_BYTES) if scratch is None else scratch)
         self.bytes_held = 0
-        """Memory of the frame of which only a part has arrived."""
+        """Memory of the frame of which only a part has arrived, or of what was read and is not cut into frames."""
+        self.has_more = False
+        """Whether what was read waits to be cut."""
         self._prefix = b""  # Fewer than four bytes of a length that is not whole yet.
+        self._rest = _EMPTY  # What was read and is not cut.
         self._frame: bytearray | None = None  # The frame of which only the first part has arrived,
         self._frame_bytes = 0  # what it will measure,
         self._filled = 0  # and how much of it is there.
@@ -54,6 +76,7 @@ class FrameReader:
 
     def get_buffer(self, _hint: int) -> memoryview:
         """Where the next bytes go; never empty."""
+        assert not self.has_more, "all that was read is cut before more is received"
         frame = self._frame
         if frame is None:
             prefix = self._prefix
@@ -79,15 +102,19 @@ class FrameReader:
         self.bytes_held = size
 
     def buffer_updated(self, count: int) -> list[memoryview]:
-        """The frames that the `count` bytes just received complete, in order.
+        """Return the frames that the `count` bytes just received complete, in order: the first `frames_max` of them.
 
         Raises Rejected(INVALID_REQUEST) for a length that is negative or above the limit; the stream is lost then.
         """
         frame = self._frame
         if frame is None:
-            start = len(self._prefix)
+            end = len(self._prefix) + count
             self._prefix = b""
-            return self._split(start + count)
+            frames, position = self._cut(self._scratch, end)
+            if position < end:
+                # A copy: the scratch buffer is for the next read, of any connection.
+                self._keep(memoryview(bytes(self._scratch[position:end])))
+            return frames
         self._filled += count
         if self._filled < self._frame_bytes:
             return []
@@ -97,13 +124,32 @@ class FrameReader:
         self._view = _EMPTY
         return [whole]
 
-    def _split(self, end: int) -> list[memoryview]:
-        """Cut `scratch[:end]` into frames and begin the one that is not whole."""
-        scratch = self._scratch
+    def next_frames(self) -> list[memoryview]:
+        """Return up to `frames_max` more frames of what was read, in order; raises Rejected as `buffer_updated`."""
+        rest = self._rest
+        self._keep(_EMPTY)
+        frames, position = self._cut(rest, len(rest))
+        if position < len(rest):
+            self._keep(rest[position:])
+        return frames
+
+    def drop_rest(self) -> None:
+        """Forget what was read and is not cut."""
+        if self.has_more:
+            self._keep(_EMPTY)
+
+    def _keep(self, rest: memoryview) -> None:
+        self._rest = rest
+        self.bytes_held = len(rest)
+        self.has_more = self.bytes_held > 0
+
+    def _cut(self, data: memoryview, end: int) -> tuple[list[memoryview], int]:
+        """Cut `data[:end]` into frames and begin the one that is not whole; returns where it stopped before the end."""
         frames: list[memoryview] = []
         position = 0
-        while end - position >= 4:
-            (length,) = _LENGTH.unpack_from(scratch, position)
+        left = self._frames_max
+        while left and end - position >= 4:
+            (length,) = _LENGTH.unpack_from(data, position)
             if length < 0 or length > self._max_frame_bytes:
                 raise Rejected(
                     ErrorCode.invalid_request,
@@ -111,12 +157,15 @@ class FrameReader:
                 )
             position += 4
             if end - position < length:
-                self._begin(length, scratch[position:end])
-                return frames
-            frames.append(memoryview(bytearray(scratch[position : position + length])))
+                self._begin(length, data[position:end])
+                return frames, end
+            frames.append(memoryview(bytearray(data[position : position + length])))
             position += length
-        self._prefix = bytes(scratch[position:end])
-        return frames
+            left -= 1
+        if end - position < 4:
+            self._prefix = bytes(data[position:end])
+            position = end
+        return frames, position
 
     def _begin(self, length: int, first: memoryview) -> None:
         frame = bytearray(first)

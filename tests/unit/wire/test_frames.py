@@ -31,6 +31,43 @@ def test_many_small_frames_arrive_in_one_read():
     assert feed(FrameReader(100), framed(b"one", b"", b"three")) == [b"one", b"", b"three"]
 
 
+@pytest.mark.parametrize("tail", range(8))
+def test_a_few_frames_are_cut_at_a_time_and_the_rest_is_not_lost(tail):
+    bodies = [b"%d" % number for number in range(10)]
+    reader = FrameReader(100, bytearray(4096), frames_max=3)
+    stream = framed(*bodies) + framed(b"last")[:tail]
+    target = reader.get_buffer(-1)
+    target[: len(stream)] = stream
+    found = [reader.buffer_updated(len(stream))]
+    while reader.has_more:
+        assert 0 < reader.bytes_held <= len(stream)
+        found.append(reader.next_frames())
+    assert [len(some) for some in found if some] == [3, 3, 3, 1]
+    assert [frame for some in found for frame in some] == bodies
+    assert feed(reader, framed(b"last")[tail:]) == [b"last"]
+    assert reader.bytes_held == 0
+
+
+def test_a_length_that_is_not_allowed_is_found_in_the_rest():
+    reader = FrameReader(100, bytearray(4096), frames_max=1)
+    stream = framed(b"one", b"two") + (101).to_bytes(4, "big")
+    reader.get_buffer(-1)[: len(stream)] = stream
+    assert reader.buffer_updated(len(stream)) == [b"one"]
+    assert reader.next_frames() == [b"two"]
+    with pytest.raises(Rejected, match="a frame of 101 bytes"):
+        reader.next_frames()
+
+
+def test_a_rest_that_nobody_wants_is_dropped():
+    reader = FrameReader(100, bytearray(4096), frames_max=1)
+    stream = framed(b"one", b"two")
+    reader.get_buffer(-1)[: len(stream)] = stream
+    reader.buffer_updated(len(stream))
+    assert reader.bytes_held == 7
+    reader.drop_rest()
+    assert (reader.has_more, reader.bytes_held) == (False, 0)
+
+
 def test_a_frame_may_arrive_byte_by_byte():
     assert feed(FrameReader(100), framed(b"one", b"two"), at_most=1) == [b"one", b"two"]
 
