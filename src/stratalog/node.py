@@ -273,9 +273,8 @@ class Node:
         if len(self.directories) > 1 and hosting.unassigned(delta.changed_topics):
             self.spawn(self._assign(hosting.unassigned(delta.changed_topics)))
         if delta.deleted_topics and self.broker is not None:
-            self.broker.groups.forget_topics(
-                {topic.name: topic.id for topic in delta.deleted_topics.values()}
-            )
+            gone = {topic.name: topic.id for topic in delta.deleted_topics.values()}
+            self.spawn(self.broker.groups.forget_topics(gone))
         return done
 
     def _configure(self, in_effect: BrokerConfig) -> None:

@@ -74,7 +74,7 @@ class Story:
         shard = GroupShard(GroupSettings(**self.settings), self.entropy)
         for offset, (key, value) in enumerate(self.log):
             shard.replay(offset, key, value)
-        shard.load_complete(self.now)
+        list(shard.load_complete(self.now))
         return shard
 
     @property
@@ -266,7 +266,11 @@ class Story:
 
     def delete_topic(self, plain, options):
         deleted = {name: topic_id(name) for name in plain}
-        self.take(self.shard.forget_topics(deleted, self.now))
+        for group in list(dict(self.shard.committed())):
+            decision = self.shard.forget_offsets(
+                group, lambda name, known: known == deleted.get(name), self.now
+            )
+            self.take(decision)
 
     # --- the shell ---
 

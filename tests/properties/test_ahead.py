@@ -108,7 +108,7 @@ def loaded(log, entropy, now):
     shard = GroupShard(SETTINGS, entropy)
     for offset, (key, value) in enumerate(log):
         shard.replay(offset, key, value)
-    shard.load_complete(now)
+    list(shard.load_complete(now))
     return shard
 
 

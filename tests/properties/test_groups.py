@@ -65,7 +65,7 @@ class Crowd(RuleBasedStateMachine):
         shard = GroupShard(SETTINGS, self.entropy)
         for offset, (key, value) in enumerate(self.log):
             shard.replay(offset, key, value)
-        shard.load_complete(self.now)
+        list(shard.load_complete(self.now))
         return shard
 
     @property

@@ -50,7 +50,7 @@ def test_the_bucket_knows_topics_settings_and_offsets_within_the_interval() -> N
         await commit(tale, "g", 7)
         settings = {
             "": {"log.cleaner.threads": "2"},
-            "1": {"ssl.key.password": "a secret"},
+            "1": {"listener.name.plaintext.ssl.key.password": "a secret"},
         }
         for name, changes in settings.items():
             altered = alter_configs(Resource.BROKER, name, changes)

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 
 import structlog
 
-from stratalog.config.broker_settings import setting_of
-from stratalog.config.kinds import Kind
+from stratalog.config.broker_settings import is_secret
 from stratalog.metadata.delta import Delta
 from stratalog.metadata.image import Image, ResourceType
 from stratalog.wire.ids import topic_id_text
@@ -53,6 +52,4 @@ def _difference(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str
 
 
 def _shown(name: str, value: str | None) -> str | None:
-    setting = setting_of(name)
-    secret = setting is not None and setting.kind is Kind.PASSWORD
-    return "(hidden)" if secret and value is not None else value
+    return "(hidden)" if value is not None and is_secret(name) else value

@@ -35,9 +35,9 @@ from stratalog.metadata.image import EMPTY, Endpoint, Image, Topic
 from stratalog.metadata.snapshot import (
     SnapshotId,
     decode_snapshot,
-    encode_snapshot,
     image_of,
     parse_file_name,
+    snapshot_batches,
     snapshot_id,
 )
 from stratalog.ports import Outside
@@ -118,7 +118,7 @@ class ClusterMetadata:
         self._broker_epoch = -1
         self._loaded_from = 0
         self._loaded_epoch = -1
-        self._snapshotting = False
+        self._snapshotting: asyncio.Task[None] | None = None
         self._log = structlog.get_logger()
         self.holds: list[Callable[[], bool]] = []
         """Each says whether somebody still needs records that a snapshot does not have: deletions to carry out."""
@@ -139,6 +139,11 @@ class ClusterMetadata:
     def topic_configs(self, name: str) -> Mapping[str, str]:
         """What was set for a topic."""
         return self._image.topic_configs(name)
+
+    @property
+    def is_snapshotting(self) -> bool:
+        """Whether a snapshot is being written."""
+        return self._snapshotting is not None
 
     @property
     def dynamic_configs(self) -> DynamicConfigs:
@@ -261,7 +266,9 @@ class ClusterMetadata:
         )
 
     async def close(self) -> None:
-        """Close the log cleanly."""
+        """Close the log cleanly. A snapshot under way is given up."""
+        if self._snapshotting is not None:
+            self._snapshotting.cancel()
         if self._runtime is not None and self._directory.failure is None:
             partition = self._runtime.partition
             try:
@@ -357,21 +364,28 @@ class ClusterMetadata:
         assert self._runtime is not None
         log = self._runtime.partition.log
         limit = self._config.int("metadata.log.max.record.bytes.between.snapshots")
-        if self._snapshotting or log.size < limit or self._directory.failure is not None:
+        if self.is_snapshotting or log.size < limit or self._directory.failure is not None:
             return
         if any(hold() for hold in self.holds):
             return
+        self._snapshotting = asyncio.get_running_loop().create_task(self._snapshot(self._image))
+
+    async def _snapshot(self, image: Image) -> None:
+        """Encode the image batch by batch, each in a turn of its own, and put it in the place of older records."""
+        assert self._runtime is not None
+        log = self._runtime.partition.log
         clock = self._outside.clock
         wall_ms = clock.now_ms()
-        identity = snapshot_id(self.image)
-        assert identity.end_offset <= log.next_offset
-        data = encode_snapshot(
-            self.image, wall_ms, wall_ms, snapshot_control(self._controller.voters)
-        )
+        identity = snapshot_id(image)
+        data = bytearray()
+        control = snapshot_control(self._controller.voters)
+        for batch in snapshot_batches(image, wall_ms, wall_ms, control):
+            data += batch
+            await asyncio.sleep(0)
         path = f"{METADATA_DIRECTORY}/{identity.file_name()}"
 
         def written(error: Failure) -> None:
-            self._snapshotting = False
+            self._snapshotting = None
             if error is None and self._directory.failure is None:
                 log.raise_log_start(identity.end_offset)
                 self._directory.perform(
@@ -381,7 +395,6 @@ class ClusterMetadata:
                 dropped.add_done_callback(lambda dropped: self._tell(dropped.exception()))
             self._tell(error)
 
-        self._snapshotting = True
         self._directory.perform([*log.roll(clock.steady_ms()), WriteFile(path, data)], written)
 
     def _tell(self, error: Failure) -> None:

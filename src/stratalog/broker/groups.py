@@ -13,7 +13,7 @@ import structlog
 
 from stratalog.broker.directory import Failure
 from stratalog.broker.partition import HostedPartition
-from stratalog.broker.runtime import Runtime, load
+from stratalog.broker.runtime import Runtime, in_turns, load
 from stratalog.coordinators.groups import GroupShard
 from stratalog.coordinators.messages import (
     NO_TOPIC_ID,
@@ -91,7 +91,7 @@ class Groups:
             self._loading.discard(partition)
         if not self._closed and not partition.deleted:
             self._shards[partition.identity.index] = shard
-            shard.forget_missing(self._topic_id)
+            await shard.forget(self._is_gone)
 
     def resign(self, partition: HostedPartition) -> None:
         """Coordinate no groups of this partition any more: it was deleted."""
@@ -180,10 +180,19 @@ class Groups:
         for shard in list(self._shards.values()):
             await shard.look(lambda _shard: None)
 
-    def forget_topics(self, deleted: Mapping[str, UUID]) -> None:
-        """End the offsets of deleted topics (name -> id) in all groups, in the background."""
-        for shard in self._shards.values():
-            shard.forget_topics(deleted)
+    async def forget_topics(self, deleted: Mapping[str, UUID]) -> None:
+        """End the offsets of deleted topics (name -> id) in all groups, in turns."""
+
+        def is_gone(topic: str, known: UUID) -> bool:
+            return topic in deleted and known in (deleted[topic], NO_TOPIC_ID)
+
+        for shard in list(self._shards.values()):
+            await shard.forget(is_gone)
+
+    def _is_gone(self, topic: str, known: UUID) -> bool:
+        """Whether a topic was deleted while no broker coordinated these groups: a crash came between."""
+        now = self._topic_id(topic)
+        return now is None or known not in (now, NO_TOPIC_ID)
 
     async def _ask(self, group_id: str, request: Any, step: Callable[..., GroupDecision]) -> Any:
         return await self._shard(group_id).ask(request, step)
@@ -229,7 +238,8 @@ class _Shard:
                 self._machine.replay(record.offset, record.key, record.value)
 
         await load(self._runtime.partition, replay)
-        self._machine.load_complete(Now(self._clock.steady_ms(), self._clock.now_ms()))
+        now = Now(self._clock.steady_ms(), self._clock.now_ms())
+        await in_turns(self._machine.load_complete(now))
         self._set_timer()
 
     def resign(self) -> None:
@@ -305,16 +315,19 @@ class _Shard:
     def fetch_offsets(self, request: OffsetFetch) -> "asyncio.Future[OffsetFetchAnswer]":
         return self.look(lambda shard: shard.fetch_offsets(request))
 
-    def forget_topics(self, deleted: Mapping[str, UUID]) -> None:
-        self._run(lambda shard, now: shard.forget_topics(deleted, now), None)
+    async def forget(self, is_gone: Callable[[str, UUID], bool]) -> None:
+        """End every offset whose topic (name, id) is gone."""
 
-    def forget_missing(self, topic_id: Callable[[str], UUID | None]) -> None:
-        """End the offsets of topics that were deleted while nobody coordinated these groups: a crash came between."""
-        kept = {(name, one.topic_id) for _, offsets in self.committed() for name, _, one in offsets}
-        for name, known in kept:
-            now = topic_id(name)
-            if now is None or known not in (now, NO_TOPIC_ID):
-                self.forget_topics({name: known})
+        def forget_group(group_id: str) -> None:
+            self._run(lambda shard, now: shard.forget_offsets(group_id, is_gone, now), None)
+
+        def steps() -> Iterator[object]:
+            for group_id, offsets in self.committed():
+                if any(is_gone(topic, kept.topic_id) for topic, _, kept in offsets):
+                    forget_group(group_id)
+                yield from offsets
+
+        await in_turns(steps())
 
     def look(self, ask: Callable[[GroupShard], A]) -> "asyncio.Future[A]":
         """Return what it answers now, once all that it may have seen is committed."""

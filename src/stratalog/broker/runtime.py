@@ -8,7 +8,7 @@ runs to its end all the same.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -17,7 +17,7 @@ import structlog
 from stratalog.broker.directory import Failure
 from stratalog.broker.partition import HostedPartition
 from stratalog.errors import ErrorCode, Rejected
-from stratalog.ports import Clock
+from stratalog.ports import Buffer, Clock
 from stratalog.statemachine import Ahead, Decision, Now, Waiter
 from stratalog.wire.batch import BatchHeader, parse_header, scan
 from stratalog.wire.records import Record, read_records
@@ -28,6 +28,7 @@ A = TypeVar("A")
 Decide = Callable[[Now], Decision[R, Any]]
 Then = Callable[[Any, Failure], None]
 _LOAD_BYTES: Final = 1 << 20
+_STEPS_A_TURN: Final = 500
 _BATCH_BYTES: Final = 1 << 20
 """Size at which a batch is appended before the turn ends."""
 
@@ -214,17 +215,32 @@ class Runtime(Generic[R]):
             self._log.error("answer failed", partition=self._name, exc_info=bug)
 
 
+async def in_turns(steps: Iterable[object]) -> None:
+    """Run an iterator to its end; other work of the event loop has its turn after every few hundred steps."""
+    for count, _ in enumerate(steps, 1):
+        if count % _STEPS_A_TURN == 0:
+            await asyncio.sleep(0)
+
+
 async def load(partition: HostedPartition, replay: Callable[[BatchHeader, Record], None]) -> None:
-    """Replay a whole log at start: `replay(batch header, record)` for each record."""
+    """Replay a whole log: `replay(batch header, record)` for each record, in turns."""
     log = partition.log
     offset = log.log_start_offset
     while offset < log.log_end_offset:
         found = partition.read(offset, _LOAD_BYTES, end_offset=log.log_end_offset)
         slices = found if not isinstance(found, Awaitable) else await found
-        for buffer in slices.buffers:
-            view = memoryview(buffer)
-            for position, header in scan(view):
-                for record in read_records(view[position : position + header.size]):
-                    replay(header, record)
+        await in_turns(_replayed(slices.buffers, replay))
+        await asyncio.sleep(0)
         assert slices.next_offset > offset, f"{partition.identity}: no progress at {offset}"
         offset = slices.next_offset
+
+
+def _replayed(
+    buffers: Iterable[Buffer], replay: Callable[[BatchHeader, Record], None]
+) -> Iterator[None]:
+    for buffer in buffers:
+        view = memoryview(buffer)
+        for position, header in scan(view):
+            for record in read_records(view[position : position + header.size]):
+                replay(header, record)
+                yield

@@ -17,9 +17,9 @@ import structlog
 from stratalog.broker.cluster_metadata import ClusterMetadata
 from stratalog.broker.groups import Groups
 from stratalog.broker.hosting import Hosting
+from stratalog.broker.runtime import in_turns
 from stratalog.broker.tiered_partition import Bucket
-from stratalog.config.broker_settings import BROKER_SETTINGS
-from stratalog.config.kinds import Kind
+from stratalog.config.broker_settings import is_secret
 from stratalog.coordinators.records import KeptOffset
 from stratalog.errors import Corrupt, Rejected, Unavailable
 from stratalog.metadata.image import Image, ResourceType
@@ -34,7 +34,6 @@ from stratalog.tier.cluster_state import (
 from stratalog.tier.incarnation import check_incarnation
 from stratalog.wire.ids import topic_id_text
 
-_SECRETS: Final = frozenset(s.name for s in BROKER_SETTINGS.values() if s.kind is Kind.PASSWORD)
 Ends = dict[tuple[UUID, int], tuple[int, int]]
 """Log start and end of each hosted partition."""
 _UNKNOWN: Final = (-1, -1)
@@ -97,7 +96,8 @@ class StateUpload:
         bucket, incarnation = self._bucket, self._incarnation
         cluster_id = bucket.cluster_id
         now_ms = bucket.outside.clock.now_ms()
-        committed = list(self._groups.committed())
+        committed: list[tuple[str, list[tuple[str, int, KeptOffset]]]] = []
+        await in_turns(map(committed.append, self._groups.committed()))
         try:
             await self._groups.settled()
         except Rejected:
@@ -133,7 +133,7 @@ class StateUpload:
 
 def _brokers(image: Image) -> dict[str, dict[str, str]]:
     return {
-        name: {key: value for key, value in sorted(configs.items()) if key not in _SECRETS}
+        name: {key: value for key, value in sorted(configs.items()) if not is_secret(key)}
         for (kind, name), configs in sorted(image.configs.items())
         if kind == ResourceType.BROKER
     }

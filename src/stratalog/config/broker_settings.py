@@ -374,6 +374,12 @@ LISTENER_STORES = frozenset(
 """Keys and certificates: a running broker takes them for one listener only (Kafka: `DynamicSecurityConfigs`)."""
 
 
+def is_secret(name: str) -> bool:
+    """Return whether a setting's value must be shown nowhere; a listener's own counts like the one for all."""
+    setting = setting_of(name)
+    return setting is not None and setting.kind is Kind.PASSWORD
+
+
 def setting_of(name: str) -> Setting | None:
     """The setting of that name, None for none.
 

@@ -74,11 +74,12 @@ def delete_offsets(
     turn.answer(token, OffsetDeleteAnswer(OK, tuple(topics)))
 
 
-def expire(turn: Turn, group_id: str, group: Group | None, offsets: Offsets) -> None:
-    """End a group's offsets that nobody needed for the retention time, and an empty group that has none left (KIP-211).
+def expire(turn: Turn, group_id: str, group: Group | None, offsets: Offsets) -> int:
+    """End a group's offsets whose retention is over, and an empty group that has none left (KIP-211).
 
     That time counts from the commit; in a group that once had members, from when it lost the last where that is later.
-    While it has members only offsets of topics that none of them reads expire, and only while it is stable.
+    While it has members only offsets of topics that none of them reads expire, and only while it is stable. Return how
+    many offsets were looked at.
     """
     expired = 0
     kept = 0
@@ -89,6 +90,7 @@ def expire(turn: Turn, group_id: str, group: Group | None, offsets: Offsets) -> 
             turn.records.append(offset_tombstone(group_id, topic, partition))
     if group is not None and group.persisted and group.is_vacant and expired == kept:
         turn.records.append(group_tombstone(group_id))
+    return kept
 
 
 def _may_expire(group: Group | None, topic: str) -> bool:

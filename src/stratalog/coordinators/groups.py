@@ -14,7 +14,7 @@ Kafka: members join again. Offsets, and the assignments that make a group Stable
 Kafka: `GroupCoordinatorShard`, `GroupMetadataManager` (classic protocol).
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 from typing import Any, TypeVar
 from uuid import UUID
@@ -73,8 +73,10 @@ DEADLINES_PER_TICK_MAX = 100
 
 RECORDS_PER_EXPIRY = 1_000
 """Likewise for expired offsets, but for those of one group, which go together."""
+OFFSETS_PER_EXPIRY = 5_000
+"""How many offsets one step of the expiry looks at, but for those of its last group."""
 EXPIRY_PAUSE_MS = 100
-"""Before the rest of them, so that a log that refuses is not asked without end."""
+"""Between two steps of the expiry, so that other requests have their turn."""
 _EXPIRY = TimerKey(TimerKind.EXPIRY, "")
 
 Request = TypeVar("Request", JoinGroup, SyncGroup, Heartbeat, LeaveGroup)
@@ -90,6 +92,8 @@ class GroupShard:
         self._groups: dict[str, Group] = {}
         self._offsets = Offsets(settings.offset_metadata_bytes_max)
         self._loading: dict[bytes, bytes] | None = {}
+        self._to_expire: list[str] = []
+        """Groups that the expiry under way has yet to look at."""
         self.batch_bytes_max = 100 << 20
         """The largest batch that the log takes: a decision with larger records is refused."""
 
@@ -164,10 +168,12 @@ class GroupShard:
         topics = self._offsets.fetch(request.group_id, request.topics)
         return OffsetFetchAnswer(request.group_id, OK, topics)
 
-    def forget_topics(self, deleted: Mapping[str, UUID], now: Now) -> GroupDecision:
-        """End the offsets of deleted topics (name -> id) in all groups."""
+    def forget_offsets(
+        self, group_id: str, is_gone: Callable[[str, UUID], bool], now: Now
+    ) -> GroupDecision:
+        """End a group's offsets of topics (name, id) that are gone."""
         turn = self._turn(now)
-        turn.records.extend(self._offsets.forget_topics(deleted))
+        turn.records.extend(self._offsets.forget(group_id, is_gone))
         return self._decision(turn)
 
     def describe(self, group_id: str) -> GroupDescription:
@@ -194,9 +200,9 @@ class GroupShard:
         ]
 
     def committed(self) -> Iterator[tuple[str, list[tuple[str, int, KeptOffset]]]]:
-        """Each group with committed offsets, and these by topic and partition.
+        """Yield each group with offsets, and these by topic and partition.
 
-        As of when each group's turn comes: whoever looks may take its time between them.
+        A caller may let the state change between two of them.
         """
         self._check_loaded()
         for group_id in list(self._offsets.group_ids()):
@@ -225,12 +231,16 @@ class GroupShard:
         return self._decision(turn)
 
     def _expire(self, turn: Turn) -> None:
-        """End offsets and groups that time is over for; where there are many, go on with the next tick."""
-        for group_id in dict.fromkeys((*self._offsets.group_ids(), *self._groups)):
-            if len(turn.records) >= RECORDS_PER_EXPIRY:
-                self._timers.set(_EXPIRY, turn.now.steady_ms + EXPIRY_PAUSE_MS)
-                return
-            expire(turn, group_id, self._groups.get(group_id), self._offsets)
+        """End offsets and groups whose retention is over; where there are many, go on with a later tick."""
+        if not self._to_expire:
+            self._to_expire = list(dict.fromkeys((*self._groups, *self._offsets.group_ids())))
+        left = OFFSETS_PER_EXPIRY
+        while self._to_expire and left > 0 and len(turn.records) < RECORDS_PER_EXPIRY:
+            group_id = self._to_expire.pop()
+            left -= 1 + expire(turn, group_id, self._groups.get(group_id), self._offsets)
+        if self._to_expire:
+            self._timers.set(_EXPIRY, turn.now.steady_ms + EXPIRY_PAUSE_MS)
+            return
         interval_ms = self._settings.offsets_retention_check_interval_ms
         self._timers.set(_EXPIRY, turn.now.steady_ms + interval_ms)
 
@@ -243,15 +253,16 @@ class GroupShard:
         else:
             self._loading[bytes(key)] = bytes(value)
 
-    def load_complete(self, now: Now) -> None:
-        """The log is replayed: decode it, and give every member it names a fresh session.
+    def load_complete(self, now: Now) -> Iterator[None]:
+        """Decode the replayed log, a record a step, and give every member it names a fresh session.
 
-        Raises Corrupt for a record that cannot be read.
+        The shard is loaded once the iterator has ended. Raises Corrupt for a record that cannot be read.
         """
         assert self._loading is not None, "loaded already"
-        loading, self._loading = self._loading, None
-        for key, value in loading.items():
+        for key, value in self._loading.items():
             self._apply(key, value)
+            yield
+        self._loading = None
         turn = self._turn(now)
         for group in self._groups.values():
             for member in group.members.values():

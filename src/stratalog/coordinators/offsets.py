@@ -8,7 +8,7 @@ Invariant: `_kept` changes in `replay` only.
 Kafka: `OffsetMetadataManager`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from uuid import UUID
 
 from stratalog.coordinators.messages import (
@@ -108,13 +108,12 @@ class Offsets:
             for topic in topics
         )
 
-    def forget_topics(self, deleted: Mapping[str, UUID]) -> list[OffsetRecord]:
-        """Tombstones for offsets of topics that are no more (name -> id); those of a later topic of that name stay."""
+    def forget(self, group_id: str, is_gone: Callable[[str, UUID], bool]) -> list[OffsetRecord]:
+        """Return tombstones for a group's offsets of topics (name, id) that are gone."""
         return [
             offset_tombstone(group_id, topic, partition)
-            for group_id in self._kept
             for topic, partition, kept in self.of_group(group_id)
-            if topic in deleted and kept.topic_id in (deleted[topic], NO_TOPIC_ID)
+            if is_gone(topic, kept.topic_id)
         ]
 
     def replay(self, group_id: str, topic: str, partition: int, kept: KeptOffset | None) -> None:

@@ -7,8 +7,9 @@ batches of records, and a control batch that closes (SnapshotFooter): KIP-630, K
 count from 0; the file's name tells the log offset it stands for: `<end offset>-<epoch>.checkpoint`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from stratalog.errors import Corrupt
@@ -107,8 +108,18 @@ def encode_snapshot(
     control: Sequence[ControlRecord] = (),
 ) -> bytes:
     """The bytes of the image's `.checkpoint` file; `control` is carried over from the log (versions, voters)."""
-    return encode_checkpoint(
-        list(records_of(image)),
+    return b"".join(snapshot_batches(image, now_ms, last_contained_timestamp_ms, control))
+
+
+def snapshot_batches(
+    image: Image,
+    now_ms: int,
+    last_contained_timestamp_ms: int,
+    control: Sequence[ControlRecord] = (),
+) -> Iterator[bytearray]:
+    """Yield what `encode_snapshot` returns batch by batch: the image of a large cluster takes seconds."""
+    return _batches(
+        records_of(image),
         now_ms,
         last_contained_timestamp_ms=last_contained_timestamp_ms,
         epoch=image.epoch,
@@ -125,28 +136,46 @@ def encode_checkpoint(
     control: Sequence[ControlRecord] = (),
 ) -> bytes:
     """A `.checkpoint` file of these records: also a node's first one, and `bootstrap.checkpoint`."""
+    return b"".join(
+        _batches(
+            records,
+            now_ms,
+            last_contained_timestamp_ms=last_contained_timestamp_ms,
+            epoch=epoch,
+            control=control,
+        )
+    )
+
+
+def _batches(
+    records: Iterable[Any],
+    now_ms: int,
+    *,
+    last_contained_timestamp_ms: int,
+    epoch: int,
+    control: Sequence[ControlRecord],
+) -> Iterator[bytearray]:
     header = SnapshotHeaderRecord(
         version=0, last_contained_log_timestamp=last_contained_timestamp_ms
     )
-    pieces: list[list[tuple[bytes | None, bytes]]] = [
-        [encode_control(record) for record in (header, *control)]
-    ]
-    pieces += [
-        [(None, encode(record)) for record in records[start : start + RECORDS_PER_BATCH]]
-        for start in range(0, len(records), RECORDS_PER_BATCH)
-    ]
-    pieces.append([encode_control(SnapshotFooterRecord(version=0))])
-    out = bytearray()
     offset = 0
-    for number, piece in enumerate(pieces):
-        out += build_batch(
+
+    def batch(piece: list[tuple[bytes | None, bytes]], *, is_control: bool) -> bytearray:
+        nonlocal offset
+        built = build_batch(
             [Record(0, now_ms, key, value) for key, value in piece],
             base_offset=offset,
             leader_epoch=epoch,
-            control=number in (0, len(pieces) - 1),
+            control=is_control,
         )
         offset += len(piece)
-    return bytes(out)
+        return built
+
+    yield batch([encode_control(record) for record in (header, *control)], is_control=True)
+    rest = iter(records)
+    while some := list(islice(rest, RECORDS_PER_BATCH)):
+        yield batch([(None, encode(record)) for record in some], is_control=False)
+    yield batch([encode_control(SnapshotFooterRecord(version=0))], is_control=True)
 
 
 def decode_snapshot(data: Buffer) -> Snapshot:

@@ -55,7 +55,7 @@ def join(group_id, client_id="c"):
 
 def loaded_shard(**settings):
     shard = GroupShard(GroupSettings(**settings), CountingEntropy())
-    shard.load_complete(at(0))
+    list(shard.load_complete(at(0)))
     return shard
 
 
@@ -177,7 +177,7 @@ def test_many_expired_offsets_go_in_several_batches():
     groups = RECORDS_PER_EXPIRY + 5
     for number in range(groups):
         shard.replay(number, *offset_record(f"g{number}", "t", 0, KeptOffset(1)))
-    shard.load_complete(at(1_000_000))
+    list(shard.load_complete(at(1_000_000)))
     now_ms, sizes = 0, []
     while shard.list_groups():
         now_ms = shard.next_deadline_ms()

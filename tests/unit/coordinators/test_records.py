@@ -39,7 +39,7 @@ def loaded(*records):
     shard = GroupShard(GroupSettings(), CountingEntropy())
     for offset, (key, value) in enumerate(records):
         shard.replay(offset, key, value)
-    shard.load_complete(Now(0, 0))
+    list(shard.load_complete(Now(0, 0)))
     return shard
 
 
@@ -124,8 +124,10 @@ def test_offsets_of_an_earlier_topic_of_that_name_do_not_count():
         asked = OffsetFetch("g", (FetchTopic("t", (0,), topic_id),))
         [topic] = shard.fetch_offsets(asked).topics
         assert topic.partitions[0].offset == offset
-    assert shard.forget_topics({"t": UUID(int=8)}, 0).records == ()
-    assert len(shard.forget_topics({"t": TOPIC_ID}, 0).records) == 1
+    assert shard.forget_offsets("g", lambda _, known: known == UUID(int=8), Now(0, 0)).records == ()
+    assert (
+        len(shard.forget_offsets("g", lambda _, known: known == TOPIC_ID, Now(0, 0)).records) == 1
+    )
 
 
 def test_records_of_kinds_we_do_not_know_are_passed_over():

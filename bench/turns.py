@@ -1,0 +1,142 @@
+"""The longest turn of a broker's event loop while it does something large: nobody is served for that long.
+
+usage: python -m bench.turns [--partitions 100000] [--offsets 1000000]
+
+One node in this process, on a directory of its own. A probe wakes every millisecond; what it is late by is a turn.
+Prints a line for each: topics created, a metadata snapshot of them all, committed offsets loaded.
+"""
+
+import argparse
+import asyncio
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import uvloop
+
+from stratalog.adapters.memory import collect_seldom, keep_freed_memory
+from stratalog.adapters.system import outside as system
+from stratalog.adapters.threads import take_short_turns
+from stratalog.config import BrokerConfig
+from stratalog.coordinators.messages import CommitPartition, CommitTopic, OffsetCommit
+from stratalog.errors import ErrorCode
+from stratalog.node import Node
+from stratalog.quorum.controller import NewTopic
+
+TOPIC_PARTITIONS = 100
+PARTITIONS_A_REQUEST = 5_000
+OFFSETS_A_REQUEST = 500
+
+
+class Probe:
+    """How late a task is that wakes every millisecond."""
+
+    def __init__(self) -> None:
+        self.longest_ms = 0.0
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        last = time.perf_counter()
+        while True:
+            await asyncio.sleep(0.001)
+            now = time.perf_counter()
+            self.longest_ms = max(self.longest_ms, (now - last) * 1000 - 1)
+            last = now
+
+    @contextmanager
+    def line(self, what: str) -> Iterator[None]:
+        self.longest_ms, began = 0.0, time.perf_counter()
+        yield
+        took = time.perf_counter() - began
+        print(f"{what:40} longest turn {self.longest_ms:8.1f} ms, {took:6.1f} s in all", flush=True)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - the node has no event for it
+        await asyncio.sleep(0.01)
+
+
+def node(place: str, **settings: str) -> Node:
+    given = {
+        "log.dirs": place,
+        "node.id": "1",
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "offsets.topic.num.partitions": "1",
+        **{name.replace("__", "."): value for name, value in settings.items()},
+    }
+    return Node(BrokerConfig.load(given)[0], system())
+
+
+async def create(running: Node, partitions: int) -> None:
+    assert running.broker is not None
+    made = 0
+    while made < partitions:
+        topics = [
+            NewTopic(f"t{made + number * TOPIC_PARTITIONS}", TOPIC_PARTITIONS, 1)
+            for number in range(min(PARTITIONS_A_REQUEST, partitions) // TOPIC_PARTITIONS)
+        ]
+        created = await running.broker.metadata.create_topics(topics, validate_only=False)
+        assert all(one.error is ErrorCode.none for one in created), created[0]
+        made += len(topics) * TOPIC_PARTITIONS
+
+
+async def commit(running: Node, offsets: int) -> None:
+    assert running.broker is not None
+    groups = running.broker.groups
+    await groups.ensure_topic()
+    await until(lambda: groups.is_loaded)
+    await running.broker.metadata.create_topics([NewTopic("t", 1, 1)], validate_only=False)
+    parts = tuple(CommitPartition(index, index) for index in range(OFFSETS_A_REQUEST))
+    for number in range(offsets // OFFSETS_A_REQUEST):
+        topics = (CommitTopic("t", parts),)
+        await groups.commit(OffsetCommit(f"group-{number}", topics, -1, ""))
+
+
+async def measure(place: Path, partitions: int, offsets: int) -> None:
+    probe = Probe()
+    running = node(str(place / "topics"))
+    await running.start()
+    with probe.line(f"{partitions} partitions created"):
+        await create(running, partitions)
+    await running.stop()
+    running = node(str(place / "topics"), metadata__log__max__record__bytes__between__snapshots="1")
+    with probe.line(f"a start with {partitions} partitions"):
+        await running.start()
+    with probe.line("a snapshot of them and one more topic"):
+        assert running.broker is not None
+        await running.broker.metadata.create_topics([NewTopic("more", 1, 1)], validate_only=False)
+        await until(lambda: not running.broker.metadata.is_snapshotting)
+    await running.stop()
+
+    running = node(str(place / "groups"))
+    await running.start()
+    with probe.line(f"{offsets} offsets committed"):
+        await commit(running, offsets)
+    await running.stop()
+    running = node(str(place / "groups"))
+    with probe.line(f"a start and {offsets} offsets loaded"):
+        await running.start()
+        assert running.broker is not None
+        await until(lambda: next(running.broker.groups.committed(), None) is not None)
+    await running.stop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--partitions", type=int, default=100_000)
+    parser.add_argument("--offsets", type=int, default=1_000_000)
+    options = parser.parse_args()
+    keep_freed_memory()
+    take_short_turns()
+    collect_seldom()
+    with (
+        tempfile.TemporaryDirectory() as place,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        runner.run(measure(Path(place), options.partitions, options.offsets))
+
+
+if __name__ == "__main__":
+    main()
