@@ -136,13 +136,14 @@ async def alter_settings(
 def parse_configs(items: Sequence[str]) -> dict[str, str]:
     """`name=value` items as pairs; raises UserError for one without `=`."""
     from stratalog.config import our_topic_setting
+    from stratalog.config.shown import name_in
     from stratalog.errors import UserError
 
     pairs = {}
     for item in items:
         name, equals, value = item.partition("=")
         if not equals:
-            raise UserError(f"{item}: expected NAME=VALUE")
+            raise UserError(f"{name_in(item)}: expected NAME=VALUE")
         name, value = name.strip(), value.strip()
         ours, meant = our_topic_setting(name, value)
         if ours != name:

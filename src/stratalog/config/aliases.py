@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Final, overload
 from urllib.parse import urlencode
 
+from stratalog.config.shown import shown
 from stratalog.errors import UserError
 
 __all__ = [
@@ -122,6 +123,11 @@ def _bucket_url(chosen: Chosen) -> str:
     scheme, bucket, prefix = _BACKENDS[backend.lower()]
     if not given(bucket):
         raise UserError(f"{_TIER}{bucket} is not set; accepted: the name of a bucket")
+    endpoint = given("s3.aws.endpoint.override")
+    if "@" in endpoint:
+        raise UserError(
+            f"{_TIER}s3.aws.endpoint.override: {shown(endpoint)!r} is not accepted; accepted: a URL without a user name"
+        )
     query = {query: given(name) for name, query in _S3_QUERY.items() if given(name)}
     path = f"/{given(prefix).strip('/')}" if given(prefix).strip("/") else ""
     asked = f"?{urlencode(query, safe=':/')}" if query and scheme == "s3" else ""

@@ -20,6 +20,7 @@ from stratalog.config.kafka_only import KAFKA_ONLY_PREFIXES
 from stratalog.config.kinds import BadValue, Value
 from stratalog.config.listeners import Listener, items_of, parse_address, parse_listener
 from stratalog.config.profiles import PROFILES
+from stratalog.config.shown import name_in
 from stratalog.errors import UserError
 
 # What Kafka's start scripts and images read from the environment themselves: never settings of a broker.
@@ -57,7 +58,8 @@ def parse_overrides(items: Iterable[str]) -> dict[str, str]:
     for item in items:
         name, equals, value = item.partition("=")
         if not equals or not name.strip():
-            raise UserError(f"--override {item}: expected NAME=VALUE")
+            # Its end may be a password: only what can be a name is repeated.
+            raise UserError(f"--override {name_in(item)}: expected NAME=VALUE")
         pairs[name.strip()] = value.strip()
     return pairs
 

@@ -35,7 +35,7 @@ def parse_listener(text: str) -> Listener:
     if not name.replace("_", "").replace("-", "").isalnum():
         raise BadValue
     bracketed = host.startswith("[") and host.endswith("]")
-    if ":" in host and not bracketed:
+    if "@" in host or (":" in host and not bracketed):
         raise BadValue
     return Listener(name.upper(), host[1:-1] if bracketed else host, int(port))
 

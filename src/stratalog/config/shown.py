@@ -6,7 +6,7 @@ In: text that a person gave. Out: the same text without what may be a secret. It
 import re
 from typing import Final
 
-__all__ = ["shown"]
+__all__ = ["name_in", "shown"]
 
 _USER: Final = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*:/+)?.*@", re.DOTALL)
 _QUERY: Final = re.compile(r"(?<=://)([^?]*\?).*", re.DOTALL)
@@ -18,3 +18,8 @@ def shown(text: str) -> str:
     A refused value may hold either, in a URL of any form, so the whole part is left out and not only what parses.
     """
     return _QUERY.sub(r"\1…", _USER.sub(r"\1…@", text))
+
+
+def name_in(text: str) -> str:
+    """Return the part at the start of `text` that can be a setting's name; what follows may be its value."""
+    return re.split(r"[^\w.-]", text, maxsplit=1)[0]
