@@ -100,6 +100,8 @@ setup_python() {
     pip_install --no-deps --require-hashes --no-build-isolation -r "$checkout/requirements/$wanted.txt" &&
     pip_install --no-deps --no-build-isolation --editable "$checkout" ||
     fail "set-up failed: $(grep -E '^ *(ERROR|error)' "$venv/set-up.log" | tail -n 1) (see $venv/set-up.log)"
+  compgen -G "$checkout/src/stratalog/wire/walk.*.so" >/dev/null ||
+    say "No C compiler: brokers take records at half the speed or less. Install one (Debian: apt-get install gcc python3-dev), then rm -r .venv"
   inputs_of "$wanted" >"$venv/set-up.$wanted"
 }
 

@@ -10,6 +10,10 @@ from typing import Any
 from parse import PARTS
 from pyspark.sql import SparkSession
 
+from stratalog.errors import UserError
+
+WHERE = ("kafka.bootstrap.servers", "tier.url")
+
 
 def session() -> Any:
     """The session of the run that is importing this file."""
@@ -19,11 +23,16 @@ def session() -> Any:
 
 
 def records() -> Any:
-    """A streaming frame of them."""
+    """A streaming frame of them. Raises UserError where the configuration does not say where the log is."""
     spark = session()
     reader = spark.readStream.format(spark.conf.get("stratalog.format", "stratalog"))
-    for option in ("kafka.bootstrap.servers", "tier.url"):
-        value = spark.conf.get(f"stratalog.{option}")
+    where = {option: spark.conf.get(f"stratalog.{option}") for option in WHERE}
+    if not any(where.values()):
+        raise UserError(
+            "the configuration does not say where the log is: --conf stratalog.kafka.bootstrap.servers=HOST:PORT, "
+            "--conf stratalog.tier.url=URL, or both"
+        )
+    for option, value in where.items():
         if value:
             reader = reader.option(option, value)
     return (

@@ -5,6 +5,7 @@ In: what `read` is asked for. Out: a topic as Arrow. Whoever imports only a part
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from stratalog.table.figures import Figures
@@ -38,8 +39,13 @@ def read(  # noqa: PLR0913 - one argument for each thing to say
     `figures.skipped` and passed over. `figures` are added to: the requests and bytes that reading took. Rows come
     partition by partition, in the order of offsets. Needs `stratalog[arrow]`.
 
-    Raises ValueError for what is asked wrongly, Unavailable, Corrupt, DataLoss.
+    Raises ValueError for what is asked wrongly, Unavailable, Corrupt, DataLoss; ModuleNotFoundError without the extra.
     """
+    for module in ("pyarrow", "numba"):
+        if find_spec(module) is None:
+            raise ModuleNotFoundError(
+                f"stratalog.read needs {module}: pip install 'stratalog[arrow]'", name=module
+            )
     from stratalog.table.arrow import read_topic  # noqa: PLC0415 - a broker does without Arrow
 
     return read_topic(

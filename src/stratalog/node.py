@@ -41,6 +41,7 @@ from stratalog.metadata.delta import Delta
 from stratalog.metadata.image import Endpoint, Image, ResourceType
 from stratalog.ports import Disk, Outside, SocketBuffers
 from stratalog.ports import Listener as Bound
+from stratalog.wire.validation import INTERPRETED
 
 if TYPE_CHECKING:
     from stratalog.console.server import Console
@@ -95,6 +96,8 @@ class Node:
         `stop` must be called after it, whether it succeeded or not.
         """
         self._log.info("starting", node=self.node_id, directories=list(self.config.log_dirs))
+        if INTERPRETED:
+            self._log.warning("not compiled", reason=INTERPRETED)
         console_port = await self._open_console()
         cluster_id, self.directories = open_directories(
             self.config, self.outside, self._open, self._directory_failed

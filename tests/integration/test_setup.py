@@ -101,6 +101,16 @@ def test_a_set_up_that_fails_is_one_reason_and_is_tried_again(checkout):
     assert calls
 
 
+def test_a_set_up_without_a_c_compiler_says_what_it_costs(checkout):
+    _, _, errors, _ = shell(checkout, "setup_python run")
+    assert errors.splitlines()[-1].startswith(
+        "No C compiler: brokers take records at half the speed"
+    )
+    (checkout / "src/stratalog/wire/walk.cpython-311.so").touch()
+    _, _, errors, _ = shell(checkout, "rm -r .venv; setup_python run")
+    assert "compiler" not in errors
+
+
 def test_no_java_is_one_line(checkout):
     """Nobody's Java: whatever this machine has, its version cannot be read, and nothing may be installed."""
     tools = checkout.parent / "bin"

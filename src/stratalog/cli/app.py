@@ -57,7 +57,12 @@ def print_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
+        from stratalog.cli.terminal import note
+        from stratalog.wire.validation import INTERPRETED
+
         typer.echo(f"strata {version('stratalog')}")
+        if INTERPRETED:
+            note(f"warning: {INTERPRETED}")
         raise typer.Exit
 
 

@@ -47,9 +47,13 @@ SCRATCH = "tmp"
 MODULES = "stratalog.modules"
 """The setting of a pipeline that shares modules with another: directories, from its own, with `:` between."""
 
+EXTRA = ("pyspark", "pandas", "pyarrow", "numba", "yaml", "grpc")
+"""Modules that `stratalog[spark]` installs; yaml and grpc come with `pyspark[pipelines]`."""
+
 SPEC_NAMES = ("spark-pipeline.yml", "spark-pipeline.yaml")
 EVENT = re.compile(r"Flow '?(?:[\w`]+\.)*`?(\w+)`?'? (?:is|has) ([A-Z]+)")
 FAILED = re.compile(r"^(?:Error: |[\w.]+(?:Exception|Error): |Exception in thread .*?: )(.+)")
+TRACEBACK = "Traceback (most recent call last):"
 OURS = re.compile(r"^stratalog\.errors\.\w+: (.+)")
 
 pipeline_app = typer.Typer(help="Declarative pipelines on Spark.", no_args_is_help=True)
@@ -74,8 +78,9 @@ class PipelineRun:
         """Run one update; `on_event(table, state)` hears of each table as it goes through Spark's states
         (QUEUED, STARTING, RUNNING, COMPLETED, FAILED, ...).
 
-        Raises UserError naming what Spark said and where its whole log is.
+        Raises UserError naming what is not installed, or what Spark said and where its whole log is.
         """
+        spark_home()
         spec, modules = self._prepare()
         log = self.state / "run.log"
         command = [*RUNNER, str(spec), *(["full"] if self.full else [])]
@@ -102,10 +107,10 @@ class PipelineRun:
         written = _read_spec(self.directory)
         project = self.state / "project"
         conf = self.state / "conf"
+        if project.exists():
+            rmtree(project)
         for directory in (project, conf, self.state / SCRATCH):
             directory.mkdir(parents=True, exist_ok=True)
-        for old in project.iterdir():
-            old.unlink()
         for entry in self.directory.resolve().iterdir():
             if entry.name not in SPEC_NAMES:
                 (project / entry.name).symlink_to(entry)
@@ -183,14 +188,23 @@ appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 """
 
 
+def spark_home() -> Path:
+    """Return where Spark is installed. Raises UserError where a module of the extra `stratalog[spark]` is missing."""
+    for module in EXTRA:
+        if find_spec(module) is None:
+            raise UserError(f"Spark's {module} is missing: pip install 'stratalog[spark]'")
+    found = find_spec("pyspark")
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parent
+
+
 def spark_environment(state: Path, *, master: str, modules: Sequence[Path] = ()) -> dict[str, str]:
     """The environment of a Spark process: this Python, its Spark, a Java new enough, what it may import.
 
     Raises UserError where Spark or Java is missing.
     """
-    found = find_spec("pyspark")
-    if found is None or found.origin is None:
-        raise UserError("Spark is missing: pip install 'stratalog[spark]'")
+    home = spark_home()
     paths = [*(str(path.resolve()) for path in modules), os.environ.get("PYTHONPATH", "")]
     return {
         **os.environ,
@@ -201,7 +215,7 @@ def spark_environment(state: Path, *, master: str, modules: Sequence[Path] = ())
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONUNBUFFERED": "1",
-        "SPARK_HOME": str(Path(found.origin).parent),
+        "SPARK_HOME": str(home),
         "SPARK_CONF_DIR": str((state / "conf").resolve()),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_REMOTE": master,
@@ -274,10 +288,11 @@ def _end(process: "subprocess.Popen[str]") -> None:
 
 def _reason(said: Sequence[str]) -> str:
     """The one line that explains a failed run, out of the last lines of its log: ours, which names broker or bucket,
-    before what any library says.
+    before what any library says. A line that announces a traceback says nothing: its last line does.
     """
+    telling = [line for line in said if not line.endswith(TRACEBACK)]
     for pattern in (OURS, FAILED):
-        for line in said:
+        for line in telling:
             if found := pattern.match(line):
                 return found[1].rstrip(".")
     return next((line for line in reversed(said) if line.strip()), "Spark ended without a word")
@@ -341,7 +356,7 @@ def run_command(
 ) -> None:
     """Run one update: streaming tables take in what is new, materialized views are worked out again.
 
-    Example: strata pipeline run pipelines/access_log --state state
+    Example: strata pipeline run pipelines/sessions --conf stratalog.tier.url=URL
     """
     chosen = state or Path(".state") / directory.resolve().name
     pairs = [pair.partition("=") for pair in conf or []]

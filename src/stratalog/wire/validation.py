@@ -8,6 +8,7 @@ Kafka: `LogValidator`, which looks at the same things, save that it takes some r
 lengths of compressed records, offset deltas that do not count from 0 (docs/decisions/0009).
 """
 
+from types import FunctionType
 from typing import Final, NamedTuple
 
 from stratalog.errors import Corrupt, ErrorCode, Rejected
@@ -16,6 +17,7 @@ from stratalog.wire.compression import Oversized, decompress
 from stratalog.wire.walk import FINE, NO_KEY, OUT_OF_TIME, walk
 
 __all__ = [
+    "INTERPRETED",
     "NO_DEMANDS",
     "RESTORED_BYTES_MAX",
     "Demands",
@@ -25,6 +27,13 @@ __all__ = [
     "restore",
 ]
 
+INTERPRETED: Final = (
+    "produced records are checked by interpreted code, at half the speed or less; "
+    "install a C compiler, then stratalog again"
+    if isinstance(walk, FunctionType)
+    else ""
+)
+"""Why this installation is slow, and the remedy; empty where `wire/walk.py` is compiled (`hatch_build.py`)."""
 RESTORED_BYTES_MAX: Final = 64 << 20
 """A batch that is more once restored is refused: nobody's memory is a client's to take, and librdkafka gives up at
 100 MB (`receive.message.max.bytes`)."""

@@ -135,6 +135,26 @@ def test_what_a_failed_run_says_of_ours_comes_before_what_python_says(monkeypatc
         run_with_script(monkeypatch, tmp_path, script)
 
 
+def test_a_line_that_announces_a_traceback_is_not_the_reason(monkeypatch, tmp_path):
+    script = (
+        "print('pyspark.errors.AnalysisException: [X] Failed: Traceback (most recent call last):');"
+        "print('  File a.py, line 85'); print('ValueError: option a must be b.'); raise SystemExit(1)"
+    )
+    with pytest.raises(UserError, match=r": option a must be b \(log: "):
+        run_with_script(monkeypatch, tmp_path, script)
+
+
+def test_what_an_earlier_run_left_beside_its_specification_goes(tmp_path):
+    project, state = tmp_path / "project", tmp_path / "state"
+    project.mkdir()
+    (project / "spark-pipeline.yml").write_text("name: p\n")
+    run = PipelineRun(project, state)
+    run._prepare()
+    (state / "project" / "made" / "by a definition").mkdir(parents=True)
+    run._prepare()
+    assert [path.name for path in (state / "project").iterdir()] == ["spark-pipeline.yml"]
+
+
 def test_a_run_that_dies_silently_is_told(monkeypatch, tmp_path):
     with pytest.raises(UserError, match="Spark ended without a word"):
         run_with_script(monkeypatch, tmp_path, "import os; os._exit(3)")

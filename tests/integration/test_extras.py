@@ -1,0 +1,80 @@
+"""Installations that lack something: an extra, or the compiled module. Each is one line that names the remedy."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.integration.server_process import Server
+
+from stratalog.wire import validation
+from stratalog.wire.validation import INTERPRETED
+
+SOURCE = Path(validation.__file__).parent.parent
+INSTALLED = Path(pytest.__file__).parent.parent
+
+
+def installation(place: Path, *without: str) -> dict[str, str]:
+    """The environment of a Python whose packages are the test's but for `without`."""
+    for entry in INSTALLED.iterdir():
+        if entry.name.partition(".")[0] not in without:
+            (place / entry.name).symlink_to(entry)
+    return os.environ | {"PYTHONPATH": os.pathsep.join([str(SOURCE.parent), str(place)])}
+
+
+def python(environment: dict[str, str], *words: str) -> "subprocess.CompletedProcess[str]":
+    """This Python, which sees nothing but what the environment names."""
+    return subprocess.run(
+        [sys.executable, "-S", *words],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("module", ["pyspark", "pandas", "pyarrow", "numba", "yaml", "grpc"])
+def test_a_pipeline_without_its_extra_is_one_line_that_names_it(tmp_path, module):
+    environment = installation(tmp_path, module)
+    done = python(
+        environment, "-m", "stratalog.cli.main", "pipeline", "run", "pipelines/access_log"
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == (
+        f"strata: Spark's {module} is missing: pip install 'stratalog[spark]'"
+    )
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("module", ["pyarrow", "numba"])
+def test_reading_without_its_extra_says_which(tmp_path, module):
+    environment = installation(tmp_path, module)
+    done = python(environment, "-c", "import stratalog; stratalog.read('t', tier_url='file:///b')")
+    assert done.stderr.splitlines()[-1] == (
+        f"ModuleNotFoundError: stratalog.read needs {module}: pip install 'stratalog[arrow]'"
+    )
+
+
+def test_an_installation_without_a_compiler_says_that_it_is_slow(tmp_path, monkeypatch):
+    without = shutil.ignore_patterns("walk.*.so", "walk.*.pyd", "__pycache__")
+    shutil.copytree(SOURCE, tmp_path / "stratalog", ignore=without)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    command = [sys.executable, "-m", "stratalog.cli.main", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.startswith("strata ")
+    assert "install a C compiler" in done.stderr
+    with Server(tmp_path) as server:
+        said = server.output.read_text()
+        assert server.stop() == 0
+    (line,) = [line for line in said.splitlines() if "not compiled" in line]
+    assert "install a C compiler" in line
+
+
+def test_a_compiled_installation_says_nothing_of_it():
+    command = [sys.executable, "-m", "stratalog.cli.main", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert ("compiler" in done.stderr) == bool(INTERPRETED)
+    assert bool(INTERPRETED) == (not list((SOURCE / "wire").glob("walk.*.so")))
