@@ -4,20 +4,28 @@ In: a `Broker` to tell it to. Out: its trace. The first story comes before all o
 client asked for a group.
 """
 
+import re
+from dataclasses import replace
 from typing import Any
 
-from tests.compat.differential import GONE, KEYS, Broker, Connection
-from tests.compat.differential_groups import find
+from tests.compat.differential import GONE, KEYS, NO_ID, Broker, Connection
+from tests.compat.differential_groups import Member, find
 from tests.compat.differential_records import batch, produce
 from tests.compat.differential_stories import (
     BROKER_RESOURCE,
     DELETE,
     SET,
+    TIMESTAMP_MS,
     TOPIC_RESOURCE,
     Story,
     configs,
     topic,
 )
+
+from stratalog.broker.groups import OFFSETS_TOPIC
+from stratalog.wire.batch import scan
+from stratalog.wire.internal.offsets import GroupMetadataKey, decode_key, decode_value
+from stratalog.wire.records import Record, build_batch, read_records
 
 RULE_STORIES: list[Story] = []
 
@@ -181,3 +189,63 @@ def segments_may_be_small_for_tests(broker: Broker) -> None:
         produce(ask, "small", batch(b"x" * size), topic_id=topic_id)
     resource = {"resource_type": TOPIC_RESOURCE, "resource_name": broker.name("small")}
     ask.ask("DescribeConfigs", resources=[{**resource, "configuration_keys": None}])
+
+
+def kept(broker: Broker, *groups: str) -> list[Any]:
+    """What `__consumer_offsets` has of these groups' generations, without times."""
+    ask = broker.connect()
+    ask.send("Metadata", topics=[{"name": OFFSETS_TOPIC, "topic_id": NO_ID}])
+    (found,) = ask.receive(told=False).topics
+    names, told = {broker.name(one) for one in groups}, []
+    for index in range(len(found.partitions)):
+        wanted = {"partition": index, "current_leader_epoch": -1, "last_fetched_epoch": -1}
+        wanted |= {"fetch_offset": 0, "log_start_offset": -1, "partition_max_bytes": 1 << 20}
+        topics = [{"topic": OFFSETS_TOPIC, "topic_id": found.topic_id, "partitions": [wanted]}]
+        limits = {"max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20, "session_epoch": -1}
+        ask.send("Fetch", replica_id=-1, rack_id="", topics=topics, **limits)
+        whole = ask.receive(told=False).topics[0].partitions[0].records
+        data = memoryview(b"".join(map(bytes, whole)) if isinstance(whole, list) else whole or b"")
+        for position, header in scan(data):
+            for record in read_records(data[position : position + header.size]):
+                key = decode_key(record.key or b"")
+                if isinstance(key, GroupMetadataKey) and key.group in names:
+                    value = record.value and decode_value(key, record.value)
+                    told.append([key.group, value and replace(value, current_state_timestamp=0)])
+    return told
+
+
+@story
+def groups_are_written_down(broker: Broker) -> None:
+    if broker.version(11) < 4:
+        return
+    simple = Member(broker, "simple", "simple")
+    find(simple.connection, broker.name("simple"))
+    topic(simple.connection, "committed")
+    simple.commit("committed", generation=-1, member_id="")
+    member = Member(broker, "formed", "formed")
+    find(member.connection, broker.name("formed"))
+    member.join()
+    broker.tell("records", kept(broker, "simple", "formed"))
+    member.join()
+    member.sync({member.member_id: b"all"})
+    member.leave()
+    broker.tell("records", kept(broker, "simple", "formed"))
+
+
+@story
+def refusals_have_their_texts(broker: Broker) -> None:
+    ask = broker.connect()
+    topic_id = topic(ask, "timed", message__timestamp__after__max__ms="1000")
+    late = build_batch([Record(0, TIMESTAMP_MS + 36_000_000, b"k", b"v", ())])
+    wanted = {"name": broker.name("timed"), "topic_id": topic_id, "partitions": [(0, bytes(late))]}
+    ask.send("Produce", topics=[wanted], acks=-1)
+    (part,) = ask.receive(told=False).responses[0].partition_responses
+    texts = [one.batch_index_error_message for one in getattr(part, "record_errors", ())]
+    # Each broker counts from its own time.
+    told = [re.sub(r"\[-?\d+, \d+\]", "[bounds]", one) for one in texts]
+    broker.tell("Produce texts", [part.error_code, getattr(part, "error_message", None), *told])
+    asked = {"name": "__cluster_metadata", "num_partitions": 1, "replication_factor": 1}
+    answer = ask.ask("CreateTopics", topics=[asked], timeout=10_000)
+    broker.tell("CreateTopics text", answer.topics[0].error_message)
+    named = {"name": "__cluster_metadata", "topic_id": NO_ID}
+    ask.ask("Metadata", topics=[named], allow_auto_topic_creation=True)

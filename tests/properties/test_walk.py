@@ -79,8 +79,9 @@ def test_the_first_that_is_not_as_demanded_is_told(made: list[Record], data: st.
         for index, one in enumerate(made)
         if (keyed and one.key is None) or not earliest <= one.timestamp <= latest
     ]
-    verdict, _, index, _ = walked(batch[HEADER_SIZE:], len(made), base, earliest, latest, keyed)
+    verdict, _, index, found = walked(batch[HEADER_SIZE:], len(made), base, earliest, latest, keyed)
     assert (verdict, index) == (at_fault[0] if at_fault else (PLAIN.FINE, len(made)))
+    assert verdict != PLAIN.OUT_OF_TIME or found == made[index].timestamp
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -22,9 +22,12 @@ from stratalog.client.calls import NewTopic
 from stratalog.config.broker_settings import LISTENER_STORES
 from stratalog.config.rules import Resource
 from stratalog.errors import ErrorCode, Rejected
+from stratalog.quorum.metadata_batches import METADATA_TOPIC
 from stratalog.wire.envelope import request
+from stratalog.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+from stratalog.wire.records import Record, build_batch
 
-FIND_COORDINATOR, OFFSET_FETCH, API_VERSIONS, CREATE_TOPICS = 10, 9, 18, 19
+PRODUCE, METADATA, FIND_COORDINATOR, OFFSET_FETCH, API_VERSIONS, CREATE_TOPICS = 0, 3, 10, 9, 18, 19
 ALTER_REPLICA_LOG_DIRS, OFFSET_DELETE = 34, 47
 STRANGER = UUID(int=77)
 Tell = Callable[[Machine, Client, Raw], Coroutine[Any, Any, None]]
@@ -75,6 +78,54 @@ def test_one_replica_takes_writes_whatever_min_insync_replicas_says() -> None:
         assert (await client.produce("t", 0, batch([b"x"], START_MS))).base_offset == 0
 
     story(tell, min_insync_replicas="3")
+
+
+def test_a_record_out_of_time_is_refused_in_kafkas_words() -> None:
+    async def tell(machine: Machine, _client: Client, raw: Raw) -> None:
+        now_ms = machine.world.clock.now_ms()
+        times = (now_ms, now_ms + 9_000, now_ms - 9_000)
+        data = bytes(build_batch([Record(0, at, None, b"v") for at in times]))
+        partition = ProducePartition(0, memoryview(data))
+        body = ProduceRequest(None, -1, 1000, [ProduceTopic("t", None, [partition])])
+        (topic,) = (await raw.ask(PRODUCE, 9, body)).responses
+        (answer,) = topic.partition_responses
+        assert answer.error_code == ErrorCode.invalid_timestamp
+        assert (
+            answer.error_message
+            == "One or more records have been rejected due to invalid timestamp"
+        )
+        texts = {one.batch_index: one.batch_index_error_message for one in answer.record_errors}
+        assert texts.keys() == {1, 2}
+        for index, text in texts.items():
+            said, _, bounds = text.partition(" The timestamp should be within ")
+            wanted = f"Timestamp {times[index]} of message with offset {index} is out of range."
+            assert said == wanted
+            earliest, latest = (int(one) for one in bounds.strip("[]").split(", "))
+            assert latest - earliest == 6000
+
+    story(
+        tell,
+        message_timestamp_after_max_ms="1000",
+        message_timestamp_before_max_ms="5000",
+    )
+
+
+def test_the_metadata_log_is_no_topic_to_create() -> None:
+    async def tell(_machine: Machine, client: Client, raw: Raw) -> None:
+        (created,) = await client.create_topics([NewTopic(METADATA_TOPIC)])
+        assert created.error == ErrorCode.invalid_request
+        assert created.message == "Creation of internal topic __cluster_metadata is prohibited."
+        make = request(METADATA, 9)
+        body = make.MetadataRequest(
+            topics=[make.MetadataRequestTopic(name=METADATA_TOPIC)],
+            allow_auto_topic_creation=True,
+            include_cluster_authorized_operations=False,
+            include_topic_authorized_operations=False,
+        )
+        (found,) = (await raw.ask(METADATA, 9, body)).topics
+        assert found.error_code == ErrorCode.unknown_topic_or_partition
+
+    story(tell)
 
 
 # Versions

@@ -41,6 +41,7 @@ from stratalog.metadata.image import (
 )
 from stratalog.ports import Outside
 from stratalog.quorum.controller import Created, Deleted, NewTopic, check_topic_name
+from stratalog.quorum.metadata_batches import METADATA_TOPIC
 from stratalog.replication.fetch_sessions import FetchSessions
 
 if TYPE_CHECKING:
@@ -249,7 +250,7 @@ class Broker:
             for name in names:
                 if name in self.internal_topics:
                     await self.groups.ensure_topic()
-                else:
+                elif name != METADATA_TOPIC:  # a client finds it unknown, as in Kafka
                     asked.append(NewTopic(name, -1, -1, {}, {}))
             created = await self.create_topics(asked)
         except Rejected as error:

@@ -52,7 +52,7 @@ from stratalog.coordinators.rebalance import (
     on_sync_deadline,
     prepare,
 )
-from stratalog.coordinators.records import KeptOffset, group_of, kept_offset
+from stratalog.coordinators.records import KeptOffset, group_of, kept_offset, new_group_record
 from stratalog.coordinators.states import GroupState
 from stratalog.coordinators.timers import Timers
 from stratalog.coordinators.turn import GroupSettings, TimerKey, TimerKind, Turn, records_bytes
@@ -104,8 +104,12 @@ class GroupShard:
         if error is not OK:
             turn.answer(token, JoinGroupAnswer(error, request.member_id))
             return self._decision(turn)
-        group = self._groups.setdefault(request.group_id, Group(request.group_id))
+        group_id = request.group_id
+        is_new = group_id not in self._groups and group_id not in self._offsets
+        group = self._groups.setdefault(group_id, Group(group_id))
         join(turn, group, request, token)
+        if is_new and (group.members or group.pending):
+            turn.records.append(new_group_record(group_id, now.wall_ms))
         self._drop_if_nothing(turn, group)
         return self._decision(turn)
 

@@ -60,6 +60,19 @@ def group_record(group: Group, assignments: dict[str, bytes]) -> OffsetRecord:
     return encode_key(GroupMetadataKey(group=group.group_id)), encode_value(value)
 
 
+def new_group_record(group_id: str, now_ms: int) -> OffsetRecord:
+    """Return the first record of a group, before its first generation (Kafka: `newEmptyGroupMetadataRecord`)."""
+    value = GroupMetadataValue(
+        protocol_type="",
+        generation=0,
+        protocol=None,
+        leader=None,
+        current_state_timestamp=now_ms,
+        members=(),
+    )
+    return encode_key(GroupMetadataKey(group=group_id)), encode_value(value)
+
+
 def group_of(group_id: str, value: GroupMetadataValue) -> Group:
     """The group as it was written: Stable, or Empty without members. It supports only the protocol chosen then."""
     state = GroupState.STABLE if value.members else GroupState.EMPTY

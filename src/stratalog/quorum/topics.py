@@ -203,7 +203,10 @@ def _check_request(topic: NewTopic, *, twice: bool, too_many: bool) -> None:
 
 def _check_new_name(image: Image, name: str, collides_with: str | None) -> None:
     if name == METADATA_TOPIC:
-        raise Rejected(ErrorCode.invalid_request, f"{METADATA_TOPIC} cannot be created")
+        # Kafka's words: clients show them and compare them.
+        raise Rejected(
+            ErrorCode.invalid_request, f"Creation of internal topic {METADATA_TOPIC} is prohibited."
+        )
     check_topic_name(name)
     if name in image.topic_ids_by_name:
         raise Rejected(ErrorCode.topic_already_exists, f"topic {name} exists")

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.wire.batch import HEADER_SIZE, BatchHeader
 from stratalog.wire.compression import Oversized, decompress
-from stratalog.wire.walk import FINE, NO_KEY, OUT_OF_TIME, walk
+from stratalog.wire.walk import FAR, FINE, NO_KEY, OUT_OF_TIME, walk
 
 __all__ = [
     "INTERPRETED",
@@ -40,6 +40,8 @@ RESTORED_BYTES_MAX: Final = 64 << 20
 _AT_ONCE: Final = 1 << 16
 """Records walked before other threads may go on."""
 _ERRORS_MAX: Final = 1000
+_INVALID_TIMESTAMP: Final = "One or more records have been rejected due to invalid timestamp"
+"""Kafka's words, as those of each record below: clients show them and compare them."""
 _LEAST: Final = -(1 << 63)
 _MOST: Final = (1 << 63) - 1
 
@@ -102,7 +104,8 @@ def check_records(records: bytes, header: BatchHeader, demands: Demands) -> int:
     earliest, latest = max(demands.earliest, _LEAST), min(demands.latest, _MOST)
     largest = -1
     position = index = 0
-    errors: list[tuple[int, int]] = []
+    late = False
+    errors: list[tuple[int, str]] = []
     while index < count:
         verdict, position, index, found = walk(
             records,
@@ -114,17 +117,21 @@ def check_records(records: bytes, header: BatchHeader, demands: Demands) -> int:
             latest,
             demands.keyed,
         )
-        largest = max(largest, found)
         if verdict == FINE:
+            largest = max(largest, found)
             continue
-        if verdict not in (NO_KEY, OUT_OF_TIME):
+        if verdict == OUT_OF_TIME:
+            late = True
+            errors.append((index, _out_of_time(index, found, demands)))
+        elif verdict == NO_KEY:
+            errors.append((index, "a compacted topic needs a key in every record"))
+        else:
             raise Rejected(ErrorCode.invalid_record, f"record {index} of {count} is unsound")
-        errors.append((index, verdict))
         if len(errors) == _ERRORS_MAX:
             break
         index += 1
     if errors:
-        raise _refusal(errors, demands)
+        raise _refusal(errors, late=late)
     if position != len(records):
         raise Rejected(
             ErrorCode.invalid_record,
@@ -133,16 +140,17 @@ def check_records(records: bytes, header: BatchHeader, demands: Demands) -> int:
     return largest
 
 
-def _refusal(errors: list[tuple[int, int]], demands: Demands) -> RecordsRefused:
-    reasons = {
-        NO_KEY: "a compacted topic needs a key in every record",
-        OUT_OF_TIME: f"the timestamp is outside {demands.earliest} to {demands.latest}",
-    }
-    late = any(verdict == OUT_OF_TIME for _, verdict in errors)
+def _refusal(errors: list[tuple[int, str]], *, late: bool) -> RecordsRefused:
     return RecordsRefused(
         ErrorCode.invalid_timestamp if late else ErrorCode.invalid_record,
-        "records with timestamps that the topic does not take"
-        if late
-        else f"{len(errors)} records that the topic does not take",
-        tuple((index, reasons[verdict]) for index, verdict in errors),
+        _INVALID_TIMESTAMP if late else f"{len(errors)} records that the topic does not take",
+        tuple(errors),
+    )
+
+
+def _out_of_time(index: int, timestamp: int, demands: Demands) -> str:
+    named = "Timestamp" if timestamp == FAR else f"Timestamp {timestamp}"
+    return (
+        f"{named} of message with offset {index} is out of range. "
+        f"The timestamp should be within [{demands.earliest}, {demands.latest}]"
     )

@@ -30,7 +30,12 @@ from stratalog.coordinators.subscriptions import subscribed_topics
 from stratalog.coordinators.turn import GroupSettings
 from stratalog.errors import ErrorCode
 from stratalog.statemachine import Decision, Now
-from stratalog.wire.internal.offsets import decode_key, decode_value
+from stratalog.wire.internal.offsets import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    decode_key,
+    decode_value,
+)
 
 NOTHING = Decision((), Outcome())
 
@@ -63,7 +68,7 @@ def test_many_groups_at_once_take_several_ticks():
     shard = loaded_shard()
     groups = 3 * DEADLINES_PER_TICK_MAX // 2
     for number in range(groups):
-        assert shard.join(join(f"g{number}"), number, at(0)) == NOTHING
+        assert shard.join(join(f"g{number}"), number, at(0)).answer == Outcome()
     assert shard.next_deadline_ms() == 3_000
     first = shard.tick(at(3_000))
     assert len(first.answer.answers) == DEADLINES_PER_TICK_MAX
@@ -73,6 +78,32 @@ def test_many_groups_at_once_take_several_ticks():
         range(groups)
     )
     assert shard.next_deadline_ms() > 3_000
+
+
+def test_a_new_group_is_written_down_with_its_first_member_and_without_a_protocol():
+    shard = loaded_shard()
+    ((key, value),) = shard.join(join("g"), "a", Now(5, 77)).records
+    record = decode_key(key)
+    assert record == GroupMetadataKey(group="g")
+    assert decode_value(record, value) == GroupMetadataValue(
+        protocol_type="",
+        generation=0,
+        protocol=None,
+        leader=None,
+        current_state_timestamp=77,
+        members=(),
+    )
+    assert shard.join(join("g"), "b", at(78)).records == ()
+    again = GroupShard(GroupSettings(), CountingEntropy())
+    again.replay(0, key, value)
+    list(again.load_complete(at(100)))
+    assert again.describe("g").state == "Empty"
+
+
+def test_a_group_that_refuses_its_only_member_is_not_written_down():
+    shard = loaded_shard()
+    assert shard.join(replace(join("g"), protocols=()), "a", at(0)).records == ()
+    assert shard.list_groups() == []
 
 
 def test_no_rebalance_timeout_is_no_busy_loop():
