@@ -356,7 +356,7 @@ def run_command(
 ) -> None:
     """Run one update: streaming tables take in what is new, materialized views are worked out again.
 
-    Example: strata pipeline run pipelines/sessions --conf stratalog.tier.url=URL
+    Example: strata pipeline run mine --conf stratalog.tier.url=s3://bucket
     """
     chosen = state or Path(".state") / directory.resolve().name
     pairs = [pair.partition("=") for pair in conf or []]
