@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.wire.batch import HEADER_SIZE, BatchHeader
 from stratalog.wire.compression import Oversized, decompress
-from stratalog.wire.walk import FAR, FINE, NO_KEY, OUT_OF_TIME, walk
+from stratalog.wire.walk import FINE, NO_KEY, OUT_OF_TIME, walk
 
 __all__ = [
     "INTERPRETED",
@@ -42,6 +42,8 @@ _AT_ONCE: Final = 1 << 16
 _ERRORS_MAX: Final = 1000
 _INVALID_TIMESTAMP: Final = "One or more records have been rejected due to invalid timestamp"
 """Kafka's words, as those of each record below: clients show them and compare them."""
+_FAR: Final = 1 << 61
+"""As `walk` has it: from here on a timestamp is not told."""
 _LEAST: Final = -(1 << 63)
 _MOST: Final = (1 << 63) - 1
 
@@ -149,7 +151,7 @@ def _refusal(errors: list[tuple[int, str]], *, late: bool) -> RecordsRefused:
 
 
 def _out_of_time(index: int, timestamp: int, demands: Demands) -> str:
-    named = "Timestamp" if timestamp == FAR else f"Timestamp {timestamp}"
+    named = "Timestamp" if timestamp >= _FAR else f"Timestamp {timestamp}"
     return (
         f"{named} of message with offset {index} is out of range. "
         f"The timestamp should be within [{demands.earliest}, {demands.latest}]"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
-__all__ = ["FAR", "FINE", "NO_KEY", "OUT_OF_TIME", "UNSOUND", "walk"]
+__all__ = ["FINE", "NO_KEY", "OUT_OF_TIME", "UNSOUND", "walk"]
 
 FINE: Final = 0
 """All that was asked for was walked."""
@@ -32,7 +32,7 @@ _LEAST: Final = 6
 """Attributes, two deltas, two lengths and a count: a byte each."""
 _NULL: Final = 1
 """The length -1 as a varint."""
-FAR: Final = 1 << 61
+_FAR: Final = 1 << 61
 """Timestamps and deltas from here on are out of bounds whatever these are: sums fit 64 bits."""
 
 
@@ -104,7 +104,7 @@ def walk(  # noqa: PLR0912, PLR0913, PLR0915, PLR0917 - a call for each part wou
     """Walk from record `index` at position `at` up to `index_end`: (verdict, position, index, largest timestamp).
 
     With a verdict other than FINE, index is that of the record at fault and position lies behind it; with OUT_OF_TIME
-    the last number is the record's own timestamp, or FAR where that may need more than 64 bits. The record with
+    the last number is the record's own timestamp, or `_FAR` where that may need more than 64 bits. The record with
     index n must have the offset delta n. `earliest` and `latest` bound the timestamps of those that have one, in ms;
     `keyed` demands keys. Timestamps are counted from `base_timestamp`; the largest is -1 where there is none.
     """
@@ -144,8 +144,8 @@ def walk(  # noqa: PLR0912, PLR0913, PLR0915, PLR0917 - a call for each part wou
             at = stop
             if keyed and not has_key:
                 return NO_KEY, at, index, largest
-            if delta >= FAR or delta <= -FAR or base_timestamp >= FAR:
-                return OUT_OF_TIME, at, index, FAR
+            if delta >= _FAR or delta <= -_FAR or base_timestamp >= _FAR:
+                return OUT_OF_TIME, at, index, _FAR
             timestamp: i64 = base_timestamp + delta
             if timestamp != _NO_TIMESTAMP and (timestamp < earliest or timestamp > latest):
                 return OUT_OF_TIME, at, index, timestamp
