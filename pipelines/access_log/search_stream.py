@@ -1,6 +1,6 @@
 """A stream that never ends: an access log's records into OpenSearch, each a document, as they come.
 
-    python pipelines/access_log/search_stream.py --bootstrap broker:9092 --hosts http://search:9200 --checkpoint DIR
+    python pipelines/access_log/search_stream.py --bootstrap-server host:9092 --hosts http://search:9200 --checkpoint D
 
 In: a topic of lines, from the bucket where they are old and from the broker where they are new; a checkpoint, from
 which it goes on. Out: an index; a line of JSON per micro-batch on stdout. It ends by SIGINT or SIGTERM, with 0. A line
@@ -33,7 +33,8 @@ PLACE = ("topic", "partition", "offset")
 def parse_arguments(arguments: Sequence[str]) -> Namespace:
     """The command line."""
     parser = ArgumentParser(description="An access log's records into OpenSearch, as they come.")
-    parser.add_argument("--bootstrap", required=True, metavar="HOST:PORT", help="the broker")
+    # argparse accepts --bootstrap, its name before, as an abbreviation.
+    parser.add_argument("--bootstrap-server", required=True, metavar="HOST:PORT", help="the broker")
     parser.add_argument("--tier-url", metavar="URL", help="its bucket: history comes from there")
     parser.add_argument("--topic", default="access_log")
     parser.add_argument("--hosts", required=True, metavar="URL", help="OpenSearch")
@@ -60,7 +61,7 @@ def parse_arguments(arguments: Sequence[str]) -> Namespace:
 
 def check(options: Namespace) -> None:
     """What can be wrong, asked before Spark takes its seconds. Raises UserError, Unavailable."""
-    log_ends(source(options.bootstrap, options.tier_url, options.topic))
+    log_ends(source(options.bootstrap_server, options.tier_url, options.topic))
     try:
         sink = parse_opensearch_options(sink_options(options))
     except ValueError as error:
@@ -87,7 +88,7 @@ def started(options: Namespace) -> Any:
     )
     spark.sparkContext.setLogLevel("ERROR")
     given = {
-        **source(options.bootstrap, options.tier_url, options.topic),
+        **source(options.bootstrap_server, options.tier_url, options.topic),
         "startingOffsets": "earliest",
         "maxOffsetsPerTrigger": str(options.at_most),
         "columns": ",".join((*PLACE, "value")),

@@ -144,12 +144,12 @@ def command_line(suite: Suite, what_select_means: str) -> int:
     parser = ArgumentParser(prog=f"python -m tests.compat.{suite.name}")
     parser.add_argument("select", nargs="*", help=what_select_means)
     parser.add_argument(
-        "--bootstrap", help="HOST:PORT of a running broker; without it one is started"
+        "--bootstrap-server", help="HOST:PORT of a running broker; without it one is started"
     )
     parser.add_argument("--record", action="store_true", help="add what passes to the pass list")
     chosen = parser.parse_args()
     try:
-        outcomes = run_suite(suite, chosen.select, address=chosen.bootstrap)
+        outcomes = run_suite(suite, chosen.select, address=chosen.bootstrap_server)
     except CannotBeHadError as missing:
         print(missing)
         return 2

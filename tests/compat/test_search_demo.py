@@ -110,7 +110,7 @@ def test_a_stream_into_the_index_and_a_historical_query_at_once(tmp_path: Path) 
         made = strata(broker, "topic", "create", TOPIC, "--partitions", "1", *settings)
         subprocess.run(made, check=True, timeout=60)
         subprocess.run(strata(broker, "produce", TOPIC, str(LOG)), check=True, timeout=120)
-        where = ["--bootstrap", broker.address, "--tier-url", broker.bucket_url]
+        where = ["--bootstrap-server", broker.address, "--tier-url", broker.bucket_url]
         sink = [f"--option={one}" for one in REFERENCE]
         into = ["--hosts", server.url, "--checkpoint", str(tmp_path / "checkpoint"), "--every", "1"]
         into += ["--at-most", "4000"]

@@ -27,6 +27,12 @@ from stratalog.cli import (
     topic,
 )
 
+
+def kafkas_name(word: str) -> str:
+    """Return an option's name as help and docs have it: `--bootstrap` is accepted as Kafka's `--bootstrap-server`."""
+    return "bootstrap-server" if word == "bootstrap" else word
+
+
 app = typer.Typer(
     name="strata",
     help="Kafka's contract without a JVM fleet: a log in Python, history in object storage.",
@@ -34,6 +40,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"token_normalize_func": kafkas_name},
 )
 app.command("server")(server.server)
 app.add_typer(storage.storage_app, name="storage")

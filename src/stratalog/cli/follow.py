@@ -35,6 +35,14 @@ class Wanted:
     isolation: int = 0
     """As in a Fetch request: 1 for committed records alone."""
 
+    @property
+    def other_offsets(self) -> str:
+        """How to begin at other offsets, for a person."""
+        if self.group is None:
+            return "give another --from, such as beginning"
+        topic = f"{self.group} --topic {self.topic}"
+        return f"move the group: strata group reset-offsets {topic} --to beginning"
+
 
 async def follow(bootstrap: str, wanted: Wanted, printer: "Printer") -> None:
     """Print until there is enough. Raises UserError, Rejected, Unavailable, Corrupt; CancelledError on SIGTERM."""
@@ -144,6 +152,7 @@ class Following:
         """Print until there is enough (True), or until the partitions are no longer ours (False)."""
         from asyncio import CancelledError
 
+        from stratalog.cli.reading import ranges_explained
         from stratalog.client.reader import Reader, Wish
 
         ends = self._ends
@@ -154,7 +163,8 @@ class Following:
         }
         try:
             with Reader(self._client, unread, Wish(isolation=self._wanted.isolation)) as reader:
-                return await self._read(reader, still_ours)
+                async with ranges_explained(self._client, reader, self._wanted.other_offsets):
+                    return await self._read(reader, still_ours)
         except CancelledError:
             await self._keep()
             raise

@@ -100,6 +100,17 @@ async def existing_group(client: "Client", name: str) -> "DescribedGroup":
     return group
 
 
+def without_members(group: "DescribedGroup") -> None:
+    """Raise UserError where a group has members."""
+    from stratalog.errors import UserError
+
+    if group.members:
+        count = len(group.members)
+        raise UserError(
+            f"group {group.group_id} has {count} member(s): stop them first (NON_EMPTY_GROUP)"
+        )
+
+
 async def lag_rows(client: "Client", group: "DescribedGroup") -> list[dict[str, Any]]:
     """One row per partition that the group has an offset for, or reads."""
     from stratalog.client.admin import fetch_offsets
@@ -190,18 +201,12 @@ async def move(
     """Work out the offsets, commit them unless `dry_run`, and show them. Raises UserError while it has members."""
     from stratalog.cli.reading import chosen_partitions, first_offsets
     from stratalog.client.admin import commit_offsets, describe_group, fetch_offsets
-    from stratalog.errors import UserError
 
     async with connected(bootstrap) as client:
         chosen = await chosen_partitions(client, topic, partitions)
-        positions = await first_offsets(client, topic, chosen, to)
-        wanted: Offsets = {
-            (topic, index): await within(client, topic, index, offset)
-            for index, offset in positions.items()
-        }
-        members = (await client.on_coordinator(name, describe_group(name))).members
-        if members:
-            raise UserError(f"group {name} has {len(members)} member(s): stop them first")
+        positions = await first_offsets(client, topic, chosen, to, option="--to")
+        wanted = await within(client, {(topic, index): positions[index] for index in chosen})
+        without_members(await client.on_coordinator(name, describe_group(name)))
         before = await client.on_coordinator(name, fetch_offsets(name))
         if not dry_run:
             await client.on_coordinator(name, commit_offsets(name, wanted))
@@ -214,14 +219,17 @@ async def move(
         note("nothing was changed (--dry-run)")
 
 
-async def within(client: "Client", topic: str, index: int, offset: int) -> int:
-    """The offset, or the nearest that the partition has."""
-    from stratalog.client.calls import EARLIEST, LATEST
+async def within(client: "Client", wanted: "Offsets") -> "Offsets":
+    """Return the offsets, or the nearest that the partitions have, with a warning."""
+    from stratalog.cli.reading import ranges_of
 
-    key = (topic, index)
-    start = (await client.list_offsets({key: EARLIEST}))[key].offset
-    end = (await client.list_offsets({key: LATEST}))[key].offset
-    return min(max(offset, start), end)
+    chosen = {}
+    for key, (start, end) in (await ranges_of(client, wanted)).items():
+        chosen[key] = min(max(wanted[key], start), end)
+        if chosen[key] != wanted[key]:
+            has = f"{key[0]}-{key[1]} has offsets {start} to {end}"
+            note(f"warning: {has}: {wanted[key]} becomes {chosen[key]}")
+    return chosen
 
 
 @group_app.command()
@@ -234,11 +242,11 @@ def delete(name: GroupName, bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRA
 
 
 async def delete_group(bootstrap: str, name: str) -> None:
-    """Ask for the deletion. Raises UserError where there is no such group, Rejected where the broker refuses."""
+    """Ask for the deletion. Raises UserError where no such group exists or the group has members, Rejected."""
     from stratalog.cli.config import accepted
     from stratalog.client.admin import delete_group as deletion
 
     async with connected(bootstrap) as client:
-        await existing_group(client, name)
+        without_members(await existing_group(client, name))
         accepted(await client.on_coordinator(name, deletion(name)))
     note(f"deleted group {name}")

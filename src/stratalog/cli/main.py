@@ -4,25 +4,42 @@ In: a command line. Out: an exit code: 0, 1 where something looked at is not sou
 never does the work of a command, and never prints a traceback for anything but a bug.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 
 
 def main() -> None:
     """Run the command line; exits."""
+    code: object = 0
     try:
-        run(sys.argv[1:])
+        code = exit_code(sys.argv[1:])
+        if sys.stdout is not None:  # closed by the caller
+            sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read the output has enough. Python would complain once more when it flushes at the end.
-        sys.stderr.close()
-        sys.exit(0)
+        # The reader of the output has enough. Python flushes once more at the end: into nothing.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)  # type: ignore[arg-type]
+
+
+def exit_code(words: Sequence[str]) -> object:
+    """Run the command line and return its exit code; a failure is printed. Raises BrokenPipeError."""
+    try:
+        run(words)
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # typer makes it exit code 1
+            raise end.__context__ from None
+        return end.code
+    except BrokenPipeError:
+        raise
     except failures() as error:
         explained = explanation(error)
         if explained is None:
             raise
         line, code = explained
         print(f"strata: {line}", file=sys.stderr)
-        sys.exit(code)
+        return code
+    return 0
 
 
 def failures() -> tuple[type[BaseException], ...]:

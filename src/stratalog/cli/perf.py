@@ -46,6 +46,14 @@ ProducerProps = Annotated[
         "may be repeated.",
     ),
 ]
+Throughput = Annotated[
+    float,
+    typer.Option(
+        metavar="N",
+        show_default=False,
+        help="At most so many records a second; by default no limit.",
+    ),
+]
 Sweep = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Compare codecs and batch sizes on the lines of FILE."),
@@ -81,9 +89,7 @@ def produce(
     payload_delimiter: Annotated[
         str, typer.Option(metavar="TEXT", help="What is between its records; \\n is a line's end.")
     ] = "\\n",
-    throughput: Annotated[
-        float, typer.Option(metavar="N", help="At most so many records a second; -1: no limit.")
-    ] = -1,
+    throughput: Throughput = -1,
     producer_props: ProducerProps = None,
     reporting_interval: Interval = 5000,
     sweep: Sweep = None,

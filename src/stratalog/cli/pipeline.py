@@ -337,18 +337,22 @@ def _pipeline() -> None:
 
 @pipeline_app.command("run")
 def run_command(
-    directory: Annotated[Path, typer.Argument(help="Directory with a spark-pipeline.yml.")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIRECTORY", help="Directory with a spark-pipeline.yml.")
+    ],
     state: Annotated[
         Path | None,
         typer.Option(
-            help="Where tables, checkpoints and catalog lie. [default: .state/<pipeline>]"
+            metavar="DIRECTORY",
+            help="Where tables, checkpoints and catalog lie; by default .state/ and the pipeline's name.",
         ),
     ] = None,
     conf: Annotated[
-        list[str] | None, typer.Option("--conf", help="name=value, over the specification's.")
+        list[str] | None,
+        typer.Option("--conf", metavar="NAME=VALUE", help="Beats the specification's."),
     ] = None,
-    master: Annotated[str, typer.Option(help="Spark's master.")] = "local[*]",
-    memory: Annotated[str, typer.Option(help="Heap of Spark's driver.")] = "1g",
+    master: Annotated[str, typer.Option(metavar="URL", help="Spark's master.")] = "local[*]",
+    memory: Annotated[str, typer.Option(metavar="SIZE", help="Heap of Spark's driver.")] = "1g",
     full: Annotated[
         bool, typer.Option("--full-refresh", help="Work everything out afresh.")
     ] = False,

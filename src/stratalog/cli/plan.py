@@ -60,9 +60,12 @@ def plan(
         str, typer.Option("--retention", metavar="TIME", help="How long records are kept.")
     ] = "7d",
     partitions: Annotated[int, typer.Option("--partitions", min=1, metavar="N")] = 100,
-    replication_factor: Annotated[int, typer.Option("--replication-factor", min=1)] = 3,
+    replication_factor: Annotated[
+        int, typer.Option("--replication-factor", metavar="N", min=1)
+    ] = 3,
     consumer_groups: Annotated[
-        int, typer.Option("--consumer-groups", min=0, help="Groups that read the tail.")
+        int,
+        typer.Option("--consumer-groups", metavar="N", min=0, help="Groups that read the tail."),
     ] = 1,
     segment: Annotated[
         str, typer.Option("--segment", metavar="BYTES", help="As in segment.bytes.")

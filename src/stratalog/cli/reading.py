@@ -3,12 +3,14 @@
 In: a topic, the words of `--from`, fetched bytes. Out: partitions, offsets, records. It never prints.
 """
 
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
     from stratalog.client.aio import Client
+    from stratalog.client.reader import Reader
     from stratalog.wire.fetch import FetchedPartition
     from stratalog.wire.records import Record
 
@@ -58,25 +60,31 @@ async def chosen_partitions(client: "Client", topic: str, wanted: list[int] | No
 
 
 async def first_offsets(
-    client: "Client", topic: str, partitions: list[int], start: str, isolation: int = 0
+    client: "Client",
+    topic: str,
+    partitions: list[int],
+    start: str,
+    isolation: int = 0,
+    *,
+    option: str = "--from",
 ) -> dict[int, int]:
-    """Where each partition begins, for `--from`; its end is the last stable offset where `isolation` is 1.
+    """Return the offset that `start` means in each partition; the end is the last stable one where `isolation` is 1.
 
-    Raises UserError for words that are not understood.
+    Raises UserError, which names `option`, for words that are not understood.
     """
     from stratalog.client.calls import EARLIEST, LATEST
     from stratalog.errors import UserError
 
-    if start.isdecimal():
+    if is_int64(start):
         return dict.fromkeys(partitions, int(start))
     words = {"beginning": EARLIEST, "end": LATEST}
     if start in words:
         timestamp = words[start]
-    elif start.startswith("@") and start[1:].isdecimal():
+    elif start.startswith("@") and is_int64(start[1:]):
         timestamp = int(start[1:])
     else:
         raise UserError(
-            f"--from: {start!r} is not accepted; accepted: beginning, end, an offset, @ms"
+            f"{option}: {start!r} is not accepted; accepted: beginning, end, an offset, @ms"
         )
     keys = [(topic, index) for index in partitions]
     listed = await client.list_offsets(dict.fromkeys(keys, timestamp), isolation=isolation)
@@ -85,3 +93,43 @@ async def first_offsets(
     if late:
         ends = await client.list_offsets(dict.fromkeys(late, LATEST), isolation=isolation)
     return {key[1]: (ends[key] if key in ends else listed[key]).offset for key in keys}
+
+
+def is_int64(text: str) -> bool:
+    """Return whether a text is an offset or a time, at most 2**63 - 1."""
+    return text.isdecimal() and len(text) <= 19 and int(text) < 1 << 63
+
+
+async def ranges_of(
+    client: "Client", keys: "Iterable[tuple[str, int]]"
+) -> dict[tuple[str, int], tuple[int, int]]:
+    """Return the (first offset, end) of each (topic, partition); the end is the offset of the next record."""
+    from stratalog.client.calls import EARLIEST, LATEST
+
+    wanted = list(keys)
+    starts = await client.list_offsets(dict.fromkeys(wanted, EARLIEST))
+    ends = await client.list_offsets(dict.fromkeys(wanted, LATEST))
+    return {key: (starts[key].offset, ends[key].offset) for key in wanted}
+
+
+@asynccontextmanager
+async def ranges_explained(
+    client: "Client", reader: "Reader", remedy: str
+) -> "AsyncIterator[None]":
+    """Around polls of a reader: OFFSET_OUT_OF_RANGE becomes a UserError with a partition's range, and `remedy`."""
+    from stratalog.errors import ErrorCode, Rejected, UserError
+
+    try:
+        yield
+    except Rejected as error:
+        if error.code is not ErrorCode.offset_out_of_range:
+            raise
+        outside = [
+            f"{topic}-{index} has offsets {start} to {end}, not {reader.positions[topic, index]}"
+            for (topic, index), (start, end) in (await ranges_of(client, reader.positions)).items()
+            if not start <= reader.positions[topic, index] <= end
+        ]
+        if not outside:  # the log has grown into it since
+            raise
+        more = f", and {len(outside) - 1} more like it" if len(outside) > 1 else ""
+        raise UserError(f"{outside[0]}{more}; {remedy} (OFFSET_OUT_OF_RANGE)") from None

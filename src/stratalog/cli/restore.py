@@ -37,7 +37,7 @@ def restore(
     ] = None,
     node_id: Annotated[
         int | None,
-        typer.Option("--node-id", min=0, help="By default that of the node before."),
+        typer.Option("--node-id", metavar="ID", min=0, help="By default that of the node before."),
     ] = None,
     json: Json = False,
 ) -> None:

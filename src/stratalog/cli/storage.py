@@ -19,7 +19,10 @@ def format_storage(
     properties: PropertiesFile = None,
     override: Overrides = None,
     cluster_id: Annotated[
-        str | None, typer.Option("--cluster-id", "-t", help="22 characters; by default a new one.")
+        str | None,
+        typer.Option(
+            "--cluster-id", "-t", metavar="ID", help="22 characters; by default a new one."
+        ),
     ] = None,
     ignore_formatted: Annotated[
         bool, typer.Option("--ignore-formatted", "-g", help="Leave formatted directories alone.")

@@ -26,7 +26,7 @@ BootstrapServer = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 PropertiesFile = Annotated[
     Path | None,
-    typer.Argument(metavar="[SERVER.PROPERTIES]", help="Settings by Kafka's names."),
+    typer.Argument(metavar="SERVER.PROPERTIES", help="Settings by Kafka's names."),
 ]
 Overrides = Annotated[
     list[str] | None,
@@ -50,19 +50,18 @@ def show(rows: Sequence[Mapping[str, Any]], *, as_json: bool, empty: str = "noth
     if not rows:
         note(empty)
         return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in rows[0]:
-        numeric = all(isinstance(row[name], int | float) for row in rows)
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell(value)) for value in row.values()))
-    # Piped output keeps its lines whole: a terminal's width means nothing there.
-    width = None if sys.stdout.isatty() else 10_000
-    Console(width=width, soft_wrap=False, highlight=False).print(table)
+    table = [list(rows[0]), *([cell(value) for value in row.values()] for row in rows)]
+    numeric = [all(isinstance(row[name], int | float) for row in rows) for name in rows[0]]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    # A line is never broken here: a name or a path cut in two cannot be copied.
+    head, *lines = (
+        "  ".join(
+            text.rjust(width) if right else text.ljust(width)
+            for text, width, right in zip(row, widths, numeric, strict=True)
+        ).rstrip()
+        for row in table
+    )
+    typer.echo("\n".join([typer.style(head, bold=True), *lines]))
 
 
 def show_json(value: Any) -> None:
@@ -71,18 +70,19 @@ def show_json(value: Any) -> None:
 
 
 def cell(value: Any) -> str:
-    """A table cell: blank for nothing, yes and no for flags."""
+    """Return a table cell: blank for None, yes and no for flags, no character that moves a terminal's cursor."""
     match value:
         case None:
-            return ""
+            text = ""
         case bool():
-            return "yes" if value else "no"
+            text = "yes" if value else "no"
         case list() | tuple():
-            return " ".join(map(str, value))
+            text = " ".join(map(str, value))
         case dict():
-            return " ".join(f"{name}={item}" for name, item in value.items())
+            text = " ".join(f"{name}={item}" for name, item in value.items())
         case _:
-            return str(value)
+            text = str(value)
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
 @asynccontextmanager

@@ -64,7 +64,7 @@ def topic_row(topic: "TierTopic", manifests: "Iterable[Manifest]") -> dict[str, 
 def describe(
     url: Url,
     topic: Annotated[
-        str | None, typer.Argument(metavar="[TOPIC]", help="By default all of them.")
+        str | None, typer.Argument(metavar="TOPIC", help="By default all of them.")
     ] = None,
     json: Json = False,
 ) -> None:

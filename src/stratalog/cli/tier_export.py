@@ -37,7 +37,8 @@ def export(
         typer.Option("--format", help="log: Kafka's segment files; json: one object per record."),
     ] = Format.LOG,
     partition: Annotated[
-        list[int] | None, typer.Option("--partition", help="Only these; repeat the option.")
+        list[int] | None,
+        typer.Option("--partition", metavar="N", help="Only these; repeat the option."),
     ] = None,
     json: Json = False,
 ) -> None:

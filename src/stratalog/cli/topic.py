@@ -35,10 +35,13 @@ topic_app = typer.Typer(
 def create(
     name: Annotated[str, typer.Argument(metavar="TOPIC")],
     partitions: Annotated[
-        int, typer.Option(metavar="N", help="By default the broker's num.partitions.")
+        int,
+        typer.Option(
+            metavar="N", show_default=False, help="By default the broker's num.partitions."
+        ),
     ] = -1,
     replication_factor: Annotated[
-        int, typer.Option(metavar="N", help="By default the broker's.")
+        int, typer.Option(metavar="N", show_default=False, help="By default the broker's.")
     ] = -1,
     config: Annotated[
         list[str] | None, typer.Option("--config", "-c", metavar="NAME=VALUE", help="A setting.")
@@ -182,7 +185,7 @@ async def existing_topic(client: "Client", name: str) -> "TopicInfo":
 
     topic = (await client.metadata([name])).topics[name]
     if topic.error == ErrorCode.unknown_topic_or_partition:
-        raise UserError(f"topic {name} does not exist")
+        raise UserError(f"topic {name} does not exist; create it: strata topic create {name}")
     if topic.error != ErrorCode.none:
         raise Rejected(topic.error, f"topic {name}: {topic.error.name}")
     return topic

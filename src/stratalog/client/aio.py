@@ -344,7 +344,7 @@ class Client:
         try:
             link.core.versions = await self.within(link, link.send(calls.api_versions()))
         except Unavailable as error:
-            raise Unavailable(f"broker {peer} unreachable: {error}") from error
+            raise link.core.unreachable(error) from error
         return link
 
 

@@ -179,6 +179,6 @@ class BlockingClient:
                 link.core.versions = link.call(calls.api_versions())
             except Unavailable as error:
                 stream.close()
-                raise Unavailable(f"broker {peer} unreachable: {error}") from error
+                raise link.core.unreachable(error) from error
             self._links[key] = link
         return link

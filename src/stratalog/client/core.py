@@ -22,6 +22,12 @@ from stratalog.wire.frames import FrameReader
 
 MAX_FRAME_BYTES = 512 << 20
 """A Fetch answer may carry one batch of any size the topic allows."""
+_OTHERS = {
+    b"HTTP": "it answers as an HTTP server",
+    b"SSH-": "it answers as an SSH server",
+    b"\x15\x03": "it answers with TLS, which this client does not use",
+}
+"""First bytes of an answer, to the server that sends it."""
 
 
 def reason(error: OSError) -> str:
@@ -46,6 +52,8 @@ class ClientConnection:
         self.versions: Mapping[int, tuple[int, int]] = {}
         self._client_id = client_id
         self._frames = FrameReader(MAX_FRAME_BYTES)
+        self._target = memoryview(b"")
+        self._began = False  # a byte was received
         self._open: deque[_Open] = deque()
         self._next_id = 0
 
@@ -67,18 +75,33 @@ class ClientConnection:
 
     def get_buffer(self) -> memoryview:
         """Where to receive the next bytes."""
-        return self._frames.get_buffer(-1)
+        self._target = self._frames.get_buffer(-1)
+        return self._target
 
     def received(self, count: int) -> list[tuple[int, Any]]:
         """(correlation id, answer or the Rejected it means) of each answer that `count` more bytes complete.
 
         Raises Unavailable when the stream makes no sense: close the connection then.
         """
+        if not self._began:
+            self._begin(bytes(self._target[: min(count, 4)]))
         try:
             frames = self._frames.buffer_updated(count)
         except Rejected as error:
             raise Unavailable(f"broker {self.peer}: {error}") from error
         return [self._answer(frame) for frame in frames]
+
+    def unreachable(self, error: Unavailable) -> Unavailable:
+        """Return what to raise where a connection's first request, ApiVersions, had no answer because of `error`."""
+        hint = "" if self._began else "; is this the port of a Kafka listener without TLS?"
+        return Unavailable(f"broker {self.peer} unreachable: {error}{hint}")
+
+    def _begin(self, first: bytes) -> None:
+        """Raise Unavailable unless the first bytes can be a length: that of an ApiVersions answer begins with 0."""
+        self._began = True
+        if first[0]:
+            known = [f": {what}" for start, what in _OTHERS.items() if first.startswith(start)]
+            raise Unavailable(f"{self.peer} does not speak Kafka's protocol{''.join(known)}")
 
     def _answer(self, frame: memoryview) -> tuple[int, Any]:
         if not self._open:

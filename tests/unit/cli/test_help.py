@@ -1,6 +1,7 @@
 """Every command's help ends with an example that the command understands; the shell completes commands and names."""
 
 import os
+import re
 import shlex
 import shutil
 import stat
@@ -47,6 +48,15 @@ def test_help_has_an_example_that_parses(words: str, command: click.Command) -> 
         count = len(words.split())
         assert [first, *rest[:count]] == ["strata", *words.split()]
         command.make_context(words, rest[count:])  # raises where it is not understood
+
+
+@each
+def test_help_has_no_words_of_the_parser(words: str, command: click.Command) -> None:
+    shown = strata(*words.split(), "--help").stdout
+    types = re.findall(r"^ +-.*<(?!\w+\|)[^>]*>|<list\[.*>", shown, re.MULTILINE)
+    assert types == [], "an option's metavar is missing"
+    assert "[default: -1]" not in shown
+    assert "[[" not in shown
 
 
 @each

@@ -28,6 +28,24 @@ def test_what_looks_like_markup_is_printed_as_it_is(capsys: pytest.CaptureFixtur
     assert "[red]x[/red]" in capsys.readouterr().out
 
 
+def test_a_name_is_whole_on_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    name = "remote.log.manager.task.retry.backoff.max.ms"
+    show([{"name": name, "value": "x" * 50}, {"name": "a", "value": ""}], as_json=False)
+    head, first, second = capsys.readouterr().out.splitlines()
+    assert "name" in head
+    assert first == f"{name}  {'x' * 50}"
+    assert second == "a"
+
+
+def test_numbers_end_where_their_column_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    show([{"t": "a", "n": 5}, {"t": "bbb", "n": 1234}], as_json=False)
+    assert capsys.readouterr().out.splitlines() == ["t       n", "a       5", "bbb  1234"]
+
+
 def test_nothing_is_said_apart_from_the_results(capsys: pytest.CaptureFixture[str]) -> None:
     show([], as_json=False, empty="no topics")
     assert capsys.readouterr() == ("", "no topics\n")
@@ -36,7 +54,15 @@ def test_nothing_is_said_apart_from_the_results(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(None, ""), (True, "yes"), ([1, 2], "1 2"), ({"a": 1}, "a=1"), (3.5, "3.5")]
+    ("value", "text"),
+    [
+        (None, ""),
+        (True, "yes"),
+        ([1, 2], "1 2"),
+        ({"a": 1}, "a=1"),
+        (3.5, "3.5"),
+        ("a\x1b[31m\nb é", "a\\x1b[31m\\nb é"),
+    ],
 )
 def test_cells(value: object, text: str) -> None:
     assert cell(value) == text

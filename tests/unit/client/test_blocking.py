@@ -11,6 +11,7 @@ from stratalog.client import apis, calls
 from stratalog.client.blocking import BlockingClient
 from stratalog.errors import Unavailable
 from stratalog.ports import Buffer
+from stratalog.wire.budget import TRUSTED
 from stratalog.wire.envelope import encode_response, parse_header, response
 
 
@@ -23,7 +24,7 @@ class ScriptedStream:
     closed: bool = False
 
     def send(self, buffers: Sequence[Buffer]) -> None:
-        header, _ = parse_header(memoryview(b"".join(map(bytes, buffers)))[4:])
+        header, _ = parse_header(memoryview(b"".join(map(bytes, buffers)))[4:], TRUSTED)
         types = response(header.api_key, header.version)
         if header.api_key == apis.API_VERSIONS:
             body = types.ApiVersionsResponse(

@@ -6,6 +6,7 @@ from stratalog.client import apis, calls
 from stratalog.client.core import ClientConnection
 from stratalog.errors import ErrorCode, Rejected, Unavailable
 from stratalog.ports import Buffer
+from stratalog.wire.budget import TRUSTED
 from stratalog.wire.envelope import encode_response, parse_header, response
 
 EVERYTHING = dict.fromkeys(apis.SPOKEN, (0, 99))
@@ -46,11 +47,11 @@ def test_a_request_carries_the_highest_version_that_both_know() -> None:
     made = connection()
     made.versions = {apis.METADATA: (0, 10)}
     _, pieces = made.send(calls.metadata(["t"]))
-    header, _ = parse_header(memoryview(joined(pieces))[4:])
+    header, _ = parse_header(memoryview(joined(pieces))[4:], TRUSTED)
     assert (header.api_key, header.version, header.client_id) == (apis.METADATA, 10, "tester")
     made.versions = EVERYTHING
     _, pieces = made.send(calls.metadata(["t"]))
-    header, _ = parse_header(memoryview(joined(pieces))[4:])
+    header, _ = parse_header(memoryview(joined(pieces))[4:], TRUSTED)
     assert header.version == apis.SPOKEN[apis.METADATA][1]
 
 
@@ -62,6 +63,34 @@ def test_a_broker_that_shares_no_version(served: dict[int, tuple[int, int]]) -> 
         made.send(calls.metadata([]))
     assert refused.value.code is ErrorCode.unsupported_version
     assert not made.waiting
+
+
+@pytest.mark.parametrize(
+    ("sent", "known"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", ": it answers as an HTTP server"),
+        (b"\x15\x03\x03\x00\x02\x02\x46", ": it answers with TLS, which this client does not use"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", ": it answers as an SSH server"),
+        (b"220 mail ESMTP\r\n", ""),
+        (b"\x4a\x00\x00\x00\x0a8.0.36\x00", ""),  # MySQL's greeting
+    ],
+)
+def test_another_servers_protocol_is_named(sent: bytes, known: str) -> None:
+    made = ClientConnection("host:9", "tester")
+    made.send(calls.api_versions())
+    with pytest.raises(Unavailable) as refused:
+        feed(made, sent)
+    assert str(refused.value) == f"host:9 does not speak Kafka's protocol{known}"
+    assert str(made.unreachable(refused.value)) == f"broker host:9 unreachable: {refused.value}"
+
+
+def test_no_answer_at_all_asks_for_the_port() -> None:
+    made = ClientConnection("host:9", "tester")
+    made.send(calls.api_versions())
+    failed = made.unreachable(Unavailable("broker host:9 closed the connection"))
+    assert str(failed).endswith(
+        "closed the connection; is this the port of a Kafka listener without TLS?"
+    )
 
 
 def test_answers_come_in_order_however_the_bytes_arrive() -> None:
@@ -87,7 +116,7 @@ def test_an_error_answer_is_that_call_s_alone() -> None:
     [
         (producer_id(5), "answered 5, not 0"),
         (b"\0\0\0\5\0\0\0\0\0", "cannot be read"),
-        (b"\xff\xff\xff\xff", "a frame of -1 bytes"),
+        (producer_id(0) + b"\xff\xff\xff\xff", "a frame of -1 bytes"),
         (producer_id(0) + producer_id(1), "an answer to nothing"),
     ],
 )
