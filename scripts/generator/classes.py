@@ -103,13 +103,15 @@ def _is_default(struct: StructType, message: Message) -> bool:
 
 
 def item_bytes(struct: StructType, version: int) -> int:
-    """Return what one object of this version takes with its fields, but without the items of its arrays."""
+    """Return what one object of this version takes with its fields and the first item of each array of structs."""
     size = _STRUCT_BYTES + ITEM_BYTES * len(struct.fields)
     for field in struct.fields:
         if not field.versions.has(version) or field.tag >= 0:
             continue
         if field.array:
             size += ARRAY_BYTES
+            if field.struct:
+                size += ITEM_BYTES + item_bytes(field.struct, version)
         elif not field.struct:  # whose own function charges it
             size += _OBJECT_BYTES.get(field.kind, NUMBER_BYTES)
     return size

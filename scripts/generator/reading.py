@@ -10,6 +10,8 @@ from scripts.generator.classes import default_of, item_bytes, python_type
 from scripts.generator.functions import Functions, local, size_of
 from scripts.generator.schemas import FIXED, Field, Message, StructType, layout, snake
 
+from stratalog.wire.budget import ITEM_BYTES
+
 __all__ = ["read_message"]
 
 
@@ -75,6 +77,8 @@ class _Lines:
 
     def tagged(self, field: Field) -> None:
         """Read the content of a tagged field."""
+        if field.array and field.struct is not None:
+            self.lines.append(f"budget.charge({item_bytes(field.struct, self._version)})")
         self._field(field)
         self._flush()
         if field.kind == "uuid" and not field.array:
@@ -242,12 +246,13 @@ class _Lines:
             lines = _Lines(functions, self._message, self._version)
             lines.struct(struct)
             kind = "memoryview" if self.views else "bytes"
+            each = ITEM_BYTES + item_bytes(struct, self._version)
             functions.text.append(
                 f"def {name}(data: {kind}, position: int, count: int, budget: DecodeBudget)"
                 f" -> tuple[list[{struct.name}], int]:\n"
                 "    if not 0 <= count <= len(data) - position:\n"
                 f'        raise {functions.use("bad_count")}("{field.name}", count, len(data) - position)\n'
-                f"    budget.charge(count * {item_bytes(struct, self._version)})\n"
+                f"    if count > 1:\n        budget.charge((count - 1) * {each})\n"
                 "    items = []\n"
                 "    for _ in range(count):\n"
                 + "".join(f"        {line}\n" for line in lines.lines)

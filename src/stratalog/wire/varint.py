@@ -29,22 +29,29 @@ def read_unsigned(buffer: Buffer, position: int, bits: int = 32) -> tuple[int, i
 
     Raises Corrupt where the buffer ends inside it, or it has more bytes or a larger value than `bits` (32 or 64) take.
     """
-    value = shift = 0
-    end = len(buffer)
-    while True:
-        if position >= end:
-            raise Corrupt("a variable-length integer runs past the end")
+    try:
         byte = buffer[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            break
-        shift += 7
-        if shift > bits:
-            raise Corrupt("a variable-length integer does not end")
+            return byte, position + 1
+        value = byte & 0x7F
+        byte = buffer[position + 1]
+        if byte < 0x80:
+            return value | byte << 7, position + 2
+        shift = 7
+        position += 1
+        while byte >= 0x80:
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if shift > bits:
+                raise Corrupt("a variable-length integer does not end")
+            position += 1
+            byte = buffer[position]
+    except IndexError:
+        raise Corrupt("a variable-length integer runs past the end") from None
+    value |= byte << shift
     if value >> bits:
         raise Corrupt(f"a variable-length integer does not fit {bits} bits")
-    return value, position
+    return value, position + 1
 
 
 def read_signed(buffer: Buffer, position: int, bits: int = 32) -> tuple[int, int]:

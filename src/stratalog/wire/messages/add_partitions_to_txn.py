@@ -101,7 +101,8 @@ def _read_add_partitions_to_txn_topic_array_0(
 ) -> tuple[list[AddPartitionsToTxnTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("v3_and_below_topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 256)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -121,7 +122,7 @@ def _read_add_partitions_to_txn_topic_array_0(
 def _read_add_partitions_to_txn_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AddPartitionsToTxnRequest:
-    budget.charge(336 + len(data))
+    budget.charge(592 + len(data))
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -147,7 +148,8 @@ def _read_add_partitions_to_txn_topic_array_3(
 ) -> tuple[list[AddPartitionsToTxnTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("v3_and_below_topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 256)
     items = []
     for _ in range(count):
         size = data[position]
@@ -173,7 +175,7 @@ def _read_add_partitions_to_txn_topic_array_3(
 def _read_add_partitions_to_txn_request_3(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AddPartitionsToTxnRequest:
-    budget.charge(336 + len(data))
+    budget.charge(592 + len(data))
     size = data[position]
     position += 1
     if not 0 < size < 128:
@@ -205,7 +207,8 @@ def _read_add_partitions_to_txn_transaction_array_4(
 ) -> tuple[list[AddPartitionsToTxnTransaction], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("transactions", count, len(data) - position)
-    budget.charge(count * 336)
+    if count > 1:
+        budget.charge((count - 1) * 600)
     items = []
     for _ in range(count):
         size = data[position]
@@ -239,7 +242,7 @@ def _read_add_partitions_to_txn_transaction_array_4(
 def _read_add_partitions_to_txn_request_4(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AddPartitionsToTxnRequest:
-    budget.charge(192 + len(data))
+    budget.charge(792 + len(data))
     count = data[position]
     position += 1
     if count > 127:
@@ -337,7 +340,8 @@ def _read_add_partitions_to_txn_partition_result_array_0(
 ) -> tuple[list[AddPartitionsToTxnPartitionResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("results_by_partition", count, len(data) - position)
-    budget.charge(count * 112)
+    if count > 1:
+        budget.charge((count - 1) * 120)
     items = []
     for _ in range(count):
         partition_index, partition_error_code = _read_ih(data, position)
@@ -355,7 +359,8 @@ def _read_add_partitions_to_txn_topic_result_array_0(
 ) -> tuple[list[AddPartitionsToTxnTopicResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("results_by_topic_v3_and_below", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 376)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -377,7 +382,7 @@ def _read_add_partitions_to_txn_topic_result_array_0(
 def _read_add_partitions_to_txn_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AddPartitionsToTxnResponse:
-    budget.charge(216 + len(data))
+    budget.charge(592 + len(data))
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
     results_by_topic_v3_and_below, position = _read_add_partitions_to_txn_topic_result_array_0(
@@ -395,7 +400,8 @@ def _read_add_partitions_to_txn_partition_result_array_3(
 ) -> tuple[list[AddPartitionsToTxnPartitionResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("results_by_partition", count, len(data) - position)
-    budget.charge(count * 112)
+    if count > 1:
+        budget.charge((count - 1) * 120)
     items = []
     for _ in range(count):
         partition_index, partition_error_code, tags = _read_ihB(data, position)
@@ -415,7 +421,8 @@ def _read_add_partitions_to_txn_topic_result_array_3(
 ) -> tuple[list[AddPartitionsToTxnTopicResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("results_by_topic_v3_and_below", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 376)
     items = []
     for _ in range(count):
         size = data[position]
@@ -443,7 +450,7 @@ def _read_add_partitions_to_txn_topic_result_array_3(
 def _read_add_partitions_to_txn_response_3(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AddPartitionsToTxnResponse:
-    budget.charge(216 + len(data))
+    budget.charge(592 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:
@@ -467,7 +474,8 @@ def _read_add_partitions_to_txn_result_array_4(
 ) -> tuple[list[AddPartitionsToTxnResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("results_by_transaction", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 632)
     items = []
     for _ in range(count):
         size = data[position]
@@ -493,7 +501,7 @@ def _read_add_partitions_to_txn_result_array_4(
 def _read_add_partitions_to_txn_response_4(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AddPartitionsToTxnResponse:
-    budget.charge(248 + len(data))
+    budget.charge(880 + len(data))
     throttle_time_ms, error_code, count = _read_ihB(data, position)
     position += 7
     if count > 127:

@@ -60,7 +60,8 @@ _write_iiU = Layout(">ii16s").pack
 def _read_listener_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[Listener], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("listeners", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 256)
     items = []
     for _ in range(count):
         size = data[position]
@@ -86,7 +87,7 @@ def _read_listener_array_0(data: bytes, position: int, count: int, budget: Decod
 
 
 def _read_add_raft_voter_request_0(data: bytes, position: int, budget: DecodeBudget) -> AddRaftVoterRequest:
-    budget.charge(456 + len(data))
+    budget.charge(712 + len(data))
     size = data[position]
     position += 1
     cluster_id: str | None = None
@@ -117,7 +118,7 @@ def _read_add_raft_voter_request_0(data: bytes, position: int, budget: DecodeBud
 
 
 def _read_add_raft_voter_request_1(data: bytes, position: int, budget: DecodeBudget) -> AddRaftVoterRequest:
-    budget.charge(456 + len(data))
+    budget.charge(712 + len(data))
     size = data[position]
     position += 1
     cluster_id: str | None = None

@@ -86,7 +86,8 @@ def _read_alter_client_quotas_request_entity_data_array_0(
 ) -> tuple[list[AlterClientQuotasRequestEntityData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("entity", count, len(data) - position)
-    budget.charge(count * 208)
+    if count > 1:
+        budget.charge((count - 1) * 216)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -110,7 +111,8 @@ def _read_alter_client_quotas_request_entity_data_array_0(
 def _read_op_data_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[OpData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("ops", count, len(data) - position)
-    budget.charge(count * 168)
+    if count > 1:
+        budget.charge((count - 1) * 176)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -131,7 +133,8 @@ def _read_alter_client_quotas_request_entry_data_array_0(
 ) -> tuple[list[AlterClientQuotasRequestEntryData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("entries", count, len(data) - position)
-    budget.charge(count * 288)
+    if count > 1:
+        budget.charge((count - 1) * 688)
     items = []
     for _ in range(count):
         (count,) = _read_i(data, position)
@@ -145,7 +148,7 @@ def _read_alter_client_quotas_request_entry_data_array_0(
 
 
 def _read_alter_client_quotas_request_0(data: bytes, position: int, budget: DecodeBudget) -> AlterClientQuotasRequest:
-    budget.charge(168 + len(data))
+    budget.charge(856 + len(data))
     (count,) = _read_i(data, position)
     position += 4
     entries, position = _read_alter_client_quotas_request_entry_data_array_0(data, position, count, budget)
@@ -161,7 +164,8 @@ def _read_alter_client_quotas_request_entity_data_array_1(
 ) -> tuple[list[AlterClientQuotasRequestEntityData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("entity", count, len(data) - position)
-    budget.charge(count * 208)
+    if count > 1:
+        budget.charge((count - 1) * 216)
     items = []
     for _ in range(count):
         size = data[position]
@@ -191,7 +195,8 @@ def _read_alter_client_quotas_request_entity_data_array_1(
 def _read_op_data_array_1(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[OpData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("ops", count, len(data) - position)
-    budget.charge(count * 168)
+    if count > 1:
+        budget.charge((count - 1) * 176)
     items = []
     for _ in range(count):
         size = data[position]
@@ -214,7 +219,8 @@ def _read_alter_client_quotas_request_entry_data_array_1(
 ) -> tuple[list[AlterClientQuotasRequestEntryData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("entries", count, len(data) - position)
-    budget.charge(count * 288)
+    if count > 1:
+        budget.charge((count - 1) * 688)
     items = []
     for _ in range(count):
         count = data[position]
@@ -236,7 +242,7 @@ def _read_alter_client_quotas_request_entry_data_array_1(
 
 
 def _read_alter_client_quotas_request_1(data: bytes, position: int, budget: DecodeBudget) -> AlterClientQuotasRequest:
-    budget.charge(168 + len(data))
+    budget.charge(856 + len(data))
     count = data[position]
     position += 1
     if count > 127:
@@ -342,7 +348,8 @@ def _read_alter_client_quotas_response_entity_data_array_0(
 ) -> tuple[list[AlterClientQuotasResponseEntityData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("entity", count, len(data) - position)
-    budget.charge(count * 208)
+    if count > 1:
+        budget.charge((count - 1) * 216)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -368,7 +375,8 @@ def _read_alter_client_quotas_response_entry_data_array_0(
 ) -> tuple[list[AlterClientQuotasResponseEntryData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("entries", count, len(data) - position)
-    budget.charge(count * 288)
+    if count > 1:
+        budget.charge((count - 1) * 512)
     items = []
     for _ in range(count):
         error_code, size = _read_hh(data, position)
@@ -388,7 +396,7 @@ def _read_alter_client_quotas_response_entry_data_array_0(
 
 
 def _read_alter_client_quotas_response_0(data: bytes, position: int, budget: DecodeBudget) -> AlterClientQuotasResponse:
-    budget.charge(200 + len(data))
+    budget.charge(712 + len(data))
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
     entries, position = _read_alter_client_quotas_response_entry_data_array_0(data, position, count, budget)
@@ -402,7 +410,8 @@ def _read_alter_client_quotas_response_entity_data_array_1(
 ) -> tuple[list[AlterClientQuotasResponseEntityData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("entity", count, len(data) - position)
-    budget.charge(count * 208)
+    if count > 1:
+        budget.charge((count - 1) * 216)
     items = []
     for _ in range(count):
         size = data[position]
@@ -434,7 +443,8 @@ def _read_alter_client_quotas_response_entry_data_array_1(
 ) -> tuple[list[AlterClientQuotasResponseEntryData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("entries", count, len(data) - position)
-    budget.charge(count * 288)
+    if count > 1:
+        budget.charge((count - 1) * 512)
     items = []
     for _ in range(count):
         error_code, size = _read_hB(data, position)
@@ -462,7 +472,7 @@ def _read_alter_client_quotas_response_entry_data_array_1(
 
 
 def _read_alter_client_quotas_response_1(data: bytes, position: int, budget: DecodeBudget) -> AlterClientQuotasResponse:
-    budget.charge(200 + len(data))
+    budget.charge(712 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:

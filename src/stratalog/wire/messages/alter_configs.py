@@ -77,7 +77,8 @@ def _read_alterable_config_array_0(
 ) -> tuple[list[AlterableConfig], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("configs", count, len(data) - position)
-    budget.charge(count * 208)
+    if count > 1:
+        budget.charge((count - 1) * 216)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -103,7 +104,8 @@ def _read_alter_configs_resource_array_0(
 ) -> tuple[list[AlterConfigsResource], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("resources", count, len(data) - position)
-    budget.charge(count * 256)
+    if count > 1:
+        budget.charge((count - 1) * 480)
     items = []
     for _ in range(count):
         resource_type, size = _read_bh(data, position)
@@ -121,7 +123,7 @@ def _read_alter_configs_resource_array_0(
 
 
 def _read_alter_configs_request_0(data: bytes, position: int, budget: DecodeBudget) -> AlterConfigsRequest:
-    budget.charge(168 + len(data))
+    budget.charge(648 + len(data))
     (count,) = _read_i(data, position)
     position += 4
     resources, position = _read_alter_configs_resource_array_0(data, position, count, budget)
@@ -137,7 +139,8 @@ def _read_alterable_config_array_2(
 ) -> tuple[list[AlterableConfig], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("configs", count, len(data) - position)
-    budget.charge(count * 208)
+    if count > 1:
+        budget.charge((count - 1) * 216)
     items = []
     for _ in range(count):
         size = data[position]
@@ -169,7 +172,8 @@ def _read_alter_configs_resource_array_2(
 ) -> tuple[list[AlterConfigsResource], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("resources", count, len(data) - position)
-    budget.charge(count * 256)
+    if count > 1:
+        budget.charge((count - 1) * 480)
     items = []
     for _ in range(count):
         resource_type, size = _read_bB(data, position)
@@ -193,7 +197,7 @@ def _read_alter_configs_resource_array_2(
 
 
 def _read_alter_configs_request_2(data: bytes, position: int, budget: DecodeBudget) -> AlterConfigsRequest:
-    budget.charge(168 + len(data))
+    budget.charge(648 + len(data))
     count = data[position]
     position += 1
     if count > 127:
@@ -277,7 +281,8 @@ def _read_alter_configs_resource_response_array_0(
 ) -> tuple[list[AlterConfigsResourceResponse], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("responses", count, len(data) - position)
-    budget.charge(count * 256)
+    if count > 1:
+        budget.charge((count - 1) * 264)
     items = []
     for _ in range(count):
         error_code, size = _read_hh(data, position)
@@ -306,7 +311,7 @@ def _read_alter_configs_resource_response_array_0(
 
 
 def _read_alter_configs_response_0(data: bytes, position: int, budget: DecodeBudget) -> AlterConfigsResponse:
-    budget.charge(200 + len(data))
+    budget.charge(464 + len(data))
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
     responses, position = _read_alter_configs_resource_response_array_0(data, position, count, budget)
@@ -320,7 +325,8 @@ def _read_alter_configs_resource_response_array_2(
 ) -> tuple[list[AlterConfigsResourceResponse], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("responses", count, len(data) - position)
-    budget.charge(count * 256)
+    if count > 1:
+        budget.charge((count - 1) * 264)
     items = []
     for _ in range(count):
         error_code, size = _read_hB(data, position)
@@ -355,7 +361,7 @@ def _read_alter_configs_resource_response_array_2(
 
 
 def _read_alter_configs_response_2(data: bytes, position: int, budget: DecodeBudget) -> AlterConfigsResponse:
-    budget.charge(200 + len(data))
+    budget.charge(464 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:

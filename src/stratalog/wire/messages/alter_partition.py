@@ -100,7 +100,8 @@ def _read_alter_partition_request_partition_data_array_2(
 ) -> tuple[list[AlterPartitionRequestPartitionData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 296)
+    if count > 1:
+        budget.charge((count - 1) * 304)
     items = []
     for _ in range(count):
         partition_index, leader_epoch, count = _read_iiB(data, position)
@@ -129,7 +130,8 @@ def _read_alter_partition_request_topic_data_array_2(
 ) -> tuple[list[AlterPartitionRequestTopicData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 280)
+    if count > 1:
+        budget.charge((count - 1) * 592)
     items = []
     for _ in range(count):
         topic_id, count = _read_UB(data, position)
@@ -146,7 +148,7 @@ def _read_alter_partition_request_topic_data_array_2(
 
 
 def _read_alter_partition_request_2(data: bytes, position: int, budget: DecodeBudget) -> AlterPartitionRequest:
-    budget.charge(240 + len(data))
+    budget.charge(832 + len(data))
     broker_id, broker_epoch, count = _read_iqB(data, position)
     position += 13
     if count > 127:
@@ -166,7 +168,8 @@ def _read_broker_state_array_3(
 ) -> tuple[list[BrokerState], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("new_isr_with_epochs", count, len(data) - position)
-    budget.charge(count * 112)
+    if count > 1:
+        budget.charge((count - 1) * 120)
     items = []
     for _ in range(count):
         broker_id, broker_epoch, tags = _read_iqB(data, position)
@@ -182,7 +185,8 @@ def _read_alter_partition_request_partition_data_array_3(
 ) -> tuple[list[AlterPartitionRequestPartitionData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 296)
+    if count > 1:
+        budget.charge((count - 1) * 424)
     items = []
     for _ in range(count):
         partition_index, leader_epoch, count = _read_iiB(data, position)
@@ -211,7 +215,8 @@ def _read_alter_partition_request_topic_data_array_3(
 ) -> tuple[list[AlterPartitionRequestTopicData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 280)
+    if count > 1:
+        budget.charge((count - 1) * 712)
     items = []
     for _ in range(count):
         topic_id, count = _read_UB(data, position)
@@ -228,7 +233,7 @@ def _read_alter_partition_request_topic_data_array_3(
 
 
 def _read_alter_partition_request_3(data: bytes, position: int, budget: DecodeBudget) -> AlterPartitionRequest:
-    budget.charge(240 + len(data))
+    budget.charge(952 + len(data))
     broker_id, broker_epoch, count = _read_iqB(data, position)
     position += 13
     if count > 127:
@@ -319,7 +324,8 @@ def _read_alter_partition_response_partition_data_array_2(
 ) -> tuple[list[AlterPartitionResponsePartitionData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 368)
+    if count > 1:
+        budget.charge((count - 1) * 376)
     items = []
     for _ in range(count):
         partition_index, error_code, leader_id, leader_epoch, count = _read_ihiiB(data, position)
@@ -350,7 +356,8 @@ def _read_alter_partition_response_topic_data_array_2(
 ) -> tuple[list[AlterPartitionResponseTopicData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 280)
+    if count > 1:
+        budget.charge((count - 1) * 664)
     items = []
     for _ in range(count):
         topic_id, count = _read_UB(data, position)
@@ -367,7 +374,7 @@ def _read_alter_partition_response_topic_data_array_2(
 
 
 def _read_alter_partition_response_2(data: bytes, position: int, budget: DecodeBudget) -> AlterPartitionResponse:
-    budget.charge(240 + len(data))
+    budget.charge(904 + len(data))
     throttle_time_ms, error_code, count = _read_ihB(data, position)
     position += 7
     if count > 127:

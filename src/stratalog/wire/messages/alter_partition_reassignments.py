@@ -85,7 +85,8 @@ def _read_reassignable_partition_array_0(
 ) -> tuple[list[ReassignablePartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 200)
+    if count > 1:
+        budget.charge((count - 1) * 208)
     items = []
     for _ in range(count):
         partition_index, count = _read_iB(data, position)
@@ -108,7 +109,8 @@ def _read_reassignable_topic_array_0(
 ) -> tuple[list[ReassignableTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 464)
     items = []
     for _ in range(count):
         size = data[position]
@@ -134,7 +136,7 @@ def _read_reassignable_topic_array_0(
 def _read_alter_partition_reassignments_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AlterPartitionReassignmentsRequest:
-    budget.charge(208 + len(data))
+    budget.charge(672 + len(data))
     timeout_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:
@@ -152,7 +154,7 @@ def _read_alter_partition_reassignments_request_0(
 def _read_alter_partition_reassignments_request_1(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AlterPartitionReassignmentsRequest:
-    budget.charge(208 + len(data))
+    budget.charge(672 + len(data))
     timeout_ms, allow_replication_factor_change, count = _read_iTB(data, position)
     position += 6
     if count > 127:
@@ -222,7 +224,8 @@ def _read_reassignable_partition_response_array_0(
 ) -> tuple[list[ReassignablePartitionResponse], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 200)
+    if count > 1:
+        budget.charge((count - 1) * 208)
     items = []
     for _ in range(count):
         partition_index, error_code, size = _read_ihB(data, position)
@@ -251,7 +254,8 @@ def _read_reassignable_topic_response_array_0(
 ) -> tuple[list[ReassignableTopicResponse], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("responses", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 464)
     items = []
     for _ in range(count):
         size = data[position]
@@ -277,7 +281,7 @@ def _read_reassignable_topic_response_array_0(
 def _read_alter_partition_reassignments_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AlterPartitionReassignmentsResponse:
-    budget.charge(336 + len(data))
+    budget.charge(800 + len(data))
     throttle_time_ms, error_code, size = _read_ihB(data, position)
     position += 7
     error_message: str | None = None
@@ -306,7 +310,7 @@ def _read_alter_partition_reassignments_response_0(
 def _read_alter_partition_reassignments_response_1(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AlterPartitionReassignmentsResponse:
-    budget.charge(336 + len(data))
+    budget.charge(800 + len(data))
     throttle_time_ms, allow_replication_factor_change, error_code, size = _read_iThB(data, position)
     position += 8
     error_message: str | None = None

@@ -80,7 +80,8 @@ def _read_alter_replica_log_dir_topic_array_1(
 ) -> tuple[list[AlterReplicaLogDirTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 256)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -102,7 +103,8 @@ def _read_alter_replica_log_dir_array_1(
 ) -> tuple[list[AlterReplicaLogDir], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("dirs", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 512)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -122,7 +124,7 @@ def _read_alter_replica_log_dir_array_1(
 def _read_alter_replica_log_dirs_request_1(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AlterReplicaLogDirsRequest:
-    budget.charge(160 + len(data))
+    budget.charge(672 + len(data))
     (count,) = _read_i(data, position)
     position += 4
     dirs, position = _read_alter_replica_log_dir_array_1(data, position, count, budget)
@@ -136,7 +138,8 @@ def _read_alter_replica_log_dir_topic_array_2(
 ) -> tuple[list[AlterReplicaLogDirTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 256)
     items = []
     for _ in range(count):
         size = data[position]
@@ -164,7 +167,8 @@ def _read_alter_replica_log_dir_array_2(
 ) -> tuple[list[AlterReplicaLogDir], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("dirs", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 512)
     items = []
     for _ in range(count):
         size = data[position]
@@ -190,7 +194,7 @@ def _read_alter_replica_log_dir_array_2(
 def _read_alter_replica_log_dirs_request_2(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AlterReplicaLogDirsRequest:
-    budget.charge(160 + len(data))
+    budget.charge(672 + len(data))
     count = data[position]
     position += 1
     if count > 127:
@@ -266,7 +270,8 @@ def _read_alter_replica_log_dir_partition_result_array_1(
 ) -> tuple[list[AlterReplicaLogDirPartitionResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 112)
+    if count > 1:
+        budget.charge((count - 1) * 120)
     items = []
     for _ in range(count):
         partition_index, error_code = _read_ih(data, position)
@@ -280,7 +285,8 @@ def _read_alter_replica_log_dir_topic_result_array_1(
 ) -> tuple[list[AlterReplicaLogDirTopicResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("results", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 376)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -300,7 +306,7 @@ def _read_alter_replica_log_dir_topic_result_array_1(
 def _read_alter_replica_log_dirs_response_1(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AlterReplicaLogDirsResponse:
-    budget.charge(200 + len(data))
+    budget.charge(576 + len(data))
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
     results, position = _read_alter_replica_log_dir_topic_result_array_1(data, position, count, budget)
@@ -314,7 +320,8 @@ def _read_alter_replica_log_dir_partition_result_array_2(
 ) -> tuple[list[AlterReplicaLogDirPartitionResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 112)
+    if count > 1:
+        budget.charge((count - 1) * 120)
     items = []
     for _ in range(count):
         partition_index, error_code, tags = _read_ihB(data, position)
@@ -330,7 +337,8 @@ def _read_alter_replica_log_dir_topic_result_array_2(
 ) -> tuple[list[AlterReplicaLogDirTopicResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("results", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 376)
     items = []
     for _ in range(count):
         size = data[position]
@@ -356,7 +364,7 @@ def _read_alter_replica_log_dir_topic_result_array_2(
 def _read_alter_replica_log_dirs_response_2(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AlterReplicaLogDirsResponse:
-    budget.charge(200 + len(data))
+    budget.charge(576 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:

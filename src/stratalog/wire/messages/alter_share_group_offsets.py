@@ -73,7 +73,8 @@ def _read_alter_share_group_offsets_request_partition_array_0(
 ) -> tuple[list[AlterShareGroupOffsetsRequestPartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 112)
+    if count > 1:
+        budget.charge((count - 1) * 120)
     items = []
     for _ in range(count):
         partition_index, start_offset, tags = _read_iqB(data, position)
@@ -89,7 +90,8 @@ def _read_alter_share_group_offsets_request_topic_array_0(
 ) -> tuple[list[AlterShareGroupOffsetsRequestTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 376)
     items = []
     for _ in range(count):
         size = data[position]
@@ -117,7 +119,7 @@ def _read_alter_share_group_offsets_request_topic_array_0(
 def _read_alter_share_group_offsets_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AlterShareGroupOffsetsRequest:
-    budget.charge(248 + len(data))
+    budget.charge(624 + len(data))
     size = data[position]
     position += 1
     if not 0 < size < 128:
@@ -177,7 +179,8 @@ def _read_alter_share_group_offsets_response_partition_array_0(
 ) -> tuple[list[AlterShareGroupOffsetsResponsePartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 200)
+    if count > 1:
+        budget.charge((count - 1) * 208)
     items = []
     for _ in range(count):
         partition_index, error_code, size = _read_ihB(data, position)
@@ -206,7 +209,8 @@ def _read_alter_share_group_offsets_response_topic_array_0(
 ) -> tuple[list[AlterShareGroupOffsetsResponseTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("responses", count, len(data) - position)
-    budget.charge(count * 368)
+    if count > 1:
+        budget.charge((count - 1) * 584)
     items = []
     for _ in range(count):
         size = data[position]
@@ -238,7 +242,7 @@ def _read_alter_share_group_offsets_response_topic_array_0(
 def _read_alter_share_group_offsets_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AlterShareGroupOffsetsResponse:
-    budget.charge(328 + len(data))
+    budget.charge(912 + len(data))
     throttle_time_ms, error_code, size = _read_ihB(data, position)
     position += 7
     error_message: str | None = None

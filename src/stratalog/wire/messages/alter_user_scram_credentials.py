@@ -70,7 +70,8 @@ def _read_scram_credential_deletion_array_0(
 ) -> tuple[list[ScramCredentialDeletion], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("deletions", count, len(data) - position)
-    budget.charge(count * 128)
+    if count > 1:
+        budget.charge((count - 1) * 136)
     items = []
     for _ in range(count):
         size = data[position]
@@ -93,7 +94,8 @@ def _read_scram_credential_upsertion_array_0(
 ) -> tuple[list[ScramCredentialUpsertion], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("upsertions", count, len(data) - position)
-    budget.charge(count * 344)
+    if count > 1:
+        budget.charge((count - 1) * 352)
     items = []
     for _ in range(count):
         size = data[position]
@@ -132,7 +134,7 @@ def _read_scram_credential_upsertion_array_0(
 def _read_alter_user_scram_credentials_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AlterUserScramCredentialsRequest:
-    budget.charge(288 + len(data))
+    budget.charge(776 + len(data))
     count = data[position]
     position += 1
     if count > 127:
@@ -197,7 +199,8 @@ def _read_alter_user_scram_credentials_result_array_0(
 ) -> tuple[list[AlterUserScramCredentialsResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("results", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 256)
     items = []
     for _ in range(count):
         size = data[position]
@@ -227,7 +230,7 @@ def _read_alter_user_scram_credentials_result_array_0(
 def _read_alter_user_scram_credentials_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AlterUserScramCredentialsResponse:
-    budget.charge(200 + len(data))
+    budget.charge(456 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:

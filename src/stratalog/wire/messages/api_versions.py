@@ -142,7 +142,8 @@ def _read_api_version_array_0(
 ) -> tuple[list[ApiVersion], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("api_keys", count, len(data) - position)
-    budget.charge(count * 152)
+    if count > 1:
+        budget.charge((count - 1) * 160)
     items = []
     for _ in range(count):
         api_key, min_version, max_version = _read_hhh(data, position)
@@ -152,7 +153,7 @@ def _read_api_version_array_0(
 
 
 def _read_api_versions_response_0(data: bytes, position: int, budget: DecodeBudget) -> ApiVersionsResponse:
-    budget.charge(240 + len(data))
+    budget.charge(400 + len(data))
     error_code, count = _read_hi(data, position)
     position += 6
     api_keys, position = _read_api_version_array_0(data, position, count, budget)
@@ -162,7 +163,7 @@ def _read_api_versions_response_0(data: bytes, position: int, budget: DecodeBudg
 
 
 def _read_api_versions_response_1(data: bytes, position: int, budget: DecodeBudget) -> ApiVersionsResponse:
-    budget.charge(272 + len(data))
+    budget.charge(432 + len(data))
     error_code, count = _read_hi(data, position)
     position += 6
     api_keys, position = _read_api_version_array_0(data, position, count, budget)
@@ -178,7 +179,8 @@ def _read_api_version_array_3(
 ) -> tuple[list[ApiVersion], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("api_keys", count, len(data) - position)
-    budget.charge(count * 152)
+    if count > 1:
+        budget.charge((count - 1) * 160)
     items = []
     for _ in range(count):
         api_key, min_version, max_version, tags = _read_hhhB(data, position)
@@ -194,7 +196,8 @@ def _read_supported_feature_key_array_3(
 ) -> tuple[list[SupportedFeatureKey], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("supported_features", count, len(data) - position)
-    budget.charge(count * 200)
+    if count > 1:
+        budget.charge((count - 1) * 208)
     items = []
     for _ in range(count):
         size = data[position]
@@ -217,7 +220,8 @@ def _read_finalized_feature_key_array_3(
 ) -> tuple[list[FinalizedFeatureKey], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("finalized_features", count, len(data) - position)
-    budget.charge(count * 200)
+    if count > 1:
+        budget.charge((count - 1) * 208)
     items = []
     for _ in range(count):
         size = data[position]
@@ -238,7 +242,7 @@ def _read_finalized_feature_key_array_3(
 
 
 def _read_api_versions_response_3(data: bytes, position: int, budget: DecodeBudget) -> ApiVersionsResponse:
-    budget.charge(272 + len(data))
+    budget.charge(432 + len(data))
     error_code, count = _read_hB(data, position)
     position += 3
     if count > 127:
@@ -257,6 +261,7 @@ def _read_api_versions_response_3(data: bytes, position: int, budget: DecodeBudg
             size, position = read_unsigned(data, position)
             whole = position + size
             if tag == 0:
+                budget.charge(200)
                 count = data[position]
                 position += 1
                 if count > 127:
@@ -266,6 +271,7 @@ def _read_api_versions_response_3(data: bytes, position: int, budget: DecodeBudg
                 (finalized_features_epoch,) = _read_q(data, position)
                 position += 8
             elif tag == 2:
+                budget.charge(200)
                 count = data[position]
                 position += 1
                 if count > 127:

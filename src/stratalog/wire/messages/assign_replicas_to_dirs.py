@@ -83,7 +83,8 @@ def _read_assign_replicas_to_dirs_request_partition_data_array_0(
 ) -> tuple[list[AssignReplicasToDirsRequestPartitionData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 72)
+    if count > 1:
+        budget.charge((count - 1) * 80)
     items = []
     for _ in range(count):
         partition_index, tags = _read_iB(data, position)
@@ -99,7 +100,8 @@ def _read_assign_replicas_to_dirs_request_topic_data_array_0(
 ) -> tuple[list[AssignReplicasToDirsRequestTopicData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 280)
+    if count > 1:
+        budget.charge((count - 1) * 368)
     items = []
     for _ in range(count):
         topic_id, count = _read_UB(data, position)
@@ -122,7 +124,8 @@ def _read_assign_replicas_to_dirs_request_directory_data_array_0(
 ) -> tuple[list[AssignReplicasToDirsRequestDirectoryData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("directories", count, len(data) - position)
-    budget.charge(count * 280)
+    if count > 1:
+        budget.charge((count - 1) * 656)
     items = []
     for _ in range(count):
         id, count = _read_UB(data, position)
@@ -141,7 +144,7 @@ def _read_assign_replicas_to_dirs_request_directory_data_array_0(
 def _read_assign_replicas_to_dirs_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AssignReplicasToDirsRequest:
-    budget.charge(240 + len(data))
+    budget.charge(896 + len(data))
     broker_id, broker_epoch, count = _read_iqB(data, position)
     position += 13
     if count > 127:
@@ -201,7 +204,8 @@ def _read_assign_replicas_to_dirs_response_partition_data_array_0(
 ) -> tuple[list[AssignReplicasToDirsResponsePartitionData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 112)
+    if count > 1:
+        budget.charge((count - 1) * 120)
     items = []
     for _ in range(count):
         partition_index, error_code, tags = _read_ihB(data, position)
@@ -217,7 +221,8 @@ def _read_assign_replicas_to_dirs_response_topic_data_array_0(
 ) -> tuple[list[AssignReplicasToDirsResponseTopicData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 280)
+    if count > 1:
+        budget.charge((count - 1) * 408)
     items = []
     for _ in range(count):
         topic_id, count = _read_UB(data, position)
@@ -240,7 +245,8 @@ def _read_assign_replicas_to_dirs_response_directory_data_array_0(
 ) -> tuple[list[AssignReplicasToDirsResponseDirectoryData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("directories", count, len(data) - position)
-    budget.charge(count * 280)
+    if count > 1:
+        budget.charge((count - 1) * 696)
     items = []
     for _ in range(count):
         id, count = _read_UB(data, position)
@@ -259,7 +265,7 @@ def _read_assign_replicas_to_dirs_response_directory_data_array_0(
 def _read_assign_replicas_to_dirs_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AssignReplicasToDirsResponse:
-    budget.charge(240 + len(data))
+    budget.charge(936 + len(data))
     throttle_time_ms, error_code, count = _read_ihB(data, position)
     position += 7
     if count > 127:

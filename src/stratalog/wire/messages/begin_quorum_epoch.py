@@ -110,7 +110,8 @@ def _read_begin_quorum_epoch_request_partition_data_array_0(
 ) -> tuple[list[BeginQuorumEpochRequestPartitionData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 160)
+    if count > 1:
+        budget.charge((count - 1) * 168)
     items = []
     for _ in range(count):
         partition_index, leader_id, leader_epoch = _read_iii(data, position)
@@ -128,7 +129,8 @@ def _read_begin_quorum_epoch_request_topic_data_array_0(
 ) -> tuple[list[BeginQuorumEpochRequestTopicData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 424)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -146,7 +148,7 @@ def _read_begin_quorum_epoch_request_topic_data_array_0(
 
 
 def _read_begin_quorum_epoch_request_0(data: bytes, position: int, budget: DecodeBudget) -> BeginQuorumEpochRequest:
-    budget.charge(264 + len(data))
+    budget.charge(688 + len(data))
     (size,) = _read_h(data, position)
     position += 2
     cluster_id: str | None = None
@@ -167,7 +169,8 @@ def _read_begin_quorum_epoch_request_partition_data_array_1(
 ) -> tuple[list[BeginQuorumEpochRequestPartitionData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 272)
+    if count > 1:
+        budget.charge((count - 1) * 280)
     items = []
     for _ in range(count):
         partition_index, voter_directory_id, leader_id, leader_epoch, tags = _read_iUiiB(data, position)
@@ -190,7 +193,8 @@ def _read_begin_quorum_epoch_request_topic_data_array_1(
 ) -> tuple[list[BeginQuorumEpochRequestTopicData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 536)
     items = []
     for _ in range(count):
         size = data[position]
@@ -220,7 +224,8 @@ def _read_leader_endpoint_array_1(
 ) -> tuple[list[LeaderEndpoint], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("leader_endpoints", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 256)
     items = []
     for _ in range(count):
         size = data[position]
@@ -246,7 +251,7 @@ def _read_leader_endpoint_array_1(
 
 
 def _read_begin_quorum_epoch_request_1(data: bytes, position: int, budget: DecodeBudget) -> BeginQuorumEpochRequest:
-    budget.charge(416 + len(data))
+    budget.charge(1208 + len(data))
     size = data[position]
     position += 1
     cluster_id: str | None = None
@@ -363,7 +368,8 @@ def _read_begin_quorum_epoch_response_partition_data_array_0(
 ) -> tuple[list[BeginQuorumEpochResponsePartitionData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 192)
+    if count > 1:
+        budget.charge((count - 1) * 200)
     items = []
     for _ in range(count):
         partition_index, error_code, leader_id, leader_epoch = _read_ihii(data, position)
@@ -381,7 +387,8 @@ def _read_begin_quorum_epoch_response_topic_data_array_0(
 ) -> tuple[list[BeginQuorumEpochResponseTopicData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 456)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -399,7 +406,7 @@ def _read_begin_quorum_epoch_response_topic_data_array_0(
 
 
 def _read_begin_quorum_epoch_response_0(data: bytes, position: int, budget: DecodeBudget) -> BeginQuorumEpochResponse:
-    budget.charge(208 + len(data))
+    budget.charge(664 + len(data))
     error_code, count = _read_hi(data, position)
     position += 6
     topics, position = _read_begin_quorum_epoch_response_topic_data_array_0(data, position, count, budget)
@@ -413,7 +420,8 @@ def _read_begin_quorum_epoch_response_partition_data_array_1(
 ) -> tuple[list[BeginQuorumEpochResponsePartitionData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 192)
+    if count > 1:
+        budget.charge((count - 1) * 200)
     items = []
     for _ in range(count):
         partition_index, error_code, leader_id, leader_epoch, tags = _read_ihiiB(data, position)
@@ -433,7 +441,8 @@ def _read_begin_quorum_epoch_response_topic_data_array_1(
 ) -> tuple[list[BeginQuorumEpochResponseTopicData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 456)
     items = []
     for _ in range(count):
         size = data[position]
@@ -463,7 +472,8 @@ def _read_node_endpoint_array_1(
 ) -> tuple[list[NodeEndpoint], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("node_endpoints", count, len(data) - position)
-    budget.charge(count * 200)
+    if count > 1:
+        budget.charge((count - 1) * 208)
     items = []
     for _ in range(count):
         node_id, size = _read_iB(data, position)
@@ -482,7 +492,7 @@ def _read_node_endpoint_array_1(
 
 
 def _read_begin_quorum_epoch_response_1(data: bytes, position: int, budget: DecodeBudget) -> BeginQuorumEpochResponse:
-    budget.charge(208 + len(data))
+    budget.charge(664 + len(data))
     error_code, count = _read_hB(data, position)
     position += 3
     if count > 127:
@@ -498,6 +508,7 @@ def _read_begin_quorum_epoch_response_1(data: bytes, position: int, budget: Deco
             size, position = read_unsigned(data, position)
             whole = position + size
             if tag == 0:
+                budget.charge(200)
                 count = data[position]
                 position += 1
                 if count > 127:

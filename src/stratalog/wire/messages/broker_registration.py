@@ -86,7 +86,8 @@ _write_qx = Layout(">qx").pack
 def _read_listener_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[Listener], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("listeners", count, len(data) - position)
-    budget.charge(count * 288)
+    if count > 1:
+        budget.charge((count - 1) * 296)
     items = []
     for _ in range(count):
         size = data[position]
@@ -114,7 +115,8 @@ def _read_listener_array_0(data: bytes, position: int, count: int, budget: Decod
 def _read_feature_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[Feature], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("features", count, len(data) - position)
-    budget.charge(count * 200)
+    if count > 1:
+        budget.charge((count - 1) * 208)
     items = []
     for _ in range(count):
         size = data[position]
@@ -135,7 +137,7 @@ def _read_feature_array_0(data: bytes, position: int, count: int, budget: Decode
 
 
 def _read_broker_registration_request_0(data: bytes, position: int, budget: DecodeBudget) -> BrokerRegistrationRequest:
-    budget.charge(648 + len(data))
+    budget.charge(1152 + len(data))
     broker_id, size = _read_iB(data, position)
     position += 5
     if not 0 < size < 128:
@@ -179,7 +181,7 @@ def _read_broker_registration_request_0(data: bytes, position: int, budget: Deco
 
 
 def _read_broker_registration_request_1(data: bytes, position: int, budget: DecodeBudget) -> BrokerRegistrationRequest:
-    budget.charge(648 + len(data))
+    budget.charge(1152 + len(data))
     broker_id, size = _read_iB(data, position)
     position += 5
     if not 0 < size < 128:
@@ -224,7 +226,7 @@ def _read_broker_registration_request_1(data: bytes, position: int, budget: Deco
 
 
 def _read_broker_registration_request_2(data: bytes, position: int, budget: DecodeBudget) -> BrokerRegistrationRequest:
-    budget.charge(768 + len(data))
+    budget.charge(1272 + len(data))
     broker_id, size = _read_iB(data, position)
     position += 5
     if not 0 < size < 128:
@@ -275,7 +277,7 @@ def _read_broker_registration_request_2(data: bytes, position: int, budget: Deco
 
 
 def _read_broker_registration_request_3(data: bytes, position: int, budget: DecodeBudget) -> BrokerRegistrationRequest:
-    budget.charge(800 + len(data))
+    budget.charge(1304 + len(data))
     broker_id, size = _read_iB(data, position)
     position += 5
     if not 0 < size < 128:

@@ -92,7 +92,8 @@ def _read_consumer_group_heartbeat_request_topic_partitions_array_0(
 ) -> tuple[list[ConsumerGroupHeartbeatRequestTopicPartitions], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topic_partitions", count, len(data) - position)
-    budget.charge(count * 280)
+    if count > 1:
+        budget.charge((count - 1) * 288)
     items = []
     for _ in range(count):
         topic_id, count = _read_UB(data, position)
@@ -113,7 +114,7 @@ def _read_consumer_group_heartbeat_request_topic_partitions_array_0(
 def _read_consumer_group_heartbeat_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> ConsumerGroupHeartbeatRequest:
-    budget.charge(816 + len(data))
+    budget.charge(1104 + len(data))
     size = data[position]
     position += 1
     if not 0 < size < 128:
@@ -195,7 +196,7 @@ def _read_consumer_group_heartbeat_request_0(
 def _read_consumer_group_heartbeat_request_1(
     data: bytes, position: int, budget: DecodeBudget
 ) -> ConsumerGroupHeartbeatRequest:
-    budget.charge(896 + len(data))
+    budget.charge(1184 + len(data))
     size = data[position]
     position += 1
     if not 0 < size < 128:
@@ -405,7 +406,8 @@ def _read_consumer_group_heartbeat_response_topic_partitions_array_0(
 ) -> tuple[list[ConsumerGroupHeartbeatResponseTopicPartitions], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topic_partitions", count, len(data) - position)
-    budget.charge(count * 280)
+    if count > 1:
+        budget.charge((count - 1) * 288)
     items = []
     for _ in range(count):
         topic_id, count = _read_UB(data, position)
@@ -424,7 +426,7 @@ def _read_consumer_group_heartbeat_response_topic_partitions_array_0(
 
 
 def _read_assignment_0(data: bytes, position: int, budget: DecodeBudget) -> tuple[Assignment, int]:
-    budget.charge(160)
+    budget.charge(448)
     count = data[position]
     position += 1
     if count > 127:

@@ -66,7 +66,8 @@ _write_ih = Layout(">ih").pack
 def _read_listener_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[Listener], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("listeners", count, len(data) - position)
-    budget.charge(count * 288)
+    if count > 1:
+        budget.charge((count - 1) * 296)
     items = []
     for _ in range(count):
         size = data[position]
@@ -94,7 +95,8 @@ def _read_listener_array_0(data: bytes, position: int, count: int, budget: Decod
 def _read_feature_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[Feature], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("features", count, len(data) - position)
-    budget.charge(count * 200)
+    if count > 1:
+        budget.charge((count - 1) * 208)
     items = []
     for _ in range(count):
         size = data[position]
@@ -117,7 +119,7 @@ def _read_feature_array_0(data: bytes, position: int, count: int, budget: Decode
 def _read_controller_registration_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> ControllerRegistrationRequest:
-    budget.charge(456 + len(data))
+    budget.charge(960 + len(data))
     controller_id, incarnation_id, zk_migration_ready, count = _read_iUTB(data, position)
     position += 22
     if count > 127:

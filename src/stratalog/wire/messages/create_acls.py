@@ -73,7 +73,8 @@ def _read_acl_creation_array_1(
 ) -> tuple[list[AclCreation], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("creations", count, len(data) - position)
-    budget.charge(count * 328)
+    if count > 1:
+        budget.charge((count - 1) * 336)
     items = []
     for _ in range(count):
         resource_type, size = _read_bh(data, position)
@@ -114,7 +115,7 @@ def _read_acl_creation_array_1(
 
 
 def _read_create_acls_request_1(data: bytes, position: int, budget: DecodeBudget) -> CreateAclsRequest:
-    budget.charge(160 + len(data))
+    budget.charge(496 + len(data))
     (count,) = _read_i(data, position)
     position += 4
     creations, position = _read_acl_creation_array_1(data, position, count, budget)
@@ -128,7 +129,8 @@ def _read_acl_creation_array_2(
 ) -> tuple[list[AclCreation], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("creations", count, len(data) - position)
-    budget.charge(count * 328)
+    if count > 1:
+        budget.charge((count - 1) * 336)
     items = []
     for _ in range(count):
         resource_type, size = _read_bB(data, position)
@@ -171,7 +173,7 @@ def _read_acl_creation_array_2(
 
 
 def _read_create_acls_request_2(data: bytes, position: int, budget: DecodeBudget) -> CreateAclsRequest:
-    budget.charge(160 + len(data))
+    budget.charge(496 + len(data))
     count = data[position]
     position += 1
     if count > 127:
@@ -238,7 +240,8 @@ def _read_acl_creation_result_array_1(
 ) -> tuple[list[AclCreationResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("results", count, len(data) - position)
-    budget.charge(count * 160)
+    if count > 1:
+        budget.charge((count - 1) * 168)
     items = []
     for _ in range(count):
         error_code, size = _read_hh(data, position)
@@ -253,7 +256,7 @@ def _read_acl_creation_result_array_1(
 
 
 def _read_create_acls_response_1(data: bytes, position: int, budget: DecodeBudget) -> CreateAclsResponse:
-    budget.charge(200 + len(data))
+    budget.charge(368 + len(data))
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
     results, position = _read_acl_creation_result_array_1(data, position, count, budget)
@@ -267,7 +270,8 @@ def _read_acl_creation_result_array_2(
 ) -> tuple[list[AclCreationResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("results", count, len(data) - position)
-    budget.charge(count * 160)
+    if count > 1:
+        budget.charge((count - 1) * 168)
     items = []
     for _ in range(count):
         error_code, size = _read_hB(data, position)
@@ -288,7 +292,7 @@ def _read_acl_creation_result_array_2(
 
 
 def _read_create_acls_response_2(data: bytes, position: int, budget: DecodeBudget) -> CreateAclsResponse:
-    budget.charge(200 + len(data))
+    budget.charge(368 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:

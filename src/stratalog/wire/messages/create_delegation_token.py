@@ -82,7 +82,8 @@ def _read_creatable_renewers_array_1(
 ) -> tuple[list[CreatableRenewers], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("renewers", count, len(data) - position)
-    budget.charge(count * 208)
+    if count > 1:
+        budget.charge((count - 1) * 216)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -106,7 +107,7 @@ def _read_creatable_renewers_array_1(
 def _read_create_delegation_token_request_1(
     data: bytes, position: int, budget: DecodeBudget
 ) -> CreateDelegationTokenRequest:
-    budget.charge(216 + len(data))
+    budget.charge(432 + len(data))
     (count,) = _read_i(data, position)
     position += 4
     renewers, position = _read_creatable_renewers_array_1(data, position, count, budget)
@@ -122,7 +123,8 @@ def _read_creatable_renewers_array_2(
 ) -> tuple[list[CreatableRenewers], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("renewers", count, len(data) - position)
-    budget.charge(count * 208)
+    if count > 1:
+        budget.charge((count - 1) * 216)
     items = []
     for _ in range(count):
         size = data[position]
@@ -150,7 +152,7 @@ def _read_creatable_renewers_array_2(
 def _read_create_delegation_token_request_2(
     data: bytes, position: int, budget: DecodeBudget
 ) -> CreateDelegationTokenRequest:
-    budget.charge(216 + len(data))
+    budget.charge(432 + len(data))
     count = data[position]
     position += 1
     if count > 127:
@@ -168,7 +170,7 @@ def _read_create_delegation_token_request_2(
 def _read_create_delegation_token_request_3(
     data: bytes, position: int, budget: DecodeBudget
 ) -> CreateDelegationTokenRequest:
-    budget.charge(376 + len(data))
+    budget.charge(592 + len(data))
     size = data[position]
     position += 1
     owner_principal_type: str | None = None

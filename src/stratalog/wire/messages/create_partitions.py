@@ -81,7 +81,8 @@ def _read_create_partitions_assignment_array_0(
 ) -> tuple[list[CreatePartitionsAssignment], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("assignments", count, len(data) - position)
-    budget.charge(count * 160)
+    if count > 1:
+        budget.charge((count - 1) * 168)
     items = []
     for _ in range(count):
         (count,) = _read_i(data, position)
@@ -96,7 +97,8 @@ def _read_create_partitions_topic_array_0(
 ) -> tuple[list[CreatePartitionsTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 288)
+    if count > 1:
+        budget.charge((count - 1) * 464)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -116,7 +118,7 @@ def _read_create_partitions_topic_array_0(
 
 
 def _read_create_partitions_request_0(data: bytes, position: int, budget: DecodeBudget) -> CreatePartitionsRequest:
-    budget.charge(208 + len(data))
+    budget.charge(672 + len(data))
     (count,) = _read_i(data, position)
     position += 4
     topics, position = _read_create_partitions_topic_array_0(data, position, count, budget)
@@ -132,7 +134,8 @@ def _read_create_partitions_assignment_array_2(
 ) -> tuple[list[CreatePartitionsAssignment], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("assignments", count, len(data) - position)
-    budget.charge(count * 160)
+    if count > 1:
+        budget.charge((count - 1) * 168)
     items = []
     for _ in range(count):
         count = data[position]
@@ -153,7 +156,8 @@ def _read_create_partitions_topic_array_2(
 ) -> tuple[list[CreatePartitionsTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 288)
+    if count > 1:
+        budget.charge((count - 1) * 464)
     items = []
     for _ in range(count):
         size = data[position]
@@ -179,7 +183,7 @@ def _read_create_partitions_topic_array_2(
 
 
 def _read_create_partitions_request_2(data: bytes, position: int, budget: DecodeBudget) -> CreatePartitionsRequest:
-    budget.charge(208 + len(data))
+    budget.charge(672 + len(data))
     count = data[position]
     position += 1
     if count > 127:
@@ -254,7 +258,8 @@ def _read_create_partitions_topic_result_array_0(
 ) -> tuple[list[CreatePartitionsTopicResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("results", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 256)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -276,7 +281,7 @@ def _read_create_partitions_topic_result_array_0(
 
 
 def _read_create_partitions_response_0(data: bytes, position: int, budget: DecodeBudget) -> CreatePartitionsResponse:
-    budget.charge(200 + len(data))
+    budget.charge(456 + len(data))
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
     results, position = _read_create_partitions_topic_result_array_0(data, position, count, budget)
@@ -290,7 +295,8 @@ def _read_create_partitions_topic_result_array_2(
 ) -> tuple[list[CreatePartitionsTopicResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("results", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 256)
     items = []
     for _ in range(count):
         size = data[position]
@@ -318,7 +324,7 @@ def _read_create_partitions_topic_result_array_2(
 
 
 def _read_create_partitions_response_2(data: bytes, position: int, budget: DecodeBudget) -> CreatePartitionsResponse:
-    budget.charge(200 + len(data))
+    budget.charge(456 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:

@@ -115,7 +115,8 @@ def _read_creatable_replica_assignment_array_2(
 ) -> tuple[list[CreatableReplicaAssignment], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("assignments", count, len(data) - position)
-    budget.charge(count * 200)
+    if count > 1:
+        budget.charge((count - 1) * 208)
     items = []
     for _ in range(count):
         partition_index, count = _read_ii(data, position)
@@ -130,7 +131,8 @@ def _read_creatable_topic_config_array_2(
 ) -> tuple[list[CreatableTopicConfig], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("configs", count, len(data) - position)
-    budget.charge(count * 208)
+    if count > 1:
+        budget.charge((count - 1) * 216)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -156,7 +158,8 @@ def _read_creatable_topic_array_2(
 ) -> tuple[list[CreatableTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 456)
+    if count > 1:
+        budget.charge((count - 1) * 888)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -185,7 +188,7 @@ def _read_creatable_topic_array_2(
 
 
 def _read_create_topics_request_2(data: bytes, position: int, budget: DecodeBudget) -> CreateTopicsRequest:
-    budget.charge(208 + len(data))
+    budget.charge(1096 + len(data))
     (count,) = _read_i(data, position)
     position += 4
     topics, position = _read_creatable_topic_array_2(data, position, count, budget)
@@ -201,7 +204,8 @@ def _read_creatable_replica_assignment_array_5(
 ) -> tuple[list[CreatableReplicaAssignment], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("assignments", count, len(data) - position)
-    budget.charge(count * 200)
+    if count > 1:
+        budget.charge((count - 1) * 208)
     items = []
     for _ in range(count):
         partition_index, count = _read_iB(data, position)
@@ -222,7 +226,8 @@ def _read_creatable_topic_config_array_5(
 ) -> tuple[list[CreatableTopicConfig], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("configs", count, len(data) - position)
-    budget.charge(count * 208)
+    if count > 1:
+        budget.charge((count - 1) * 216)
     items = []
     for _ in range(count):
         size = data[position]
@@ -254,7 +259,8 @@ def _read_creatable_topic_array_5(
 ) -> tuple[list[CreatableTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 456)
+    if count > 1:
+        budget.charge((count - 1) * 888)
     items = []
     for _ in range(count):
         size = data[position]
@@ -291,7 +297,7 @@ def _read_creatable_topic_array_5(
 
 
 def _read_create_topics_request_5(data: bytes, position: int, budget: DecodeBudget) -> CreateTopicsRequest:
-    budget.charge(208 + len(data))
+    budget.charge(1096 + len(data))
     count = data[position]
     position += 1
     if count > 127:
@@ -395,7 +401,8 @@ def _read_creatable_topic_result_array_2(
 ) -> tuple[list[CreatableTopicResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 288)
+    if count > 1:
+        budget.charge((count - 1) * 296)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -417,7 +424,7 @@ def _read_creatable_topic_result_array_2(
 
 
 def _read_create_topics_response_2(data: bytes, position: int, budget: DecodeBudget) -> CreateTopicsResponse:
-    budget.charge(200 + len(data))
+    budget.charge(496 + len(data))
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
     topics, position = _read_creatable_topic_result_array_2(data, position, count, budget)
@@ -431,7 +438,8 @@ def _read_creatable_topic_configs_array_5(
 ) -> tuple[list[CreatableTopicConfigs], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("configs", count, len(data) - position)
-    budget.charge(count * 232)
+    if count > 1:
+        budget.charge((count - 1) * 240)
     items = []
     for _ in range(count):
         size = data[position]
@@ -467,7 +475,8 @@ def _read_creatable_topic_result_array_5(
 ) -> tuple[list[CreatableTopicResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 472)
+    if count > 1:
+        budget.charge((count - 1) * 720)
     items = []
     for _ in range(count):
         size = data[position]
@@ -524,7 +533,7 @@ def _read_creatable_topic_result_array_5(
 
 
 def _read_create_topics_response_5(data: bytes, position: int, budget: DecodeBudget) -> CreateTopicsResponse:
-    budget.charge(200 + len(data))
+    budget.charge(920 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:
@@ -544,7 +553,8 @@ def _read_creatable_topic_result_array_7(
 ) -> tuple[list[CreatableTopicResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 584)
+    if count > 1:
+        budget.charge((count - 1) * 832)
     items = []
     for _ in range(count):
         size = data[position]
@@ -602,7 +612,7 @@ def _read_creatable_topic_result_array_7(
 
 
 def _read_create_topics_response_7(data: bytes, position: int, budget: DecodeBudget) -> CreateTopicsResponse:
-    budget.charge(200 + len(data))
+    budget.charge(1032 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:

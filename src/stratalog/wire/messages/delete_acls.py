@@ -86,7 +86,8 @@ def _read_delete_acls_filter_array_1(
 ) -> tuple[list[DeleteAclsFilter], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("filters", count, len(data) - position)
-    budget.charge(count * 328)
+    if count > 1:
+        budget.charge((count - 1) * 336)
     items = []
     for _ in range(count):
         resource_type_filter, size = _read_bh(data, position)
@@ -127,7 +128,7 @@ def _read_delete_acls_filter_array_1(
 
 
 def _read_delete_acls_request_1(data: bytes, position: int, budget: DecodeBudget) -> DeleteAclsRequest:
-    budget.charge(160 + len(data))
+    budget.charge(496 + len(data))
     (count,) = _read_i(data, position)
     position += 4
     filters, position = _read_delete_acls_filter_array_1(data, position, count, budget)
@@ -141,7 +142,8 @@ def _read_delete_acls_filter_array_2(
 ) -> tuple[list[DeleteAclsFilter], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("filters", count, len(data) - position)
-    budget.charge(count * 328)
+    if count > 1:
+        budget.charge((count - 1) * 336)
     items = []
     for _ in range(count):
         resource_type_filter, size = _read_bB(data, position)
@@ -190,7 +192,7 @@ def _read_delete_acls_filter_array_2(
 
 
 def _read_delete_acls_request_2(data: bytes, position: int, budget: DecodeBudget) -> DeleteAclsRequest:
-    budget.charge(160 + len(data))
+    budget.charge(496 + len(data))
     count = data[position]
     position += 1
     if count > 127:
@@ -269,7 +271,8 @@ def _read_delete_acls_matching_acl_array_1(
 ) -> tuple[list[DeleteAclsMatchingAcl], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("matching_acls", count, len(data) - position)
-    budget.charge(count * 456)
+    if count > 1:
+        budget.charge((count - 1) * 464)
     items = []
     for _ in range(count):
         error_code, size = _read_hh(data, position)
@@ -323,7 +326,8 @@ def _read_delete_acls_filter_result_array_1(
 ) -> tuple[list[DeleteAclsFilterResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("filter_results", count, len(data) - position)
-    budget.charge(count * 288)
+    if count > 1:
+        budget.charge((count - 1) * 760)
     items = []
     for _ in range(count):
         error_code, size = _read_hh(data, position)
@@ -343,7 +347,7 @@ def _read_delete_acls_filter_result_array_1(
 
 
 def _read_delete_acls_response_1(data: bytes, position: int, budget: DecodeBudget) -> DeleteAclsResponse:
-    budget.charge(200 + len(data))
+    budget.charge(960 + len(data))
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
     filter_results, position = _read_delete_acls_filter_result_array_1(data, position, count, budget)
@@ -357,7 +361,8 @@ def _read_delete_acls_matching_acl_array_2(
 ) -> tuple[list[DeleteAclsMatchingAcl], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("matching_acls", count, len(data) - position)
-    budget.charge(count * 456)
+    if count > 1:
+        budget.charge((count - 1) * 464)
     items = []
     for _ in range(count):
         error_code, size = _read_hB(data, position)
@@ -415,7 +420,8 @@ def _read_delete_acls_filter_result_array_2(
 ) -> tuple[list[DeleteAclsFilterResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("filter_results", count, len(data) - position)
-    budget.charge(count * 288)
+    if count > 1:
+        budget.charge((count - 1) * 760)
     items = []
     for _ in range(count):
         error_code, size = _read_hB(data, position)
@@ -443,7 +449,7 @@ def _read_delete_acls_filter_result_array_2(
 
 
 def _read_delete_acls_response_2(data: bytes, position: int, budget: DecodeBudget) -> DeleteAclsResponse:
-    budget.charge(200 + len(data))
+    budget.charge(960 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:

@@ -105,7 +105,8 @@ def _read_deletable_group_result_array_0(
 ) -> tuple[list[DeletableGroupResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("results", count, len(data) - position)
-    budget.charge(count * 160)
+    if count > 1:
+        budget.charge((count - 1) * 168)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -122,7 +123,7 @@ def _read_deletable_group_result_array_0(
 
 
 def _read_delete_groups_response_0(data: bytes, position: int, budget: DecodeBudget) -> DeleteGroupsResponse:
-    budget.charge(200 + len(data))
+    budget.charge(368 + len(data))
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
     results, position = _read_deletable_group_result_array_0(data, position, count, budget)
@@ -136,7 +137,8 @@ def _read_deletable_group_result_array_2(
 ) -> tuple[list[DeletableGroupResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("results", count, len(data) - position)
-    budget.charge(count * 160)
+    if count > 1:
+        budget.charge((count - 1) * 168)
     items = []
     for _ in range(count):
         size = data[position]
@@ -155,7 +157,7 @@ def _read_deletable_group_result_array_2(
 
 
 def _read_delete_groups_response_2(data: bytes, position: int, budget: DecodeBudget) -> DeleteGroupsResponse:
-    budget.charge(200 + len(data))
+    budget.charge(368 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:

@@ -78,7 +78,8 @@ def _read_delete_records_partition_array_0(
 ) -> tuple[list[DeleteRecordsPartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 112)
+    if count > 1:
+        budget.charge((count - 1) * 120)
     items = []
     for _ in range(count):
         partition_index, offset = _read_iq(data, position)
@@ -92,7 +93,8 @@ def _read_delete_records_topic_array_0(
 ) -> tuple[list[DeleteRecordsTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 376)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -110,7 +112,7 @@ def _read_delete_records_topic_array_0(
 
 
 def _read_delete_records_request_0(data: bytes, position: int, budget: DecodeBudget) -> DeleteRecordsRequest:
-    budget.charge(200 + len(data))
+    budget.charge(576 + len(data))
     (count,) = _read_i(data, position)
     position += 4
     topics, position = _read_delete_records_topic_array_0(data, position, count, budget)
@@ -126,7 +128,8 @@ def _read_delete_records_partition_array_2(
 ) -> tuple[list[DeleteRecordsPartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 112)
+    if count > 1:
+        budget.charge((count - 1) * 120)
     items = []
     for _ in range(count):
         partition_index, offset, tags = _read_iqB(data, position)
@@ -142,7 +145,8 @@ def _read_delete_records_topic_array_2(
 ) -> tuple[list[DeleteRecordsTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 376)
     items = []
     for _ in range(count):
         size = data[position]
@@ -166,7 +170,7 @@ def _read_delete_records_topic_array_2(
 
 
 def _read_delete_records_request_2(data: bytes, position: int, budget: DecodeBudget) -> DeleteRecordsRequest:
-    budget.charge(200 + len(data))
+    budget.charge(576 + len(data))
     count = data[position]
     position += 1
     if count > 127:
@@ -232,7 +236,8 @@ def _read_delete_records_partition_result_array_0(
 ) -> tuple[list[DeleteRecordsPartitionResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 152)
+    if count > 1:
+        budget.charge((count - 1) * 160)
     items = []
     for _ in range(count):
         partition_index, low_watermark, error_code = _read_iqh(data, position)
@@ -250,7 +255,8 @@ def _read_delete_records_topic_result_array_0(
 ) -> tuple[list[DeleteRecordsTopicResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 416)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -268,7 +274,7 @@ def _read_delete_records_topic_result_array_0(
 
 
 def _read_delete_records_response_0(data: bytes, position: int, budget: DecodeBudget) -> DeleteRecordsResponse:
-    budget.charge(200 + len(data))
+    budget.charge(616 + len(data))
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
     topics, position = _read_delete_records_topic_result_array_0(data, position, count, budget)
@@ -282,7 +288,8 @@ def _read_delete_records_partition_result_array_2(
 ) -> tuple[list[DeleteRecordsPartitionResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 152)
+    if count > 1:
+        budget.charge((count - 1) * 160)
     items = []
     for _ in range(count):
         partition_index, low_watermark, error_code, tags = _read_iqhB(data, position)
@@ -302,7 +309,8 @@ def _read_delete_records_topic_result_array_2(
 ) -> tuple[list[DeleteRecordsTopicResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 416)
     items = []
     for _ in range(count):
         size = data[position]
@@ -326,7 +334,7 @@ def _read_delete_records_topic_result_array_2(
 
 
 def _read_delete_records_response_2(data: bytes, position: int, budget: DecodeBudget) -> DeleteRecordsResponse:
-    budget.charge(200 + len(data))
+    budget.charge(616 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:

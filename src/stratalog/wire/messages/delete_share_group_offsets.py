@@ -60,7 +60,8 @@ def _read_delete_share_group_offsets_request_topic_array_0(
 ) -> tuple[list[DeleteShareGroupOffsetsRequestTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 120)
+    if count > 1:
+        budget.charge((count - 1) * 128)
     items = []
     for _ in range(count):
         size = data[position]
@@ -81,7 +82,7 @@ def _read_delete_share_group_offsets_request_topic_array_0(
 def _read_delete_share_group_offsets_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DeleteShareGroupOffsetsRequest:
-    budget.charge(248 + len(data))
+    budget.charge(376 + len(data))
     size = data[position]
     position += 1
     if not 0 < size < 128:
@@ -131,7 +132,8 @@ def _read_delete_share_group_offsets_response_topic_array_0(
 ) -> tuple[list[DeleteShareGroupOffsetsResponseTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("responses", count, len(data) - position)
-    budget.charge(count * 368)
+    if count > 1:
+        budget.charge((count - 1) * 376)
     items = []
     for _ in range(count):
         size = data[position]
@@ -168,7 +170,7 @@ def _read_delete_share_group_offsets_response_topic_array_0(
 def _read_delete_share_group_offsets_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DeleteShareGroupOffsetsResponse:
-    budget.charge(328 + len(data))
+    budget.charge(704 + len(data))
     throttle_time_ms, error_code, size = _read_ihB(data, position)
     position += 7
     error_message: str | None = None

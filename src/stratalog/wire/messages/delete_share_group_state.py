@@ -68,7 +68,8 @@ def _read_partition_data_array_0(
 ) -> tuple[list[PartitionData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 72)
+    if count > 1:
+        budget.charge((count - 1) * 80)
     items = []
     for _ in range(count):
         partition, tags = _read_iB(data, position)
@@ -84,7 +85,8 @@ def _read_delete_state_data_array_0(
 ) -> tuple[list[DeleteStateData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 280)
+    if count > 1:
+        budget.charge((count - 1) * 368)
     items = []
     for _ in range(count):
         topic_id, count = _read_UB(data, position)
@@ -103,7 +105,7 @@ def _read_delete_state_data_array_0(
 def _read_delete_share_group_state_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DeleteShareGroupStateRequest:
-    budget.charge(248 + len(data))
+    budget.charge(616 + len(data))
     size = data[position]
     position += 1
     if not 0 < size < 128:
@@ -156,7 +158,8 @@ def _read_partition_result_array_0(
 ) -> tuple[list[PartitionResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 200)
+    if count > 1:
+        budget.charge((count - 1) * 208)
     items = []
     for _ in range(count):
         partition, error_code, size = _read_ihB(data, position)
@@ -181,7 +184,8 @@ def _read_delete_state_result_array_0(
 ) -> tuple[list[DeleteStateResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("results", count, len(data) - position)
-    budget.charge(count * 280)
+    if count > 1:
+        budget.charge((count - 1) * 496)
     items = []
     for _ in range(count):
         topic_id, count = _read_UB(data, position)
@@ -200,7 +204,7 @@ def _read_delete_state_result_array_0(
 def _read_delete_share_group_state_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DeleteShareGroupStateResponse:
-    budget.charge(160 + len(data))
+    budget.charge(656 + len(data))
     count = data[position]
     position += 1
     if count > 127:

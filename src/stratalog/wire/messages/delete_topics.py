@@ -110,7 +110,8 @@ def _read_delete_topic_state_array_6(
 ) -> tuple[list[DeleteTopicState], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 240)
+    if count > 1:
+        budget.charge((count - 1) * 248)
     items = []
     for _ in range(count):
         size = data[position]
@@ -131,7 +132,7 @@ def _read_delete_topic_state_array_6(
 
 
 def _read_delete_topics_request_6(data: bytes, position: int, budget: DecodeBudget) -> DeleteTopicsRequest:
-    budget.charge(208 + len(data))
+    budget.charge(456 + len(data))
     count = data[position]
     position += 1
     if count > 127:
@@ -190,7 +191,8 @@ def _read_deletable_topic_result_array_1(
 ) -> tuple[list[DeletableTopicResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("responses", count, len(data) - position)
-    budget.charge(count * 176)
+    if count > 1:
+        budget.charge((count - 1) * 184)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -207,7 +209,7 @@ def _read_deletable_topic_result_array_1(
 
 
 def _read_delete_topics_response_1(data: bytes, position: int, budget: DecodeBudget) -> DeleteTopicsResponse:
-    budget.charge(200 + len(data))
+    budget.charge(384 + len(data))
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
     responses, position = _read_deletable_topic_result_array_1(data, position, count, budget)
@@ -221,7 +223,8 @@ def _read_deletable_topic_result_array_4(
 ) -> tuple[list[DeletableTopicResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("responses", count, len(data) - position)
-    budget.charge(count * 176)
+    if count > 1:
+        budget.charge((count - 1) * 184)
     items = []
     for _ in range(count):
         size = data[position]
@@ -240,7 +243,7 @@ def _read_deletable_topic_result_array_4(
 
 
 def _read_delete_topics_response_4(data: bytes, position: int, budget: DecodeBudget) -> DeleteTopicsResponse:
-    budget.charge(200 + len(data))
+    budget.charge(384 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:
@@ -260,7 +263,8 @@ def _read_deletable_topic_result_array_5(
 ) -> tuple[list[DeletableTopicResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("responses", count, len(data) - position)
-    budget.charge(count * 256)
+    if count > 1:
+        budget.charge((count - 1) * 264)
     items = []
     for _ in range(count):
         size = data[position]
@@ -288,7 +292,7 @@ def _read_deletable_topic_result_array_5(
 
 
 def _read_delete_topics_response_5(data: bytes, position: int, budget: DecodeBudget) -> DeleteTopicsResponse:
-    budget.charge(200 + len(data))
+    budget.charge(464 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:
@@ -308,7 +312,8 @@ def _read_deletable_topic_result_array_6(
 ) -> tuple[list[DeletableTopicResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("responses", count, len(data) - position)
-    budget.charge(count * 368)
+    if count > 1:
+        budget.charge((count - 1) * 376)
     items = []
     for _ in range(count):
         size = data[position]
@@ -342,7 +347,7 @@ def _read_deletable_topic_result_array_6(
 
 
 def _read_delete_topics_response_6(data: bytes, position: int, budget: DecodeBudget) -> DeleteTopicsResponse:
-    budget.charge(200 + len(data))
+    budget.charge(576 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:

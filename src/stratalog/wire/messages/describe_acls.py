@@ -209,7 +209,8 @@ def _read_acl_description_array_1(
 ) -> tuple[list[AclDescription], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("acls", count, len(data) - position)
-    budget.charge(count * 224)
+    if count > 1:
+        budget.charge((count - 1) * 232)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -239,7 +240,8 @@ def _read_describe_acls_resource_array_1(
 ) -> tuple[list[DescribeAclsResource], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("resources", count, len(data) - position)
-    budget.charge(count * 264)
+    if count > 1:
+        budget.charge((count - 1) * 504)
     items = []
     for _ in range(count):
         resource_type, size = _read_bh(data, position)
@@ -261,7 +263,7 @@ def _read_describe_acls_resource_array_1(
 
 
 def _read_describe_acls_response_1(data: bytes, position: int, budget: DecodeBudget) -> DescribeAclsResponse:
-    budget.charge(328 + len(data))
+    budget.charge(832 + len(data))
     throttle_time_ms, error_code, size = _read_ihh(data, position)
     position += 8
     error_message: str | None = None
@@ -284,7 +286,8 @@ def _read_acl_description_array_2(
 ) -> tuple[list[AclDescription], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("acls", count, len(data) - position)
-    budget.charge(count * 224)
+    if count > 1:
+        budget.charge((count - 1) * 232)
     items = []
     for _ in range(count):
         size = data[position]
@@ -316,7 +319,8 @@ def _read_describe_acls_resource_array_2(
 ) -> tuple[list[DescribeAclsResource], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("resources", count, len(data) - position)
-    budget.charge(count * 264)
+    if count > 1:
+        budget.charge((count - 1) * 504)
     items = []
     for _ in range(count):
         resource_type, size = _read_bB(data, position)
@@ -344,7 +348,7 @@ def _read_describe_acls_resource_array_2(
 
 
 def _read_describe_acls_response_2(data: bytes, position: int, budget: DecodeBudget) -> DescribeAclsResponse:
-    budget.charge(328 + len(data))
+    budget.charge(832 + len(data))
     throttle_time_ms, error_code, size = _read_ihB(data, position)
     position += 7
     error_message: str | None = None

@@ -84,7 +84,8 @@ def _read_component_data_array_0(
 ) -> tuple[list[ComponentData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("components", count, len(data) - position)
-    budget.charge(count * 216)
+    if count > 1:
+        budget.charge((count - 1) * 224)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -108,7 +109,7 @@ def _read_component_data_array_0(
 def _read_describe_client_quotas_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DescribeClientQuotasRequest:
-    budget.charge(168 + len(data))
+    budget.charge(392 + len(data))
     (count,) = _read_i(data, position)
     position += 4
     components, position = _read_component_data_array_0(data, position, count, budget)
@@ -124,7 +125,8 @@ def _read_component_data_array_1(
 ) -> tuple[list[ComponentData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("components", count, len(data) - position)
-    budget.charge(count * 216)
+    if count > 1:
+        budget.charge((count - 1) * 224)
     items = []
     for _ in range(count):
         size = data[position]
@@ -154,7 +156,7 @@ def _read_component_data_array_1(
 def _read_describe_client_quotas_request_1(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DescribeClientQuotasRequest:
-    budget.charge(168 + len(data))
+    budget.charge(392 + len(data))
     count = data[position]
     position += 1
     if count > 127:
@@ -217,7 +219,8 @@ def _read_entity_data_array_0(
 ) -> tuple[list[EntityData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("entity", count, len(data) - position)
-    budget.charge(count * 208)
+    if count > 1:
+        budget.charge((count - 1) * 216)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -243,7 +246,8 @@ def _read_value_data_array_0(
 ) -> tuple[list[ValueData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("values", count, len(data) - position)
-    budget.charge(count * 160)
+    if count > 1:
+        budget.charge((count - 1) * 168)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -264,7 +268,8 @@ def _read_entry_data_array_0(
 ) -> tuple[list[EntryData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("entries", count, len(data) - position)
-    budget.charge(count * 288)
+    if count > 1:
+        budget.charge((count - 1) * 680)
     items = []
     for _ in range(count):
         (count,) = _read_i(data, position)
@@ -280,7 +285,7 @@ def _read_entry_data_array_0(
 def _read_describe_client_quotas_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DescribeClientQuotasResponse:
-    budget.charge(328 + len(data))
+    budget.charge(1008 + len(data))
     throttle_time_ms, error_code, size = _read_ihh(data, position)
     position += 8
     error_message: str | None = None
@@ -305,7 +310,8 @@ def _read_entity_data_array_1(
 ) -> tuple[list[EntityData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("entity", count, len(data) - position)
-    budget.charge(count * 208)
+    if count > 1:
+        budget.charge((count - 1) * 216)
     items = []
     for _ in range(count):
         size = data[position]
@@ -337,7 +343,8 @@ def _read_value_data_array_1(
 ) -> tuple[list[ValueData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("values", count, len(data) - position)
-    budget.charge(count * 160)
+    if count > 1:
+        budget.charge((count - 1) * 168)
     items = []
     for _ in range(count):
         size = data[position]
@@ -360,7 +367,8 @@ def _read_entry_data_array_1(
 ) -> tuple[list[EntryData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("entries", count, len(data) - position)
-    budget.charge(count * 288)
+    if count > 1:
+        budget.charge((count - 1) * 680)
     items = []
     for _ in range(count):
         count = data[position]
@@ -384,7 +392,7 @@ def _read_entry_data_array_1(
 def _read_describe_client_quotas_response_1(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DescribeClientQuotasResponse:
-    budget.charge(328 + len(data))
+    budget.charge(1008 + len(data))
     throttle_time_ms, error_code, size = _read_ihB(data, position)
     position += 7
     error_message: str | None = None

@@ -129,7 +129,8 @@ def _read_describe_cluster_broker_array_0(
 ) -> tuple[list[DescribeClusterBroker], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("brokers", count, len(data) - position)
-    budget.charge(count * 296)
+    if count > 1:
+        budget.charge((count - 1) * 304)
     items = []
     for _ in range(count):
         broker_id, size = _read_iB(data, position)
@@ -157,7 +158,7 @@ def _read_describe_cluster_broker_array_0(
 
 
 def _read_describe_cluster_response_0(data: bytes, position: int, budget: DecodeBudget) -> DescribeClusterResponse:
-    budget.charge(504 + len(data))
+    budget.charge(808 + len(data))
     throttle_time_ms, error_code, size = _read_ihB(data, position)
     position += 7
     error_message: str | None = None
@@ -197,7 +198,7 @@ def _read_describe_cluster_response_0(data: bytes, position: int, budget: Decode
 
 
 def _read_describe_cluster_response_1(data: bytes, position: int, budget: DecodeBudget) -> DescribeClusterResponse:
-    budget.charge(504 + len(data))
+    budget.charge(808 + len(data))
     throttle_time_ms, error_code, size = _read_ihB(data, position)
     position += 7
     error_message: str | None = None
@@ -242,7 +243,8 @@ def _read_describe_cluster_broker_array_2(
 ) -> tuple[list[DescribeClusterBroker], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("brokers", count, len(data) - position)
-    budget.charge(count * 296)
+    if count > 1:
+        budget.charge((count - 1) * 304)
     items = []
     for _ in range(count):
         broker_id, size = _read_iB(data, position)
@@ -270,7 +272,7 @@ def _read_describe_cluster_broker_array_2(
 
 
 def _read_describe_cluster_response_2(data: bytes, position: int, budget: DecodeBudget) -> DescribeClusterResponse:
-    budget.charge(504 + len(data))
+    budget.charge(808 + len(data))
     throttle_time_ms, error_code, size = _read_ihB(data, position)
     position += 7
     error_message: str | None = None

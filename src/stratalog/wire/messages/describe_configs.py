@@ -111,7 +111,8 @@ def _read_describe_configs_resource_array_1(
 ) -> tuple[list[DescribeConfigsResource], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("resources", count, len(data) - position)
-    budget.charge(count * 256)
+    if count > 1:
+        budget.charge((count - 1) * 264)
     items = []
     for _ in range(count):
         resource_type, size = _read_bh(data, position)
@@ -135,7 +136,7 @@ def _read_describe_configs_resource_array_1(
 
 
 def _read_describe_configs_request_1(data: bytes, position: int, budget: DecodeBudget) -> DescribeConfigsRequest:
-    budget.charge(176 + len(data))
+    budget.charge(440 + len(data))
     (count,) = _read_i(data, position)
     position += 4
     resources, position = _read_describe_configs_resource_array_1(data, position, count, budget)
@@ -147,7 +148,7 @@ def _read_describe_configs_request_1(data: bytes, position: int, budget: DecodeB
 
 
 def _read_describe_configs_request_3(data: bytes, position: int, budget: DecodeBudget) -> DescribeConfigsRequest:
-    budget.charge(176 + len(data))
+    budget.charge(440 + len(data))
     (count,) = _read_i(data, position)
     position += 4
     resources, position = _read_describe_configs_resource_array_1(data, position, count, budget)
@@ -165,7 +166,8 @@ def _read_describe_configs_resource_array_4(
 ) -> tuple[list[DescribeConfigsResource], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("resources", count, len(data) - position)
-    budget.charge(count * 256)
+    if count > 1:
+        budget.charge((count - 1) * 264)
     items = []
     for _ in range(count):
         resource_type, size = _read_bB(data, position)
@@ -195,7 +197,7 @@ def _read_describe_configs_resource_array_4(
 
 
 def _read_describe_configs_request_4(data: bytes, position: int, budget: DecodeBudget) -> DescribeConfigsRequest:
-    budget.charge(176 + len(data))
+    budget.charge(440 + len(data))
     count = data[position]
     position += 1
     if count > 127:
@@ -267,7 +269,8 @@ def _read_describe_configs_synonym_array_1(
 ) -> tuple[list[DescribeConfigsSynonym], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("synonyms", count, len(data) - position)
-    budget.charge(count * 216)
+    if count > 1:
+        budget.charge((count - 1) * 224)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -295,7 +298,8 @@ def _read_describe_configs_resource_result_array_1(
 ) -> tuple[list[DescribeConfigsResourceResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("configs", count, len(data) - position)
-    budget.charge(count * 376)
+    if count > 1:
+        budget.charge((count - 1) * 608)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -333,7 +337,8 @@ def _read_describe_configs_result_array_1(
 ) -> tuple[list[DescribeConfigsResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("results", count, len(data) - position)
-    budget.charge(count * 384)
+    if count > 1:
+        budget.charge((count - 1) * 1000)
     items = []
     for _ in range(count):
         error_code, size = _read_hh(data, position)
@@ -366,7 +371,7 @@ def _read_describe_configs_result_array_1(
 
 
 def _read_describe_configs_response_1(data: bytes, position: int, budget: DecodeBudget) -> DescribeConfigsResponse:
-    budget.charge(200 + len(data))
+    budget.charge(1200 + len(data))
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
     results, position = _read_describe_configs_result_array_1(data, position, count, budget)
@@ -380,7 +385,8 @@ def _read_describe_configs_resource_result_array_3(
 ) -> tuple[list[DescribeConfigsResourceResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("configs", count, len(data) - position)
-    budget.charge(count * 456)
+    if count > 1:
+        budget.charge((count - 1) * 688)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -427,7 +433,8 @@ def _read_describe_configs_result_array_3(
 ) -> tuple[list[DescribeConfigsResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("results", count, len(data) - position)
-    budget.charge(count * 384)
+    if count > 1:
+        budget.charge((count - 1) * 1080)
     items = []
     for _ in range(count):
         error_code, size = _read_hh(data, position)
@@ -460,7 +467,7 @@ def _read_describe_configs_result_array_3(
 
 
 def _read_describe_configs_response_3(data: bytes, position: int, budget: DecodeBudget) -> DescribeConfigsResponse:
-    budget.charge(200 + len(data))
+    budget.charge(1280 + len(data))
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
     results, position = _read_describe_configs_result_array_3(data, position, count, budget)
@@ -474,7 +481,8 @@ def _read_describe_configs_synonym_array_4(
 ) -> tuple[list[DescribeConfigsSynonym], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("synonyms", count, len(data) - position)
-    budget.charge(count * 216)
+    if count > 1:
+        budget.charge((count - 1) * 224)
     items = []
     for _ in range(count):
         size = data[position]
@@ -506,7 +514,8 @@ def _read_describe_configs_resource_result_array_4(
 ) -> tuple[list[DescribeConfigsResourceResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("configs", count, len(data) - position)
-    budget.charge(count * 456)
+    if count > 1:
+        budget.charge((count - 1) * 688)
     items = []
     for _ in range(count):
         size = data[position]
@@ -563,7 +572,8 @@ def _read_describe_configs_result_array_4(
 ) -> tuple[list[DescribeConfigsResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("results", count, len(data) - position)
-    budget.charge(count * 384)
+    if count > 1:
+        budget.charge((count - 1) * 1080)
     items = []
     for _ in range(count):
         error_code, size = _read_hB(data, position)
@@ -604,7 +614,7 @@ def _read_describe_configs_result_array_4(
 
 
 def _read_describe_configs_response_4(data: bytes, position: int, budget: DecodeBudget) -> DescribeConfigsResponse:
-    budget.charge(200 + len(data))
+    budget.charge(1280 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:

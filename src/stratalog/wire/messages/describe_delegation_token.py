@@ -77,7 +77,8 @@ def _read_describe_delegation_token_owner_array_1(
 ) -> tuple[list[DescribeDelegationTokenOwner], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("owners", count, len(data) - position)
-    budget.charge(count * 208)
+    if count > 1:
+        budget.charge((count - 1) * 216)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -101,7 +102,7 @@ def _read_describe_delegation_token_owner_array_1(
 def _read_describe_delegation_token_request_1(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DescribeDelegationTokenRequest:
-    budget.charge(160 + len(data))
+    budget.charge(376 + len(data))
     (count,) = _read_i(data, position)
     position += 4
     owners: Sequence[DescribeDelegationTokenOwner] | None = None
@@ -117,7 +118,8 @@ def _read_describe_delegation_token_owner_array_2(
 ) -> tuple[list[DescribeDelegationTokenOwner], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("owners", count, len(data) - position)
-    budget.charge(count * 208)
+    if count > 1:
+        budget.charge((count - 1) * 216)
     items = []
     for _ in range(count):
         size = data[position]
@@ -145,7 +147,7 @@ def _read_describe_delegation_token_owner_array_2(
 def _read_describe_delegation_token_request_2(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DescribeDelegationTokenRequest:
-    budget.charge(160 + len(data))
+    budget.charge(376 + len(data))
     count = data[position]
     position += 1
     if count > 127:
@@ -212,7 +214,8 @@ def _read_described_delegation_token_renewer_array_1(
 ) -> tuple[list[DescribedDelegationTokenRenewer], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("renewers", count, len(data) - position)
-    budget.charge(count * 208)
+    if count > 1:
+        budget.charge((count - 1) * 216)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -238,7 +241,8 @@ def _read_described_delegation_token_array_1(
 ) -> tuple[list[DescribedDelegationToken], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("tokens", count, len(data) - position)
-    budget.charge(count * 648)
+    if count > 1:
+        budget.charge((count - 1) * 872)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -290,7 +294,7 @@ def _read_described_delegation_token_array_1(
 def _read_describe_delegation_token_response_1(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DescribeDelegationTokenResponse:
-    budget.charge(240 + len(data))
+    budget.charge(1112 + len(data))
     error_code, count = _read_hi(data, position)
     position += 6
     tokens, position = _read_described_delegation_token_array_1(data, position, count, budget)
@@ -306,7 +310,8 @@ def _read_described_delegation_token_renewer_array_2(
 ) -> tuple[list[DescribedDelegationTokenRenewer], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("renewers", count, len(data) - position)
-    budget.charge(count * 208)
+    if count > 1:
+        budget.charge((count - 1) * 216)
     items = []
     for _ in range(count):
         size = data[position]
@@ -336,7 +341,8 @@ def _read_described_delegation_token_array_2(
 ) -> tuple[list[DescribedDelegationToken], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("tokens", count, len(data) - position)
-    budget.charge(count * 648)
+    if count > 1:
+        budget.charge((count - 1) * 872)
     items = []
     for _ in range(count):
         size = data[position]
@@ -394,7 +400,7 @@ def _read_described_delegation_token_array_2(
 def _read_describe_delegation_token_response_2(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DescribeDelegationTokenResponse:
-    budget.charge(240 + len(data))
+    budget.charge(1112 + len(data))
     error_code, count = _read_hB(data, position)
     position += 3
     if count > 127:
@@ -414,7 +420,8 @@ def _read_described_delegation_token_array_3(
 ) -> tuple[list[DescribedDelegationToken], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("tokens", count, len(data) - position)
-    budget.charge(count * 808)
+    if count > 1:
+        budget.charge((count - 1) * 1032)
     items = []
     for _ in range(count):
         size = data[position]
@@ -488,7 +495,7 @@ def _read_described_delegation_token_array_3(
 def _read_describe_delegation_token_response_3(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DescribeDelegationTokenResponse:
-    budget.charge(240 + len(data))
+    budget.charge(1272 + len(data))
     error_code, count = _read_hB(data, position)
     position += 3
     if count > 127:

@@ -149,7 +149,8 @@ def _read_described_group_member_array_0(
 ) -> tuple[list[DescribedGroupMember], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("members", count, len(data) - position)
-    budget.charge(count * 480)
+    if count > 1:
+        budget.charge((count - 1) * 488)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -204,7 +205,8 @@ def _read_described_group_array_0(
 ) -> tuple[list[DescribedGroup], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("groups", count, len(data) - position)
-    budget.charge(count * 568)
+    if count > 1:
+        budget.charge((count - 1) * 1064)
     items = []
     for _ in range(count):
         error_code, size = _read_hh(data, position)
@@ -252,7 +254,7 @@ def _read_described_group_array_0(
 
 
 def _read_describe_groups_response_0(data: bytes, position: int, budget: DecodeBudget) -> DescribeGroupsResponse:
-    budget.charge(168 + len(data))
+    budget.charge(1232 + len(data))
     (count,) = _read_i(data, position)
     position += 4
     groups, position = _read_described_group_array_0(data, position, count, budget)
@@ -262,7 +264,7 @@ def _read_describe_groups_response_0(data: bytes, position: int, budget: DecodeB
 
 
 def _read_describe_groups_response_1(data: bytes, position: int, budget: DecodeBudget) -> DescribeGroupsResponse:
-    budget.charge(200 + len(data))
+    budget.charge(1264 + len(data))
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
     groups, position = _read_described_group_array_0(data, position, count, budget)
@@ -276,7 +278,8 @@ def _read_described_group_array_3(
 ) -> tuple[list[DescribedGroup], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("groups", count, len(data) - position)
-    budget.charge(count * 600)
+    if count > 1:
+        budget.charge((count - 1) * 1096)
     items = []
     for _ in range(count):
         error_code, size = _read_hh(data, position)
@@ -327,7 +330,7 @@ def _read_described_group_array_3(
 
 
 def _read_describe_groups_response_3(data: bytes, position: int, budget: DecodeBudget) -> DescribeGroupsResponse:
-    budget.charge(200 + len(data))
+    budget.charge(1296 + len(data))
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
     groups, position = _read_described_group_array_3(data, position, count, budget)
@@ -341,7 +344,8 @@ def _read_described_group_member_array_4(
 ) -> tuple[list[DescribedGroupMember], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("members", count, len(data) - position)
-    budget.charge(count * 560)
+    if count > 1:
+        budget.charge((count - 1) * 568)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -404,7 +408,8 @@ def _read_described_group_array_4(
 ) -> tuple[list[DescribedGroup], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("groups", count, len(data) - position)
-    budget.charge(count * 600)
+    if count > 1:
+        budget.charge((count - 1) * 1176)
     items = []
     for _ in range(count):
         error_code, size = _read_hh(data, position)
@@ -455,7 +460,7 @@ def _read_described_group_array_4(
 
 
 def _read_describe_groups_response_4(data: bytes, position: int, budget: DecodeBudget) -> DescribeGroupsResponse:
-    budget.charge(200 + len(data))
+    budget.charge(1376 + len(data))
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
     groups, position = _read_described_group_array_4(data, position, count, budget)
@@ -469,7 +474,8 @@ def _read_described_group_member_array_5(
 ) -> tuple[list[DescribedGroupMember], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("members", count, len(data) - position)
-    budget.charge(count * 560)
+    if count > 1:
+        budget.charge((count - 1) * 568)
     items = []
     for _ in range(count):
         size = data[position]
@@ -538,7 +544,8 @@ def _read_described_group_array_5(
 ) -> tuple[list[DescribedGroup], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("groups", count, len(data) - position)
-    budget.charge(count * 600)
+    if count > 1:
+        budget.charge((count - 1) * 1176)
     items = []
     for _ in range(count):
         error_code, size = _read_hB(data, position)
@@ -593,7 +600,7 @@ def _read_described_group_array_5(
 
 
 def _read_describe_groups_response_5(data: bytes, position: int, budget: DecodeBudget) -> DescribeGroupsResponse:
-    budget.charge(200 + len(data))
+    budget.charge(1376 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:
@@ -613,7 +620,8 @@ def _read_described_group_array_6(
 ) -> tuple[list[DescribedGroup], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("groups", count, len(data) - position)
-    budget.charge(count * 680)
+    if count > 1:
+        budget.charge((count - 1) * 1256)
     items = []
     for _ in range(count):
         error_code, size = _read_hB(data, position)
@@ -678,7 +686,7 @@ def _read_described_group_array_6(
 
 
 def _read_describe_groups_response_6(data: bytes, position: int, budget: DecodeBudget) -> DescribeGroupsResponse:
-    budget.charge(200 + len(data))
+    budget.charge(1456 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:

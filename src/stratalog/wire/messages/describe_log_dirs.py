@@ -96,7 +96,8 @@ def _read_describable_log_dir_topic_array_1(
 ) -> tuple[list[DescribableLogDirTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 256)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -114,7 +115,7 @@ def _read_describable_log_dir_topic_array_1(
 
 
 def _read_describe_log_dirs_request_1(data: bytes, position: int, budget: DecodeBudget) -> DescribeLogDirsRequest:
-    budget.charge(160 + len(data))
+    budget.charge(416 + len(data))
     (count,) = _read_i(data, position)
     position += 4
     topics: Sequence[DescribableLogDirTopic] | None = None
@@ -130,7 +131,8 @@ def _read_describable_log_dir_topic_array_2(
 ) -> tuple[list[DescribableLogDirTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 256)
     items = []
     for _ in range(count):
         size = data[position]
@@ -154,7 +156,7 @@ def _read_describable_log_dir_topic_array_2(
 
 
 def _read_describe_log_dirs_request_2(data: bytes, position: int, budget: DecodeBudget) -> DescribeLogDirsRequest:
-    budget.charge(160 + len(data))
+    budget.charge(416 + len(data))
     count = data[position]
     position += 1
     if count > 127:
@@ -215,7 +217,8 @@ def _read_describe_log_dirs_partition_array_1(
 ) -> tuple[list[DescribeLogDirsPartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 160)
+    if count > 1:
+        budget.charge((count - 1) * 168)
     items = []
     for _ in range(count):
         partition_index, partition_size, offset_lag, is_future_key = _read_iqqT(data, position)
@@ -236,7 +239,8 @@ def _read_describe_log_dirs_topic_array_1(
 ) -> tuple[list[DescribeLogDirsTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 424)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -258,7 +262,8 @@ def _read_describe_log_dirs_result_array_1(
 ) -> tuple[list[DescribeLogDirsResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("results", count, len(data) - position)
-    budget.charge(count * 312)
+    if count > 1:
+        budget.charge((count - 1) * 744)
     items = []
     for _ in range(count):
         error_code, size = _read_hh(data, position)
@@ -276,7 +281,7 @@ def _read_describe_log_dirs_result_array_1(
 
 
 def _read_describe_log_dirs_response_1(data: bytes, position: int, budget: DecodeBudget) -> DescribeLogDirsResponse:
-    budget.charge(208 + len(data))
+    budget.charge(952 + len(data))
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
     results, position = _read_describe_log_dirs_result_array_1(data, position, count, budget)
@@ -290,7 +295,8 @@ def _read_describe_log_dirs_partition_array_2(
 ) -> tuple[list[DescribeLogDirsPartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 160)
+    if count > 1:
+        budget.charge((count - 1) * 168)
     items = []
     for _ in range(count):
         partition_index, partition_size, offset_lag, is_future_key, tags = _read_iqqTB(data, position)
@@ -313,7 +319,8 @@ def _read_describe_log_dirs_topic_array_2(
 ) -> tuple[list[DescribeLogDirsTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 424)
     items = []
     for _ in range(count):
         size = data[position]
@@ -341,7 +348,8 @@ def _read_describe_log_dirs_result_array_2(
 ) -> tuple[list[DescribeLogDirsResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("results", count, len(data) - position)
-    budget.charge(count * 312)
+    if count > 1:
+        budget.charge((count - 1) * 744)
     items = []
     for _ in range(count):
         error_code, size = _read_hB(data, position)
@@ -365,7 +373,7 @@ def _read_describe_log_dirs_result_array_2(
 
 
 def _read_describe_log_dirs_response_2(data: bytes, position: int, budget: DecodeBudget) -> DescribeLogDirsResponse:
-    budget.charge(208 + len(data))
+    budget.charge(952 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:
@@ -381,7 +389,7 @@ def _read_describe_log_dirs_response_2(data: bytes, position: int, budget: Decod
 
 
 def _read_describe_log_dirs_response_3(data: bytes, position: int, budget: DecodeBudget) -> DescribeLogDirsResponse:
-    budget.charge(240 + len(data))
+    budget.charge(984 + len(data))
     throttle_time_ms, error_code, count = _read_ihB(data, position)
     position += 7
     if count > 127:
@@ -401,7 +409,8 @@ def _read_describe_log_dirs_result_array_4(
 ) -> tuple[list[DescribeLogDirsResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("results", count, len(data) - position)
-    budget.charge(count * 376)
+    if count > 1:
+        budget.charge((count - 1) * 808)
     items = []
     for _ in range(count):
         error_code, size = _read_hB(data, position)
@@ -433,7 +442,7 @@ def _read_describe_log_dirs_result_array_4(
 
 
 def _read_describe_log_dirs_response_4(data: bytes, position: int, budget: DecodeBudget) -> DescribeLogDirsResponse:
-    budget.charge(240 + len(data))
+    budget.charge(1048 + len(data))
     throttle_time_ms, error_code, count = _read_ihB(data, position)
     position += 7
     if count > 127:
@@ -453,7 +462,8 @@ def _read_describe_log_dirs_result_array_5(
 ) -> tuple[list[DescribeLogDirsResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("results", count, len(data) - position)
-    budget.charge(count * 376)
+    if count > 1:
+        budget.charge((count - 1) * 808)
     items = []
     for _ in range(count):
         error_code, size = _read_hB(data, position)
@@ -486,7 +496,7 @@ def _read_describe_log_dirs_result_array_5(
 
 
 def _read_describe_log_dirs_response_5(data: bytes, position: int, budget: DecodeBudget) -> DescribeLogDirsResponse:
-    budget.charge(240 + len(data))
+    budget.charge(1048 + len(data))
     throttle_time_ms, error_code, count = _read_ihB(data, position)
     position += 7
     if count > 127:

@@ -80,7 +80,8 @@ def _read_topic_request_array_0(
 ) -> tuple[list[TopicRequest], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 256)
     items = []
     for _ in range(count):
         size = data[position]
@@ -104,7 +105,7 @@ def _read_topic_request_array_0(
 
 
 def _read_describe_producers_request_0(data: bytes, position: int, budget: DecodeBudget) -> DescribeProducersRequest:
-    budget.charge(160 + len(data))
+    budget.charge(416 + len(data))
     count = data[position]
     position += 1
     if count > 127:
@@ -144,7 +145,8 @@ def _read_producer_state_array_0(
 ) -> tuple[list[ProducerState], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("active_producers", count, len(data) - position)
-    budget.charge(count * 272)
+    if count > 1:
+        budget.charge((count - 1) * 280)
     items = []
     for _ in range(count):
         (
@@ -177,7 +179,8 @@ def _read_partition_response_array_0(
 ) -> tuple[list[PartitionResponse], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 328)
+    if count > 1:
+        budget.charge((count - 1) * 616)
     items = []
     for _ in range(count):
         partition_index, error_code, size = _read_ihB(data, position)
@@ -214,7 +217,8 @@ def _read_topic_response_array_0(
 ) -> tuple[list[TopicResponse], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 872)
     items = []
     for _ in range(count):
         size = data[position]
@@ -238,7 +242,7 @@ def _read_topic_response_array_0(
 
 
 def _read_describe_producers_response_0(data: bytes, position: int, budget: DecodeBudget) -> DescribeProducersResponse:
-    budget.charge(200 + len(data))
+    budget.charge(1072 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:

@@ -107,7 +107,8 @@ def _read_describe_quorum_request_partition_data_array_0(
 ) -> tuple[list[DescribeQuorumRequestPartitionData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 72)
+    if count > 1:
+        budget.charge((count - 1) * 80)
     items = []
     for _ in range(count):
         partition_index, tags = _read_iB(data, position)
@@ -123,7 +124,8 @@ def _read_describe_quorum_request_topic_data_array_0(
 ) -> tuple[list[DescribeQuorumRequestTopicData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 336)
     items = []
     for _ in range(count):
         size = data[position]
@@ -147,7 +149,7 @@ def _read_describe_quorum_request_topic_data_array_0(
 
 
 def _read_describe_quorum_request_0(data: bytes, position: int, budget: DecodeBudget) -> DescribeQuorumRequest:
-    budget.charge(160 + len(data))
+    budget.charge(496 + len(data))
     count = data[position]
     position += 1
     if count > 127:
@@ -196,7 +198,8 @@ def _read_replica_state_array_0(
 ) -> tuple[list[ReplicaState], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("current_voters", count, len(data) - position)
-    budget.charge(count * 136)
+    if count > 1:
+        budget.charge((count - 1) * 144)
     items = []
     for _ in range(count):
         replica_id, log_end_offset, tags = _read_iqB(data, position)
@@ -212,7 +215,8 @@ def _read_describe_quorum_response_partition_data_array_0(
 ) -> tuple[list[DescribeQuorumResponsePartitionData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 496)
+    if count > 1:
+        budget.charge((count - 1) * 792)
     items = []
     for _ in range(count):
         partition_index, error_code, leader_id, leader_epoch, high_watermark, count = _read_ihiiqB(data, position)
@@ -248,7 +252,8 @@ def _read_describe_quorum_response_topic_data_array_0(
 ) -> tuple[list[DescribeQuorumResponseTopicData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 1048)
     items = []
     for _ in range(count):
         size = data[position]
@@ -272,7 +277,7 @@ def _read_describe_quorum_response_topic_data_array_0(
 
 
 def _read_describe_quorum_response_0(data: bytes, position: int, budget: DecodeBudget) -> DescribeQuorumResponse:
-    budget.charge(216 + len(data))
+    budget.charge(1264 + len(data))
     error_code, count = _read_hB(data, position)
     position += 3
     if count > 127:
@@ -292,7 +297,8 @@ def _read_replica_state_array_1(
 ) -> tuple[list[ReplicaState], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("current_voters", count, len(data) - position)
-    budget.charge(count * 200)
+    if count > 1:
+        budget.charge((count - 1) * 208)
     items = []
     for _ in range(count):
         replica_id, log_end_offset, last_fetch_timestamp, last_caught_up_timestamp, tags = _read_iqqqB(data, position)
@@ -315,7 +321,8 @@ def _read_describe_quorum_response_partition_data_array_1(
 ) -> tuple[list[DescribeQuorumResponsePartitionData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 496)
+    if count > 1:
+        budget.charge((count - 1) * 920)
     items = []
     for _ in range(count):
         partition_index, error_code, leader_id, leader_epoch, high_watermark, count = _read_ihiiqB(data, position)
@@ -351,7 +358,8 @@ def _read_describe_quorum_response_topic_data_array_1(
 ) -> tuple[list[DescribeQuorumResponseTopicData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 1176)
     items = []
     for _ in range(count):
         size = data[position]
@@ -375,7 +383,7 @@ def _read_describe_quorum_response_topic_data_array_1(
 
 
 def _read_describe_quorum_response_1(data: bytes, position: int, budget: DecodeBudget) -> DescribeQuorumResponse:
-    budget.charge(216 + len(data))
+    budget.charge(1392 + len(data))
     error_code, count = _read_hB(data, position)
     position += 3
     if count > 127:
@@ -395,7 +403,8 @@ def _read_replica_state_array_2(
 ) -> tuple[list[ReplicaState], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("current_voters", count, len(data) - position)
-    budget.charge(count * 312)
+    if count > 1:
+        budget.charge((count - 1) * 320)
     items = []
     for _ in range(count):
         replica_id, replica_directory_id, log_end_offset, last_fetch_timestamp, last_caught_up_timestamp, tags = (
@@ -421,7 +430,8 @@ def _read_describe_quorum_response_partition_data_array_2(
 ) -> tuple[list[DescribeQuorumResponsePartitionData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 576)
+    if count > 1:
+        budget.charge((count - 1) * 1224)
     items = []
     for _ in range(count):
         partition_index, error_code, size = _read_ihB(data, position)
@@ -467,7 +477,8 @@ def _read_describe_quorum_response_topic_data_array_2(
 ) -> tuple[list[DescribeQuorumResponseTopicData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 1480)
     items = []
     for _ in range(count):
         size = data[position]
@@ -493,7 +504,8 @@ def _read_describe_quorum_response_topic_data_array_2(
 def _read_listener_array_2(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[Listener], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("listeners", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 256)
     items = []
     for _ in range(count):
         size = data[position]
@@ -521,7 +533,8 @@ def _read_listener_array_2(data: bytes, position: int, count: int, budget: Decod
 def _read_node_array_2(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[Node], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("nodes", count, len(data) - position)
-    budget.charge(count * 200)
+    if count > 1:
+        budget.charge((count - 1) * 464)
     items = []
     for _ in range(count):
         node_id, count = _read_iB(data, position)
@@ -538,7 +551,7 @@ def _read_node_array_2(data: bytes, position: int, count: int, budget: DecodeBud
 
 
 def _read_describe_quorum_response_2(data: bytes, position: int, budget: DecodeBudget) -> DescribeQuorumResponse:
-    budget.charge(416 + len(data))
+    budget.charge(2360 + len(data))
     error_code, size = _read_hB(data, position)
     position += 3
     error_message: str | None = None

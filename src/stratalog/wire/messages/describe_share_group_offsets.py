@@ -94,7 +94,8 @@ def _read_describe_share_group_offsets_request_topic_array_0(
 ) -> tuple[list[DescribeShareGroupOffsetsRequestTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 256)
     items = []
     for _ in range(count):
         size = data[position]
@@ -122,7 +123,8 @@ def _read_describe_share_group_offsets_request_group_array_0(
 ) -> tuple[list[DescribeShareGroupOffsetsRequestGroup], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("groups", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 512)
     items = []
     for _ in range(count):
         size = data[position]
@@ -152,7 +154,7 @@ def _read_describe_share_group_offsets_request_group_array_0(
 def _read_describe_share_group_offsets_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DescribeShareGroupOffsetsRequest:
-    budget.charge(160 + len(data))
+    budget.charge(672 + len(data))
     count = data[position]
     position += 1
     if count > 127:
@@ -213,7 +215,8 @@ def _read_describe_share_group_offsets_response_partition_array_0(
 ) -> tuple[list[DescribeShareGroupOffsetsResponsePartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 288)
+    if count > 1:
+        budget.charge((count - 1) * 296)
     items = []
     for _ in range(count):
         partition_index, start_offset, leader_epoch, error_code, size = _read_iqihB(data, position)
@@ -246,7 +249,8 @@ def _read_describe_share_group_offsets_response_topic_array_0(
 ) -> tuple[list[DescribeShareGroupOffsetsResponseTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 368)
+    if count > 1:
+        budget.charge((count - 1) * 672)
     items = []
     for _ in range(count):
         size = data[position]
@@ -280,7 +284,8 @@ def _read_describe_share_group_offsets_response_group_array_0(
 ) -> tuple[list[DescribeShareGroupOffsetsResponseGroup], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("groups", count, len(data) - position)
-    budget.charge(count * 376)
+    if count > 1:
+        budget.charge((count - 1) * 1056)
     items = []
     for _ in range(count):
         size = data[position]
@@ -319,7 +324,7 @@ def _read_describe_share_group_offsets_response_group_array_0(
 def _read_describe_share_group_offsets_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DescribeShareGroupOffsetsResponse:
-    budget.charge(200 + len(data))
+    budget.charge(1256 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:
@@ -339,7 +344,8 @@ def _read_describe_share_group_offsets_response_partition_array_1(
 ) -> tuple[list[DescribeShareGroupOffsetsResponsePartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 320)
+    if count > 1:
+        budget.charge((count - 1) * 328)
     items = []
     for _ in range(count):
         partition_index, start_offset, leader_epoch, lag, error_code, size = _read_iqiqhB(data, position)
@@ -373,7 +379,8 @@ def _read_describe_share_group_offsets_response_topic_array_1(
 ) -> tuple[list[DescribeShareGroupOffsetsResponseTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 368)
+    if count > 1:
+        budget.charge((count - 1) * 704)
     items = []
     for _ in range(count):
         size = data[position]
@@ -407,7 +414,8 @@ def _read_describe_share_group_offsets_response_group_array_1(
 ) -> tuple[list[DescribeShareGroupOffsetsResponseGroup], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("groups", count, len(data) - position)
-    budget.charge(count * 376)
+    if count > 1:
+        budget.charge((count - 1) * 1088)
     items = []
     for _ in range(count):
         size = data[position]
@@ -446,7 +454,7 @@ def _read_describe_share_group_offsets_response_group_array_1(
 def _read_describe_share_group_offsets_response_1(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DescribeShareGroupOffsetsResponse:
-    budget.charge(200 + len(data))
+    budget.charge(1288 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:

@@ -105,7 +105,8 @@ def _read_topic_request_array_0(
 ) -> tuple[list[TopicRequest], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 120)
+    if count > 1:
+        budget.charge((count - 1) * 128)
     items = []
     for _ in range(count):
         size = data[position]
@@ -144,7 +145,7 @@ def _read_describe_topic_partitions_request_cursor_0(
 def _read_describe_topic_partitions_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DescribeTopicPartitionsRequest:
-    budget.charge(208 + len(data))
+    budget.charge(336 + len(data))
     count = data[position]
     position += 1
     if count > 127:
@@ -204,7 +205,8 @@ def _read_describe_topic_partitions_response_partition_array_0(
 ) -> tuple[list[DescribeTopicPartitionsResponsePartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 832)
+    if count > 1:
+        budget.charge((count - 1) * 840)
     items = []
     for _ in range(count):
         error_code, partition_index, leader_id, leader_epoch, count = _read_hiiiB(data, position)
@@ -263,7 +265,8 @@ def _read_describe_topic_partitions_response_topic_array_0(
 ) -> tuple[list[DescribeTopicPartitionsResponseTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 456)
+    if count > 1:
+        budget.charge((count - 1) * 1304)
     items = []
     for _ in range(count):
         error_code, size = _read_hB(data, position)
@@ -320,7 +323,7 @@ def _read_describe_topic_partitions_response_cursor_0(
 def _read_describe_topic_partitions_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DescribeTopicPartitionsResponse:
-    budget.charge(208 + len(data))
+    budget.charge(1512 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:

@@ -98,7 +98,8 @@ def _read_topic_data_array_0(
 ) -> tuple[list[TopicData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 256)
     items = []
     for _ in range(count):
         size = data[position]
@@ -126,7 +127,8 @@ def _read_transaction_state_array_0(
 ) -> tuple[list[TransactionState], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("transaction_states", count, len(data) - position)
-    budget.charge(count * 536)
+    if count > 1:
+        budget.charge((count - 1) * 800)
     items = []
     for _ in range(count):
         error_code, size = _read_hB(data, position)
@@ -172,7 +174,7 @@ def _read_transaction_state_array_0(
 def _read_describe_transactions_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DescribeTransactionsResponse:
-    budget.charge(200 + len(data))
+    budget.charge(1000 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:

@@ -64,7 +64,8 @@ _write_ih = Layout(">ih").pack
 def _read_user_name_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[UserName], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("users", count, len(data) - position)
-    budget.charge(count * 120)
+    if count > 1:
+        budget.charge((count - 1) * 128)
     items = []
     for _ in range(count):
         size = data[position]
@@ -85,7 +86,7 @@ def _read_user_name_array_0(data: bytes, position: int, count: int, budget: Deco
 def _read_describe_user_scram_credentials_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DescribeUserScramCredentialsRequest:
-    budget.charge(160 + len(data))
+    budget.charge(288 + len(data))
     count = data[position]
     position += 1
     if count > 127:
@@ -129,7 +130,8 @@ def _read_credential_info_array_0(
 ) -> tuple[list[CredentialInfo], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("credential_infos", count, len(data) - position)
-    budget.charge(count * 80)
+    if count > 1:
+        budget.charge((count - 1) * 88)
     items = []
     for _ in range(count):
         mechanism, iterations, tags = _read_biB(data, position)
@@ -145,7 +147,8 @@ def _read_describe_user_scram_credentials_result_array_0(
 ) -> tuple[list[DescribeUserScramCredentialsResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("results", count, len(data) - position)
-    budget.charge(count * 376)
+    if count > 1:
+        budget.charge((count - 1) * 472)
     items = []
     for _ in range(count):
         size = data[position]
@@ -184,7 +187,7 @@ def _read_describe_user_scram_credentials_result_array_0(
 def _read_describe_user_scram_credentials_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DescribeUserScramCredentialsResponse:
-    budget.charge(328 + len(data))
+    budget.charge(800 + len(data))
     throttle_time_ms, error_code, size = _read_ihB(data, position)
     position += 7
     error_message: str | None = None

@@ -87,7 +87,8 @@ def _read_topic_partitions_array_0(
 ) -> tuple[list[TopicPartitions], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topic_partitions", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 256)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -105,7 +106,7 @@ def _read_topic_partitions_array_0(
 
 
 def _read_elect_leaders_request_0(data: bytes, position: int, budget: DecodeBudget) -> ElectLeadersRequest:
-    budget.charge(208 + len(data))
+    budget.charge(464 + len(data))
     (count,) = _read_i(data, position)
     position += 4
     topic_partitions: Sequence[TopicPartitions] | None = None
@@ -119,7 +120,7 @@ def _read_elect_leaders_request_0(data: bytes, position: int, budget: DecodeBudg
 
 
 def _read_elect_leaders_request_1(data: bytes, position: int, budget: DecodeBudget) -> ElectLeadersRequest:
-    budget.charge(208 + len(data))
+    budget.charge(464 + len(data))
     election_type, count = _read_bi(data, position)
     position += 5
     topic_partitions: Sequence[TopicPartitions] | None = None
@@ -137,7 +138,8 @@ def _read_topic_partitions_array_2(
 ) -> tuple[list[TopicPartitions], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topic_partitions", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 256)
     items = []
     for _ in range(count):
         size = data[position]
@@ -161,7 +163,7 @@ def _read_topic_partitions_array_2(
 
 
 def _read_elect_leaders_request_2(data: bytes, position: int, budget: DecodeBudget) -> ElectLeadersRequest:
-    budget.charge(208 + len(data))
+    budget.charge(464 + len(data))
     election_type, count = _read_bB(data, position)
     position += 2
     if count > 127:
@@ -234,7 +236,8 @@ def _read_partition_result_array_0(
 ) -> tuple[list[PartitionResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partition_result", count, len(data) - position)
-    budget.charge(count * 200)
+    if count > 1:
+        budget.charge((count - 1) * 208)
     items = []
     for _ in range(count):
         partition_id, error_code, size = _read_ihh(data, position)
@@ -253,7 +256,8 @@ def _read_replica_election_result_array_0(
 ) -> tuple[list[ReplicaElectionResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("replica_election_results", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 464)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -271,7 +275,7 @@ def _read_replica_election_result_array_0(
 
 
 def _read_elect_leaders_response_0(data: bytes, position: int, budget: DecodeBudget) -> ElectLeadersResponse:
-    budget.charge(208 + len(data))
+    budget.charge(672 + len(data))
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
     replica_election_results, position = _read_replica_election_result_array_0(data, position, count, budget)
@@ -281,7 +285,7 @@ def _read_elect_leaders_response_0(data: bytes, position: int, budget: DecodeBud
 
 
 def _read_elect_leaders_response_1(data: bytes, position: int, budget: DecodeBudget) -> ElectLeadersResponse:
-    budget.charge(240 + len(data))
+    budget.charge(704 + len(data))
     throttle_time_ms, error_code, count = _read_ihi(data, position)
     position += 10
     replica_election_results, position = _read_replica_election_result_array_0(data, position, count, budget)
@@ -297,7 +301,8 @@ def _read_partition_result_array_2(
 ) -> tuple[list[PartitionResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partition_result", count, len(data) - position)
-    budget.charge(count * 200)
+    if count > 1:
+        budget.charge((count - 1) * 208)
     items = []
     for _ in range(count):
         partition_id, error_code, size = _read_ihB(data, position)
@@ -322,7 +327,8 @@ def _read_replica_election_result_array_2(
 ) -> tuple[list[ReplicaElectionResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("replica_election_results", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 464)
     items = []
     for _ in range(count):
         size = data[position]
@@ -346,7 +352,7 @@ def _read_replica_election_result_array_2(
 
 
 def _read_elect_leaders_response_2(data: bytes, position: int, budget: DecodeBudget) -> ElectLeadersResponse:
-    budget.charge(240 + len(data))
+    budget.charge(704 + len(data))
     throttle_time_ms, error_code, count = _read_ihB(data, position)
     position += 7
     if count > 127:

@@ -119,7 +119,8 @@ def _read_end_quorum_epoch_request_partition_data_array_0(
 ) -> tuple[list[EndQuorumEpochRequestPartitionData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 288)
+    if count > 1:
+        budget.charge((count - 1) * 296)
     items = []
     for _ in range(count):
         partition_index, leader_id, leader_epoch, count = _read_iiii(data, position)
@@ -141,7 +142,8 @@ def _read_end_quorum_epoch_request_topic_data_array_0(
 ) -> tuple[list[EndQuorumEpochRequestTopicData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 552)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -159,7 +161,7 @@ def _read_end_quorum_epoch_request_topic_data_array_0(
 
 
 def _read_end_quorum_epoch_request_0(data: bytes, position: int, budget: DecodeBudget) -> EndQuorumEpochRequest:
-    budget.charge(256 + len(data))
+    budget.charge(808 + len(data))
     (size,) = _read_h(data, position)
     position += 2
     cluster_id: str | None = None
@@ -180,7 +182,8 @@ def _read_replica_info_array_1(
 ) -> tuple[list[ReplicaInfo], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("preferred_candidates", count, len(data) - position)
-    budget.charge(count * 192)
+    if count > 1:
+        budget.charge((count - 1) * 200)
     items = []
     for _ in range(count):
         candidate_id, candidate_directory_id, tags = _read_iUB(data, position)
@@ -196,7 +199,8 @@ def _read_end_quorum_epoch_request_partition_data_array_1(
 ) -> tuple[list[EndQuorumEpochRequestPartitionData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 288)
+    if count > 1:
+        budget.charge((count - 1) * 496)
     items = []
     for _ in range(count):
         partition_index, leader_id, leader_epoch, count = _read_iiiB(data, position)
@@ -224,7 +228,8 @@ def _read_end_quorum_epoch_request_topic_data_array_1(
 ) -> tuple[list[EndQuorumEpochRequestTopicData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 752)
     items = []
     for _ in range(count):
         size = data[position]
@@ -252,7 +257,8 @@ def _read_leader_endpoint_array_1(
 ) -> tuple[list[LeaderEndpoint], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("leader_endpoints", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 256)
     items = []
     for _ in range(count):
         size = data[position]
@@ -278,7 +284,7 @@ def _read_leader_endpoint_array_1(
 
 
 def _read_end_quorum_epoch_request_1(data: bytes, position: int, budget: DecodeBudget) -> EndQuorumEpochRequest:
-    budget.charge(376 + len(data))
+    budget.charge(1384 + len(data))
     size = data[position]
     position += 1
     cluster_id: str | None = None
@@ -402,7 +408,8 @@ def _read_end_quorum_epoch_response_partition_data_array_0(
 ) -> tuple[list[EndQuorumEpochResponsePartitionData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 192)
+    if count > 1:
+        budget.charge((count - 1) * 200)
     items = []
     for _ in range(count):
         partition_index, error_code, leader_id, leader_epoch = _read_ihii(data, position)
@@ -420,7 +427,8 @@ def _read_end_quorum_epoch_response_topic_data_array_0(
 ) -> tuple[list[EndQuorumEpochResponseTopicData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 456)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -438,7 +446,7 @@ def _read_end_quorum_epoch_response_topic_data_array_0(
 
 
 def _read_end_quorum_epoch_response_0(data: bytes, position: int, budget: DecodeBudget) -> EndQuorumEpochResponse:
-    budget.charge(208 + len(data))
+    budget.charge(664 + len(data))
     error_code, count = _read_hi(data, position)
     position += 6
     topics, position = _read_end_quorum_epoch_response_topic_data_array_0(data, position, count, budget)
@@ -452,7 +460,8 @@ def _read_end_quorum_epoch_response_partition_data_array_1(
 ) -> tuple[list[EndQuorumEpochResponsePartitionData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 192)
+    if count > 1:
+        budget.charge((count - 1) * 200)
     items = []
     for _ in range(count):
         partition_index, error_code, leader_id, leader_epoch, tags = _read_ihiiB(data, position)
@@ -472,7 +481,8 @@ def _read_end_quorum_epoch_response_topic_data_array_1(
 ) -> tuple[list[EndQuorumEpochResponseTopicData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 456)
     items = []
     for _ in range(count):
         size = data[position]
@@ -500,7 +510,8 @@ def _read_node_endpoint_array_1(
 ) -> tuple[list[NodeEndpoint], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("node_endpoints", count, len(data) - position)
-    budget.charge(count * 200)
+    if count > 1:
+        budget.charge((count - 1) * 208)
     items = []
     for _ in range(count):
         node_id, size = _read_iB(data, position)
@@ -519,7 +530,7 @@ def _read_node_endpoint_array_1(
 
 
 def _read_end_quorum_epoch_response_1(data: bytes, position: int, budget: DecodeBudget) -> EndQuorumEpochResponse:
-    budget.charge(208 + len(data))
+    budget.charge(664 + len(data))
     error_code, count = _read_hB(data, position)
     position += 3
     if count > 127:
@@ -535,6 +546,7 @@ def _read_end_quorum_epoch_response_1(data: bytes, position: int, budget: Decode
             size, position = read_unsigned(data, position)
             whole = position + size
             if tag == 0:
+                budget.charge(200)
                 count = data[position]
                 position += 1
                 if count > 127:

@@ -208,7 +208,8 @@ def _read_fetch_partition_array_4(
 ) -> tuple[list[FetchPartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 192)
+    if count > 1:
+        budget.charge((count - 1) * 200)
     items = []
     for _ in range(count):
         partition, fetch_offset, partition_max_bytes = _read_iqi(data, position)
@@ -224,7 +225,8 @@ def _read_fetch_topic_array_4(
 ) -> tuple[list[FetchTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 256)
+    if count > 1:
+        budget.charge((count - 1) * 464)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -242,7 +244,7 @@ def _read_fetch_topic_array_4(
 
 
 def _read_fetch_request_4(data: bytes, position: int, budget: DecodeBudget) -> FetchRequest:
-    budget.charge(376 + len(data))
+    budget.charge(840 + len(data))
     replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, count = _read_iiiibi(data, position)
     position += 21
     topics, position = _read_fetch_topic_array_4(data, position, count, budget)
@@ -263,7 +265,8 @@ def _read_fetch_partition_array_5(
 ) -> tuple[list[FetchPartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 224)
+    if count > 1:
+        budget.charge((count - 1) * 232)
     items = []
     for _ in range(count):
         partition, fetch_offset, log_start_offset, partition_max_bytes = _read_iqqi(data, position)
@@ -284,7 +287,8 @@ def _read_fetch_topic_array_5(
 ) -> tuple[list[FetchTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 256)
+    if count > 1:
+        budget.charge((count - 1) * 496)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -302,7 +306,7 @@ def _read_fetch_topic_array_5(
 
 
 def _read_fetch_request_5(data: bytes, position: int, budget: DecodeBudget) -> FetchRequest:
-    budget.charge(376 + len(data))
+    budget.charge(872 + len(data))
     replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, count = _read_iiiibi(data, position)
     position += 21
     topics, position = _read_fetch_topic_array_5(data, position, count, budget)
@@ -323,7 +327,8 @@ def _read_forgotten_topic_array_7(
 ) -> tuple[list[ForgottenTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("forgotten_topics_data", count, len(data) - position)
-    budget.charge(count * 256)
+    if count > 1:
+        budget.charge((count - 1) * 264)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -341,7 +346,7 @@ def _read_forgotten_topic_array_7(
 
 
 def _read_fetch_request_7(data: bytes, position: int, budget: DecodeBudget) -> FetchRequest:
-    budget.charge(560 + len(data))
+    budget.charge(1320 + len(data))
     replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, count = _read_iiiibiii(
         data, position
     )
@@ -370,7 +375,8 @@ def _read_fetch_partition_array_9(
 ) -> tuple[list[FetchPartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 256)
+    if count > 1:
+        budget.charge((count - 1) * 264)
     items = []
     for _ in range(count):
         partition, current_leader_epoch, fetch_offset, log_start_offset, partition_max_bytes = _read_iiqqi(
@@ -394,7 +400,8 @@ def _read_fetch_topic_array_9(
 ) -> tuple[list[FetchTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 256)
+    if count > 1:
+        budget.charge((count - 1) * 528)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -412,7 +419,7 @@ def _read_fetch_topic_array_9(
 
 
 def _read_fetch_request_9(data: bytes, position: int, budget: DecodeBudget) -> FetchRequest:
-    budget.charge(560 + len(data))
+    budget.charge(1352 + len(data))
     replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, count = _read_iiiibiii(
         data, position
     )
@@ -437,7 +444,7 @@ def _read_fetch_request_9(data: bytes, position: int, budget: DecodeBudget) -> F
 
 
 def _read_fetch_request_11(data: bytes, position: int, budget: DecodeBudget) -> FetchRequest:
-    budget.charge(640 + len(data))
+    budget.charge(1432 + len(data))
     replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, count = _read_iiiibiii(
         data, position
     )
@@ -474,7 +481,8 @@ def _read_fetch_partition_array_12(
 ) -> tuple[list[FetchPartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 288)
+    if count > 1:
+        budget.charge((count - 1) * 296)
     items = []
     for _ in range(count):
         (
@@ -507,7 +515,8 @@ def _read_fetch_topic_array_12(
 ) -> tuple[list[FetchTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 256)
+    if count > 1:
+        budget.charge((count - 1) * 560)
     items = []
     for _ in range(count):
         size = data[position]
@@ -535,7 +544,8 @@ def _read_forgotten_topic_array_12(
 ) -> tuple[list[ForgottenTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("forgotten_topics_data", count, len(data) - position)
-    budget.charge(count * 256)
+    if count > 1:
+        budget.charge((count - 1) * 264)
     items = []
     for _ in range(count):
         size = data[position]
@@ -559,7 +569,7 @@ def _read_forgotten_topic_array_12(
 
 
 def _read_fetch_request_12(data: bytes, position: int, budget: DecodeBudget) -> FetchRequest:
-    budget.charge(640 + len(data))
+    budget.charge(1464 + len(data))
     replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, count = _read_iiiibiiB(
         data, position
     )
@@ -624,7 +634,8 @@ def _read_fetch_topic_array_13(
 ) -> tuple[list[FetchTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 288)
+    if count > 1:
+        budget.charge((count - 1) * 592)
     items = []
     for _ in range(count):
         topic_id, count = _read_UB(data, position)
@@ -645,7 +656,8 @@ def _read_forgotten_topic_array_13(
 ) -> tuple[list[ForgottenTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("forgotten_topics_data", count, len(data) - position)
-    budget.charge(count * 288)
+    if count > 1:
+        budget.charge((count - 1) * 296)
     items = []
     for _ in range(count):
         topic_id, count = _read_UB(data, position)
@@ -662,7 +674,7 @@ def _read_forgotten_topic_array_13(
 
 
 def _read_fetch_request_13(data: bytes, position: int, budget: DecodeBudget) -> FetchRequest:
-    budget.charge(640 + len(data))
+    budget.charge(1528 + len(data))
     replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, count = _read_iiiibiiB(
         data, position
     )
@@ -732,7 +744,7 @@ def _read_replica_state_15(data: bytes, position: int, budget: DecodeBudget) -> 
 
 
 def _read_fetch_request_15(data: bytes, position: int, budget: DecodeBudget) -> FetchRequest:
-    budget.charge(608 + len(data))
+    budget.charge(1496 + len(data))
     max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, count = _read_iiibiiB(data, position)
     position += 22
     if count > 127:
@@ -798,7 +810,8 @@ def _read_fetch_partition_array_17(
 ) -> tuple[list[FetchPartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 288)
+    if count > 1:
+        budget.charge((count - 1) * 296)
     items = []
     for _ in range(count):
         (
@@ -845,7 +858,8 @@ def _read_fetch_topic_array_17(
 ) -> tuple[list[FetchTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 288)
+    if count > 1:
+        budget.charge((count - 1) * 592)
     items = []
     for _ in range(count):
         topic_id, count = _read_UB(data, position)
@@ -862,7 +876,7 @@ def _read_fetch_topic_array_17(
 
 
 def _read_fetch_request_17(data: bytes, position: int, budget: DecodeBudget) -> FetchRequest:
-    budget.charge(608 + len(data))
+    budget.charge(1496 + len(data))
     max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, count = _read_iiibiiB(data, position)
     position += 22
     if count > 127:
@@ -928,7 +942,8 @@ def _read_fetch_partition_array_18(
 ) -> tuple[list[FetchPartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 288)
+    if count > 1:
+        budget.charge((count - 1) * 296)
     items = []
     for _ in range(count):
         (
@@ -980,7 +995,8 @@ def _read_fetch_topic_array_18(
 ) -> tuple[list[FetchTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 288)
+    if count > 1:
+        budget.charge((count - 1) * 592)
     items = []
     for _ in range(count):
         topic_id, count = _read_UB(data, position)
@@ -997,7 +1013,7 @@ def _read_fetch_topic_array_18(
 
 
 def _read_fetch_request_18(data: bytes, position: int, budget: DecodeBudget) -> FetchRequest:
-    budget.charge(608 + len(data))
+    budget.charge(1496 + len(data))
     max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, count = _read_iiibiiB(data, position)
     position += 22
     if count > 127:
@@ -1499,7 +1515,8 @@ def _read_aborted_transaction_array_4(
 ) -> tuple[list[AbortedTransaction], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("aborted_transactions", count, len(data) - position)
-    budget.charge(count * 112)
+    if count > 1:
+        budget.charge((count - 1) * 120)
     items = []
     for _ in range(count):
         producer_id, first_offset = _read_qq(data, position)
@@ -1513,7 +1530,8 @@ def _read_partition_data_array_4(
 ) -> tuple[list[PartitionData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 552)
+    if count > 1:
+        budget.charge((count - 1) * 680)
     items = []
     for _ in range(count):
         partition_index, error_code, high_watermark, last_stable_offset, count = _read_ihqqi(data, position)
@@ -1546,7 +1564,8 @@ def _read_fetchable_topic_response_array_4(
 ) -> tuple[list[FetchableTopicResponse], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("responses", count, len(data) - position)
-    budget.charge(count * 256)
+    if count > 1:
+        budget.charge((count - 1) * 944)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -1564,7 +1583,7 @@ def _read_fetchable_topic_response_array_4(
 
 
 def _read_fetch_response_4(data: memoryview, position: int, budget: DecodeBudget) -> FetchResponse:
-    budget.charge(224 + len(data))
+    budget.charge(1168 + len(data))
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
     responses, position = _read_fetchable_topic_response_array_4(data, position, count, budget)
@@ -1578,7 +1597,8 @@ def _read_partition_data_array_5(
 ) -> tuple[list[PartitionData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 584)
+    if count > 1:
+        budget.charge((count - 1) * 712)
     items = []
     for _ in range(count):
         partition_index, error_code, high_watermark, last_stable_offset, log_start_offset, count = _read_ihqqqi(
@@ -1614,7 +1634,8 @@ def _read_fetchable_topic_response_array_5(
 ) -> tuple[list[FetchableTopicResponse], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("responses", count, len(data) - position)
-    budget.charge(count * 256)
+    if count > 1:
+        budget.charge((count - 1) * 976)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -1632,7 +1653,7 @@ def _read_fetchable_topic_response_array_5(
 
 
 def _read_fetch_response_5(data: memoryview, position: int, budget: DecodeBudget) -> FetchResponse:
-    budget.charge(224 + len(data))
+    budget.charge(1200 + len(data))
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
     responses, position = _read_fetchable_topic_response_array_5(data, position, count, budget)
@@ -1642,7 +1663,7 @@ def _read_fetch_response_5(data: memoryview, position: int, budget: DecodeBudget
 
 
 def _read_fetch_response_7(data: memoryview, position: int, budget: DecodeBudget) -> FetchResponse:
-    budget.charge(288 + len(data))
+    budget.charge(1264 + len(data))
     throttle_time_ms, error_code, session_id, count = _read_ihii(data, position)
     position += 14
     responses, position = _read_fetchable_topic_response_array_5(data, position, count, budget)
@@ -1658,7 +1679,8 @@ def _read_partition_data_array_11(
 ) -> tuple[list[PartitionData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 616)
+    if count > 1:
+        budget.charge((count - 1) * 744)
     items = []
     for _ in range(count):
         partition_index, error_code, high_watermark, last_stable_offset, log_start_offset, count = _read_ihqqqi(
@@ -1695,7 +1717,8 @@ def _read_fetchable_topic_response_array_11(
 ) -> tuple[list[FetchableTopicResponse], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("responses", count, len(data) - position)
-    budget.charge(count * 256)
+    if count > 1:
+        budget.charge((count - 1) * 1008)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -1713,7 +1736,7 @@ def _read_fetchable_topic_response_array_11(
 
 
 def _read_fetch_response_11(data: memoryview, position: int, budget: DecodeBudget) -> FetchResponse:
-    budget.charge(288 + len(data))
+    budget.charge(1296 + len(data))
     throttle_time_ms, error_code, session_id, count = _read_ihii(data, position)
     position += 14
     responses, position = _read_fetchable_topic_response_array_11(data, position, count, budget)
@@ -1729,7 +1752,8 @@ def _read_aborted_transaction_array_12(
 ) -> tuple[list[AbortedTransaction], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("aborted_transactions", count, len(data) - position)
-    budget.charge(count * 112)
+    if count > 1:
+        budget.charge((count - 1) * 120)
     items = []
     for _ in range(count):
         producer_id, first_offset, tags = _read_qqB(data, position)
@@ -1772,7 +1796,8 @@ def _read_partition_data_array_12(
 ) -> tuple[list[PartitionData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 616)
+    if count > 1:
+        budget.charge((count - 1) * 744)
     items = []
     for _ in range(count):
         partition_index, error_code, high_watermark, last_stable_offset, log_start_offset, count = _read_ihqqqB(
@@ -1837,7 +1862,8 @@ def _read_fetchable_topic_response_array_12(
 ) -> tuple[list[FetchableTopicResponse], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("responses", count, len(data) - position)
-    budget.charge(count * 256)
+    if count > 1:
+        budget.charge((count - 1) * 1008)
     items = []
     for _ in range(count):
         size = data[position]
@@ -1861,7 +1887,7 @@ def _read_fetchable_topic_response_array_12(
 
 
 def _read_fetch_response_12(data: memoryview, position: int, budget: DecodeBudget) -> FetchResponse:
-    budget.charge(288 + len(data))
+    budget.charge(1296 + len(data))
     throttle_time_ms, error_code, session_id, count = _read_ihiB(data, position)
     position += 11
     if count > 127:
@@ -1883,7 +1909,8 @@ def _read_fetchable_topic_response_array_13(
 ) -> tuple[list[FetchableTopicResponse], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("responses", count, len(data) - position)
-    budget.charge(count * 288)
+    if count > 1:
+        budget.charge((count - 1) * 1040)
     items = []
     for _ in range(count):
         topic_id, count = _read_UB(data, position)
@@ -1900,7 +1927,7 @@ def _read_fetchable_topic_response_array_13(
 
 
 def _read_fetch_response_13(data: memoryview, position: int, budget: DecodeBudget) -> FetchResponse:
-    budget.charge(288 + len(data))
+    budget.charge(1328 + len(data))
     throttle_time_ms, error_code, session_id, count = _read_ihiB(data, position)
     position += 11
     if count > 127:
@@ -1922,7 +1949,8 @@ def _read_node_endpoint_array_16(
 ) -> tuple[list[NodeEndpoint], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("node_endpoints", count, len(data) - position)
-    budget.charge(count * 288)
+    if count > 1:
+        budget.charge((count - 1) * 296)
     items = []
     for _ in range(count):
         node_id, size = _read_iB(data, position)
@@ -1950,7 +1978,7 @@ def _read_node_endpoint_array_16(
 
 
 def _read_fetch_response_16(data: memoryview, position: int, budget: DecodeBudget) -> FetchResponse:
-    budget.charge(288 + len(data))
+    budget.charge(1328 + len(data))
     throttle_time_ms, error_code, session_id, count = _read_ihiB(data, position)
     position += 11
     if count > 127:
@@ -1966,6 +1994,7 @@ def _read_fetch_response_16(data: memoryview, position: int, budget: DecodeBudge
             size, position = read_unsigned(data, position)
             whole = position + size
             if tag == 0:
+                budget.charge(288)
                 count = data[position]
                 position += 1
                 if count > 127:

@@ -141,7 +141,8 @@ def _read_fetch_snapshot_request_partition_snapshot_array_0(
 ) -> tuple[list[FetchSnapshotRequestPartitionSnapshot], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 168)
+    if count > 1:
+        budget.charge((count - 1) * 176)
     items = []
     for _ in range(count):
         partition, current_leader_epoch = _read_ii(data, position)
@@ -167,7 +168,8 @@ def _read_fetch_snapshot_request_topic_snapshot_array_0(
 ) -> tuple[list[FetchSnapshotRequestTopicSnapshot], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 432)
     items = []
     for _ in range(count):
         size = data[position]
@@ -193,7 +195,7 @@ def _read_fetch_snapshot_request_topic_snapshot_array_0(
 
 
 def _read_fetch_snapshot_request_0(data: bytes, position: int, budget: DecodeBudget) -> FetchSnapshotRequest:
-    budget.charge(248 + len(data))
+    budget.charge(680 + len(data))
     replica_id, max_bytes, count = _read_iiB(data, position)
     position += 9
     if count > 127:
@@ -232,7 +234,8 @@ def _read_fetch_snapshot_request_partition_snapshot_array_1(
 ) -> tuple[list[FetchSnapshotRequestPartitionSnapshot], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 168)
+    if count > 1:
+        budget.charge((count - 1) * 176)
     items = []
     for _ in range(count):
         partition, current_leader_epoch = _read_ii(data, position)
@@ -272,7 +275,8 @@ def _read_fetch_snapshot_request_topic_snapshot_array_1(
 ) -> tuple[list[FetchSnapshotRequestTopicSnapshot], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 432)
     items = []
     for _ in range(count):
         size = data[position]
@@ -298,7 +302,7 @@ def _read_fetch_snapshot_request_topic_snapshot_array_1(
 
 
 def _read_fetch_snapshot_request_1(data: bytes, position: int, budget: DecodeBudget) -> FetchSnapshotRequest:
-    budget.charge(248 + len(data))
+    budget.charge(680 + len(data))
     replica_id, max_bytes, count = _read_iiB(data, position)
     position += 9
     if count > 127:
@@ -449,7 +453,8 @@ def _read_fetch_snapshot_response_partition_snapshot_array_0(
 ) -> tuple[list[FetchSnapshotResponsePartitionSnapshot], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 400)
+    if count > 1:
+        budget.charge((count - 1) * 408)
     items = []
     for _ in range(count):
         index, error_code = _read_ih(data, position)
@@ -496,7 +501,8 @@ def _read_fetch_snapshot_response_topic_snapshot_array_0(
 ) -> tuple[list[FetchSnapshotResponseTopicSnapshot], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 664)
     items = []
     for _ in range(count):
         size = data[position]
@@ -522,7 +528,7 @@ def _read_fetch_snapshot_response_topic_snapshot_array_0(
 
 
 def _read_fetch_snapshot_response_0(data: memoryview, position: int, budget: DecodeBudget) -> FetchSnapshotResponse:
-    budget.charge(248 + len(data))
+    budget.charge(912 + len(data))
     throttle_time_ms, error_code, count = _read_ihB(data, position)
     position += 7
     if count > 127:
@@ -542,7 +548,8 @@ def _read_node_endpoint_array_1(
 ) -> tuple[list[NodeEndpoint], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("node_endpoints", count, len(data) - position)
-    budget.charge(count * 200)
+    if count > 1:
+        budget.charge((count - 1) * 208)
     items = []
     for _ in range(count):
         node_id, size = _read_iB(data, position)
@@ -561,7 +568,7 @@ def _read_node_endpoint_array_1(
 
 
 def _read_fetch_snapshot_response_1(data: memoryview, position: int, budget: DecodeBudget) -> FetchSnapshotResponse:
-    budget.charge(248 + len(data))
+    budget.charge(912 + len(data))
     throttle_time_ms, error_code, count = _read_ihB(data, position)
     position += 7
     if count > 127:
@@ -577,6 +584,7 @@ def _read_fetch_snapshot_response_1(data: memoryview, position: int, budget: Dec
             size, position = read_unsigned(data, position)
             whole = position + size
             if tag == 0:
+                budget.charge(200)
                 count = data[position]
                 position += 1
                 if count > 127:

@@ -270,7 +270,8 @@ def _read_coordinator_array_4(
 ) -> tuple[list[Coordinator], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("coordinators", count, len(data) - position)
-    budget.charge(count * 416)
+    if count > 1:
+        budget.charge((count - 1) * 424)
     items = []
     for _ in range(count):
         size = data[position]
@@ -309,7 +310,7 @@ def _read_coordinator_array_4(
 
 
 def _read_find_coordinator_response_4(data: bytes, position: int, budget: DecodeBudget) -> FindCoordinatorResponse:
-    budget.charge(240 + len(data))
+    budget.charge(664 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:

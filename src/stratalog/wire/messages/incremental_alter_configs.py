@@ -78,7 +78,8 @@ def _read_alterable_config_array_0(
 ) -> tuple[list[AlterableConfig], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("configs", count, len(data) - position)
-    budget.charge(count * 216)
+    if count > 1:
+        budget.charge((count - 1) * 224)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -104,7 +105,8 @@ def _read_alter_configs_resource_array_0(
 ) -> tuple[list[AlterConfigsResource], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("resources", count, len(data) - position)
-    budget.charge(count * 256)
+    if count > 1:
+        budget.charge((count - 1) * 488)
     items = []
     for _ in range(count):
         resource_type, size = _read_bh(data, position)
@@ -124,7 +126,7 @@ def _read_alter_configs_resource_array_0(
 def _read_incremental_alter_configs_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> IncrementalAlterConfigsRequest:
-    budget.charge(168 + len(data))
+    budget.charge(656 + len(data))
     (count,) = _read_i(data, position)
     position += 4
     resources, position = _read_alter_configs_resource_array_0(data, position, count, budget)
@@ -140,7 +142,8 @@ def _read_alterable_config_array_1(
 ) -> tuple[list[AlterableConfig], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("configs", count, len(data) - position)
-    budget.charge(count * 216)
+    if count > 1:
+        budget.charge((count - 1) * 224)
     items = []
     for _ in range(count):
         size = data[position]
@@ -172,7 +175,8 @@ def _read_alter_configs_resource_array_1(
 ) -> tuple[list[AlterConfigsResource], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("resources", count, len(data) - position)
-    budget.charge(count * 256)
+    if count > 1:
+        budget.charge((count - 1) * 488)
     items = []
     for _ in range(count):
         resource_type, size = _read_bB(data, position)
@@ -198,7 +202,7 @@ def _read_alter_configs_resource_array_1(
 def _read_incremental_alter_configs_request_1(
     data: bytes, position: int, budget: DecodeBudget
 ) -> IncrementalAlterConfigsRequest:
-    budget.charge(168 + len(data))
+    budget.charge(656 + len(data))
     count = data[position]
     position += 1
     if count > 127:
@@ -283,7 +287,8 @@ def _read_alter_configs_resource_response_array_0(
 ) -> tuple[list[AlterConfigsResourceResponse], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("responses", count, len(data) - position)
-    budget.charge(count * 256)
+    if count > 1:
+        budget.charge((count - 1) * 264)
     items = []
     for _ in range(count):
         error_code, size = _read_hh(data, position)
@@ -314,7 +319,7 @@ def _read_alter_configs_resource_response_array_0(
 def _read_incremental_alter_configs_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> IncrementalAlterConfigsResponse:
-    budget.charge(200 + len(data))
+    budget.charge(464 + len(data))
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
     responses, position = _read_alter_configs_resource_response_array_0(data, position, count, budget)
@@ -328,7 +333,8 @@ def _read_alter_configs_resource_response_array_1(
 ) -> tuple[list[AlterConfigsResourceResponse], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("responses", count, len(data) - position)
-    budget.charge(count * 256)
+    if count > 1:
+        budget.charge((count - 1) * 264)
     items = []
     for _ in range(count):
         error_code, size = _read_hB(data, position)
@@ -365,7 +371,7 @@ def _read_alter_configs_resource_response_array_1(
 def _read_incremental_alter_configs_response_1(
     data: bytes, position: int, budget: DecodeBudget
 ) -> IncrementalAlterConfigsResponse:
-    budget.charge(200 + len(data))
+    budget.charge(464 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:

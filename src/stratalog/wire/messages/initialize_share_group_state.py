@@ -72,7 +72,8 @@ def _read_partition_data_array_0(
 ) -> tuple[list[PartitionData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 152)
+    if count > 1:
+        budget.charge((count - 1) * 160)
     items = []
     for _ in range(count):
         partition, state_epoch, start_offset, tags = _read_iiqB(data, position)
@@ -88,7 +89,8 @@ def _read_initialize_state_data_array_0(
 ) -> tuple[list[InitializeStateData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 280)
+    if count > 1:
+        budget.charge((count - 1) * 448)
     items = []
     for _ in range(count):
         topic_id, count = _read_UB(data, position)
@@ -107,7 +109,7 @@ def _read_initialize_state_data_array_0(
 def _read_initialize_share_group_state_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> InitializeShareGroupStateRequest:
-    budget.charge(248 + len(data))
+    budget.charge(696 + len(data))
     size = data[position]
     position += 1
     if not 0 < size < 128:
@@ -162,7 +164,8 @@ def _read_partition_result_array_0(
 ) -> tuple[list[PartitionResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 200)
+    if count > 1:
+        budget.charge((count - 1) * 208)
     items = []
     for _ in range(count):
         partition, error_code, size = _read_ihB(data, position)
@@ -187,7 +190,8 @@ def _read_initialize_state_result_array_0(
 ) -> tuple[list[InitializeStateResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("results", count, len(data) - position)
-    budget.charge(count * 280)
+    if count > 1:
+        budget.charge((count - 1) * 496)
     items = []
     for _ in range(count):
         topic_id, count = _read_UB(data, position)
@@ -206,7 +210,7 @@ def _read_initialize_state_result_array_0(
 def _read_initialize_share_group_state_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> InitializeShareGroupStateResponse:
-    budget.charge(160 + len(data))
+    budget.charge(656 + len(data))
     count = data[position]
     position += 1
     if count > 127:

@@ -91,7 +91,8 @@ def _read_join_group_request_protocol_array_0(
 ) -> tuple[list[JoinGroupRequestProtocol], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("protocols", count, len(data) - position)
-    budget.charge(count * 208)
+    if count > 1:
+        budget.charge((count - 1) * 216)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -113,7 +114,7 @@ def _read_join_group_request_protocol_array_0(
 
 
 def _read_join_group_request_0(data: bytes, position: int, budget: DecodeBudget) -> JoinGroupRequest:
-    budget.charge(488 + len(data))
+    budget.charge(704 + len(data))
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -150,7 +151,7 @@ def _read_join_group_request_0(data: bytes, position: int, budget: DecodeBudget)
 
 
 def _read_join_group_request_1(data: bytes, position: int, budget: DecodeBudget) -> JoinGroupRequest:
-    budget.charge(520 + len(data))
+    budget.charge(736 + len(data))
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -188,7 +189,7 @@ def _read_join_group_request_1(data: bytes, position: int, budget: DecodeBudget)
 
 
 def _read_join_group_request_5(data: bytes, position: int, budget: DecodeBudget) -> JoinGroupRequest:
-    budget.charge(600 + len(data))
+    budget.charge(816 + len(data))
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -238,7 +239,8 @@ def _read_join_group_request_protocol_array_6(
 ) -> tuple[list[JoinGroupRequestProtocol], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("protocols", count, len(data) - position)
-    budget.charge(count * 208)
+    if count > 1:
+        budget.charge((count - 1) * 216)
     items = []
     for _ in range(count):
         size = data[position]
@@ -264,7 +266,7 @@ def _read_join_group_request_protocol_array_6(
 
 
 def _read_join_group_request_6(data: bytes, position: int, budget: DecodeBudget) -> JoinGroupRequest:
-    budget.charge(600 + len(data))
+    budget.charge(816 + len(data))
     size = data[position]
     position += 1
     if not 0 < size < 128:
@@ -318,7 +320,7 @@ def _read_join_group_request_6(data: bytes, position: int, budget: DecodeBudget)
 
 
 def _read_join_group_request_8(data: bytes, position: int, budget: DecodeBudget) -> JoinGroupRequest:
-    budget.charge(680 + len(data))
+    budget.charge(896 + len(data))
     size = data[position]
     position += 1
     if not 0 < size < 128:
@@ -525,7 +527,8 @@ def _read_join_group_response_member_array_0(
 ) -> tuple[list[JoinGroupResponseMember], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("members", count, len(data) - position)
-    budget.charge(count * 216)
+    if count > 1:
+        budget.charge((count - 1) * 224)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -547,7 +550,7 @@ def _read_join_group_response_member_array_0(
 
 
 def _read_join_group_response_0(data: bytes, position: int, budget: DecodeBudget) -> JoinGroupResponse:
-    budget.charge(528 + len(data))
+    budget.charge(752 + len(data))
     error_code, generation_id, size = _read_hih(data, position)
     position += 8
     if size < 0:
@@ -585,7 +588,7 @@ def _read_join_group_response_0(data: bytes, position: int, budget: DecodeBudget
 
 
 def _read_join_group_response_2(data: bytes, position: int, budget: DecodeBudget) -> JoinGroupResponse:
-    budget.charge(560 + len(data))
+    budget.charge(784 + len(data))
     throttle_time_ms, error_code, generation_id, size = _read_ihih(data, position)
     position += 12
     if size < 0:
@@ -628,7 +631,8 @@ def _read_join_group_response_member_array_5(
 ) -> tuple[list[JoinGroupResponseMember], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("members", count, len(data) - position)
-    budget.charge(count * 296)
+    if count > 1:
+        budget.charge((count - 1) * 304)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -659,7 +663,7 @@ def _read_join_group_response_member_array_5(
 
 
 def _read_join_group_response_5(data: bytes, position: int, budget: DecodeBudget) -> JoinGroupResponse:
-    budget.charge(560 + len(data))
+    budget.charge(864 + len(data))
     throttle_time_ms, error_code, generation_id, size = _read_ihih(data, position)
     position += 12
     if size < 0:
@@ -702,7 +706,8 @@ def _read_join_group_response_member_array_6(
 ) -> tuple[list[JoinGroupResponseMember], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("members", count, len(data) - position)
-    budget.charge(count * 296)
+    if count > 1:
+        budget.charge((count - 1) * 304)
     items = []
     for _ in range(count):
         size = data[position]
@@ -739,7 +744,7 @@ def _read_join_group_response_member_array_6(
 
 
 def _read_join_group_response_6(data: bytes, position: int, budget: DecodeBudget) -> JoinGroupResponse:
-    budget.charge(560 + len(data))
+    budget.charge(864 + len(data))
     throttle_time_ms, error_code, generation_id, size = _read_ihiB(data, position)
     position += 11
     if not 0 < size < 128:
@@ -784,7 +789,7 @@ def _read_join_group_response_6(data: bytes, position: int, budget: DecodeBudget
 
 
 def _read_join_group_response_7(data: bytes, position: int, budget: DecodeBudget) -> JoinGroupResponse:
-    budget.charge(640 + len(data))
+    budget.charge(944 + len(data))
     throttle_time_ms, error_code, generation_id, size = _read_ihiB(data, position)
     position += 11
     protocol_type: str | None = None
@@ -841,7 +846,7 @@ def _read_join_group_response_7(data: bytes, position: int, budget: DecodeBudget
 
 
 def _read_join_group_response_9(data: bytes, position: int, budget: DecodeBudget) -> JoinGroupResponse:
-    budget.charge(640 + len(data))
+    budget.charge(944 + len(data))
     throttle_time_ms, error_code, generation_id, size = _read_ihiB(data, position)
     position += 11
     protocol_type: str | None = None

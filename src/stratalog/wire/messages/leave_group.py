@@ -95,7 +95,8 @@ def _read_member_identity_array_3(
 ) -> tuple[list[MemberIdentity], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("members", count, len(data) - position)
-    budget.charge(count * 216)
+    if count > 1:
+        budget.charge((count - 1) * 224)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -117,7 +118,7 @@ def _read_member_identity_array_3(
 
 
 def _read_leave_group_request_3(data: bytes, position: int, budget: DecodeBudget) -> LeaveGroupRequest:
-    budget.charge(256 + len(data))
+    budget.charge(480 + len(data))
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -138,7 +139,8 @@ def _read_member_identity_array_4(
 ) -> tuple[list[MemberIdentity], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("members", count, len(data) - position)
-    budget.charge(count * 216)
+    if count > 1:
+        budget.charge((count - 1) * 224)
     items = []
     for _ in range(count):
         size = data[position]
@@ -166,7 +168,7 @@ def _read_member_identity_array_4(
 
 
 def _read_leave_group_request_4(data: bytes, position: int, budget: DecodeBudget) -> LeaveGroupRequest:
-    budget.charge(256 + len(data))
+    budget.charge(480 + len(data))
     size = data[position]
     position += 1
     if not 0 < size < 128:
@@ -193,7 +195,8 @@ def _read_member_identity_array_5(
 ) -> tuple[list[MemberIdentity], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("members", count, len(data) - position)
-    budget.charge(count * 296)
+    if count > 1:
+        budget.charge((count - 1) * 304)
     items = []
     for _ in range(count):
         size = data[position]
@@ -230,7 +233,7 @@ def _read_member_identity_array_5(
 
 
 def _read_leave_group_request_5(data: bytes, position: int, budget: DecodeBudget) -> LeaveGroupRequest:
-    budget.charge(256 + len(data))
+    budget.charge(560 + len(data))
     size = data[position]
     position += 1
     if not 0 < size < 128:
@@ -376,7 +379,8 @@ def _read_member_response_array_3(
 ) -> tuple[list[MemberResponse], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("members", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 256)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -400,7 +404,7 @@ def _read_member_response_array_3(
 
 
 def _read_leave_group_response_3(data: bytes, position: int, budget: DecodeBudget) -> LeaveGroupResponse:
-    budget.charge(240 + len(data))
+    budget.charge(496 + len(data))
     throttle_time_ms, error_code, count = _read_ihi(data, position)
     position += 10
     members, position = _read_member_response_array_3(data, position, count, budget)
@@ -414,7 +418,8 @@ def _read_member_response_array_4(
 ) -> tuple[list[MemberResponse], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("members", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 256)
     items = []
     for _ in range(count):
         size = data[position]
@@ -442,7 +447,7 @@ def _read_member_response_array_4(
 
 
 def _read_leave_group_response_4(data: bytes, position: int, budget: DecodeBudget) -> LeaveGroupResponse:
-    budget.charge(240 + len(data))
+    budget.charge(496 + len(data))
     throttle_time_ms, error_code, count = _read_ihB(data, position)
     position += 7
     if count > 127:

@@ -105,7 +105,8 @@ def _read_config_resource_array_0(
 ) -> tuple[list[ConfigResource], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("config_resources", count, len(data) - position)
-    budget.charge(count * 128)
+    if count > 1:
+        budget.charge((count - 1) * 136)
     items = []
     for _ in range(count):
         size = data[position]
@@ -126,7 +127,7 @@ def _read_config_resource_array_0(
 def _read_list_config_resources_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> ListConfigResourcesResponse:
-    budget.charge(240 + len(data))
+    budget.charge(376 + len(data))
     throttle_time_ms, error_code, count = _read_ihB(data, position)
     position += 7
     if count > 127:
@@ -148,7 +149,8 @@ def _read_config_resource_array_1(
 ) -> tuple[list[ConfigResource], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("config_resources", count, len(data) - position)
-    budget.charge(count * 128)
+    if count > 1:
+        budget.charge((count - 1) * 136)
     items = []
     for _ in range(count):
         size = data[position]
@@ -169,7 +171,7 @@ def _read_config_resource_array_1(
 def _read_list_config_resources_response_1(
     data: bytes, position: int, budget: DecodeBudget
 ) -> ListConfigResourcesResponse:
-    budget.charge(240 + len(data))
+    budget.charge(376 + len(data))
     throttle_time_ms, error_code, count = _read_ihB(data, position)
     position += 7
     if count > 127:

@@ -160,7 +160,8 @@ def _read_listed_group_array_0(
 ) -> tuple[list[ListedGroup], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("groups", count, len(data) - position)
-    budget.charge(count * 224)
+    if count > 1:
+        budget.charge((count - 1) * 232)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -182,7 +183,7 @@ def _read_listed_group_array_0(
 
 
 def _read_list_groups_response_0(data: bytes, position: int, budget: DecodeBudget) -> ListGroupsResponse:
-    budget.charge(208 + len(data))
+    budget.charge(440 + len(data))
     error_code, count = _read_hi(data, position)
     position += 6
     groups, position = _read_listed_group_array_0(data, position, count, budget)
@@ -192,7 +193,7 @@ def _read_list_groups_response_0(data: bytes, position: int, budget: DecodeBudge
 
 
 def _read_list_groups_response_1(data: bytes, position: int, budget: DecodeBudget) -> ListGroupsResponse:
-    budget.charge(240 + len(data))
+    budget.charge(472 + len(data))
     throttle_time_ms, error_code, count = _read_ihi(data, position)
     position += 10
     groups, position = _read_listed_group_array_0(data, position, count, budget)
@@ -206,7 +207,8 @@ def _read_listed_group_array_3(
 ) -> tuple[list[ListedGroup], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("groups", count, len(data) - position)
-    budget.charge(count * 224)
+    if count > 1:
+        budget.charge((count - 1) * 232)
     items = []
     for _ in range(count):
         size = data[position]
@@ -232,7 +234,7 @@ def _read_listed_group_array_3(
 
 
 def _read_list_groups_response_3(data: bytes, position: int, budget: DecodeBudget) -> ListGroupsResponse:
-    budget.charge(240 + len(data))
+    budget.charge(472 + len(data))
     throttle_time_ms, error_code, count = _read_ihB(data, position)
     position += 7
     if count > 127:
@@ -252,7 +254,8 @@ def _read_listed_group_array_4(
 ) -> tuple[list[ListedGroup], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("groups", count, len(data) - position)
-    budget.charge(count * 304)
+    if count > 1:
+        budget.charge((count - 1) * 312)
     items = []
     for _ in range(count):
         size = data[position]
@@ -285,7 +288,7 @@ def _read_listed_group_array_4(
 
 
 def _read_list_groups_response_4(data: bytes, position: int, budget: DecodeBudget) -> ListGroupsResponse:
-    budget.charge(240 + len(data))
+    budget.charge(552 + len(data))
     throttle_time_ms, error_code, count = _read_ihB(data, position)
     position += 7
     if count > 127:
@@ -305,7 +308,8 @@ def _read_listed_group_array_5(
 ) -> tuple[list[ListedGroup], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("groups", count, len(data) - position)
-    budget.charge(count * 384)
+    if count > 1:
+        budget.charge((count - 1) * 392)
     items = []
     for _ in range(count):
         size = data[position]
@@ -347,7 +351,7 @@ def _read_listed_group_array_5(
 
 
 def _read_list_groups_response_5(data: bytes, position: int, budget: DecodeBudget) -> ListGroupsResponse:
-    budget.charge(240 + len(data))
+    budget.charge(632 + len(data))
     throttle_time_ms, error_code, count = _read_ihB(data, position)
     position += 7
     if count > 127:

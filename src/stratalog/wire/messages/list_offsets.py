@@ -99,7 +99,8 @@ def _read_list_offsets_partition_array_1(
 ) -> tuple[list[ListOffsetsPartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 120)
+    if count > 1:
+        budget.charge((count - 1) * 128)
     items = []
     for _ in range(count):
         partition_index, timestamp = _read_iq(data, position)
@@ -113,7 +114,8 @@ def _read_list_offsets_topic_array_1(
 ) -> tuple[list[ListOffsetsTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 384)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -131,7 +133,7 @@ def _read_list_offsets_topic_array_1(
 
 
 def _read_list_offsets_request_1(data: bytes, position: int, budget: DecodeBudget) -> ListOffsetsRequest:
-    budget.charge(216 + len(data))
+    budget.charge(600 + len(data))
     replica_id, count = _read_ii(data, position)
     position += 8
     topics, position = _read_list_offsets_topic_array_1(data, position, count, budget)
@@ -141,7 +143,7 @@ def _read_list_offsets_request_1(data: bytes, position: int, budget: DecodeBudge
 
 
 def _read_list_offsets_request_2(data: bytes, position: int, budget: DecodeBudget) -> ListOffsetsRequest:
-    budget.charge(216 + len(data))
+    budget.charge(600 + len(data))
     replica_id, isolation_level, count = _read_ibi(data, position)
     position += 9
     topics, position = _read_list_offsets_topic_array_1(data, position, count, budget)
@@ -155,7 +157,8 @@ def _read_list_offsets_partition_array_4(
 ) -> tuple[list[ListOffsetsPartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 152)
+    if count > 1:
+        budget.charge((count - 1) * 160)
     items = []
     for _ in range(count):
         partition_index, current_leader_epoch, timestamp = _read_iiq(data, position)
@@ -173,7 +176,8 @@ def _read_list_offsets_topic_array_4(
 ) -> tuple[list[ListOffsetsTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 416)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -191,7 +195,7 @@ def _read_list_offsets_topic_array_4(
 
 
 def _read_list_offsets_request_4(data: bytes, position: int, budget: DecodeBudget) -> ListOffsetsRequest:
-    budget.charge(216 + len(data))
+    budget.charge(632 + len(data))
     replica_id, isolation_level, count = _read_ibi(data, position)
     position += 9
     topics, position = _read_list_offsets_topic_array_4(data, position, count, budget)
@@ -205,7 +209,8 @@ def _read_list_offsets_partition_array_6(
 ) -> tuple[list[ListOffsetsPartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 152)
+    if count > 1:
+        budget.charge((count - 1) * 160)
     items = []
     for _ in range(count):
         partition_index, current_leader_epoch, timestamp, tags = _read_iiqB(data, position)
@@ -225,7 +230,8 @@ def _read_list_offsets_topic_array_6(
 ) -> tuple[list[ListOffsetsTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 416)
     items = []
     for _ in range(count):
         size = data[position]
@@ -249,7 +255,7 @@ def _read_list_offsets_topic_array_6(
 
 
 def _read_list_offsets_request_6(data: bytes, position: int, budget: DecodeBudget) -> ListOffsetsRequest:
-    budget.charge(216 + len(data))
+    budget.charge(632 + len(data))
     replica_id, isolation_level, count = _read_ibB(data, position)
     position += 6
     if count > 127:
@@ -265,7 +271,7 @@ def _read_list_offsets_request_6(data: bytes, position: int, budget: DecodeBudge
 
 
 def _read_list_offsets_request_10(data: bytes, position: int, budget: DecodeBudget) -> ListOffsetsRequest:
-    budget.charge(248 + len(data))
+    budget.charge(664 + len(data))
     replica_id, isolation_level, count = _read_ibB(data, position)
     position += 6
     if count > 127:
@@ -370,7 +376,8 @@ def _read_list_offsets_partition_response_array_1(
 ) -> tuple[list[ListOffsetsPartitionResponse], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 200)
+    if count > 1:
+        budget.charge((count - 1) * 208)
     items = []
     for _ in range(count):
         partition_index, error_code, timestamp, offset = _read_ihqq(data, position)
@@ -388,7 +395,8 @@ def _read_list_offsets_topic_response_array_1(
 ) -> tuple[list[ListOffsetsTopicResponse], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 464)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -406,7 +414,7 @@ def _read_list_offsets_topic_response_array_1(
 
 
 def _read_list_offsets_response_1(data: bytes, position: int, budget: DecodeBudget) -> ListOffsetsResponse:
-    budget.charge(168 + len(data))
+    budget.charge(632 + len(data))
     (count,) = _read_i(data, position)
     position += 4
     topics, position = _read_list_offsets_topic_response_array_1(data, position, count, budget)
@@ -416,7 +424,7 @@ def _read_list_offsets_response_1(data: bytes, position: int, budget: DecodeBudg
 
 
 def _read_list_offsets_response_2(data: bytes, position: int, budget: DecodeBudget) -> ListOffsetsResponse:
-    budget.charge(200 + len(data))
+    budget.charge(664 + len(data))
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
     topics, position = _read_list_offsets_topic_response_array_1(data, position, count, budget)
@@ -430,7 +438,8 @@ def _read_list_offsets_partition_response_array_4(
 ) -> tuple[list[ListOffsetsPartitionResponse], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 232)
+    if count > 1:
+        budget.charge((count - 1) * 240)
     items = []
     for _ in range(count):
         partition_index, error_code, timestamp, offset, leader_epoch = _read_ihqqi(data, position)
@@ -452,7 +461,8 @@ def _read_list_offsets_topic_response_array_4(
 ) -> tuple[list[ListOffsetsTopicResponse], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 496)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -470,7 +480,7 @@ def _read_list_offsets_topic_response_array_4(
 
 
 def _read_list_offsets_response_4(data: bytes, position: int, budget: DecodeBudget) -> ListOffsetsResponse:
-    budget.charge(200 + len(data))
+    budget.charge(696 + len(data))
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
     topics, position = _read_list_offsets_topic_response_array_4(data, position, count, budget)
@@ -484,7 +494,8 @@ def _read_list_offsets_partition_response_array_6(
 ) -> tuple[list[ListOffsetsPartitionResponse], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 232)
+    if count > 1:
+        budget.charge((count - 1) * 240)
     items = []
     for _ in range(count):
         partition_index, error_code, timestamp, offset, leader_epoch, tags = _read_ihqqiB(data, position)
@@ -508,7 +519,8 @@ def _read_list_offsets_topic_response_array_6(
 ) -> tuple[list[ListOffsetsTopicResponse], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 496)
     items = []
     for _ in range(count):
         size = data[position]
@@ -532,7 +544,7 @@ def _read_list_offsets_topic_response_array_6(
 
 
 def _read_list_offsets_response_6(data: bytes, position: int, budget: DecodeBudget) -> ListOffsetsResponse:
-    budget.charge(200 + len(data))
+    budget.charge(696 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:

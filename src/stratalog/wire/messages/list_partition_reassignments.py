@@ -74,7 +74,8 @@ def _read_list_partition_reassignments_topics_array_0(
 ) -> tuple[list[ListPartitionReassignmentsTopics], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 256)
     items = []
     for _ in range(count):
         size = data[position]
@@ -100,7 +101,7 @@ def _read_list_partition_reassignments_topics_array_0(
 def _read_list_partition_reassignments_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> ListPartitionReassignmentsRequest:
-    budget.charge(200 + len(data))
+    budget.charge(456 + len(data))
     timeout_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:
@@ -150,7 +151,8 @@ def _read_ongoing_partition_reassignment_array_0(
 ) -> tuple[list[OngoingPartitionReassignment], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 456)
+    if count > 1:
+        budget.charge((count - 1) * 464)
     items = []
     for _ in range(count):
         partition_index, count = _read_iB(data, position)
@@ -188,7 +190,8 @@ def _read_ongoing_topic_reassignment_array_0(
 ) -> tuple[list[OngoingTopicReassignment], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 720)
     items = []
     for _ in range(count):
         size = data[position]
@@ -214,7 +217,7 @@ def _read_ongoing_topic_reassignment_array_0(
 def _read_list_partition_reassignments_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> ListPartitionReassignmentsResponse:
-    budget.charge(328 + len(data))
+    budget.charge(1048 + len(data))
     throttle_time_ms, error_code, size = _read_ihB(data, position)
     position += 7
     error_message: str | None = None

@@ -193,7 +193,8 @@ def _read_transaction_state_array_0(
 ) -> tuple[list[TransactionState], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("transaction_states", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 256)
     items = []
     for _ in range(count):
         size = data[position]
@@ -223,7 +224,7 @@ def _read_transaction_state_array_0(
 
 
 def _read_list_transactions_response_0(data: bytes, position: int, budget: DecodeBudget) -> ListTransactionsResponse:
-    budget.charge(368 + len(data))
+    budget.charge(624 + len(data))
     throttle_time_ms, error_code, count = _read_ihB(data, position)
     position += 7
     if count > 127:

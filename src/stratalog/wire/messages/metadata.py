@@ -125,7 +125,8 @@ def _read_metadata_request_topic_array_0(
 ) -> tuple[list[MetadataRequestTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 128)
+    if count > 1:
+        budget.charge((count - 1) * 136)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -140,7 +141,7 @@ def _read_metadata_request_topic_array_0(
 
 
 def _read_metadata_request_0(data: bytes, position: int, budget: DecodeBudget) -> MetadataRequest:
-    budget.charge(184 + len(data))
+    budget.charge(320 + len(data))
     (count,) = _read_i(data, position)
     position += 4
     topics, position = _read_metadata_request_topic_array_0(data, position, count, budget)
@@ -150,7 +151,7 @@ def _read_metadata_request_0(data: bytes, position: int, budget: DecodeBudget) -
 
 
 def _read_metadata_request_1(data: bytes, position: int, budget: DecodeBudget) -> MetadataRequest:
-    budget.charge(184 + len(data))
+    budget.charge(320 + len(data))
     (count,) = _read_i(data, position)
     position += 4
     topics: Sequence[MetadataRequestTopic] | None = None
@@ -162,7 +163,7 @@ def _read_metadata_request_1(data: bytes, position: int, budget: DecodeBudget) -
 
 
 def _read_metadata_request_4(data: bytes, position: int, budget: DecodeBudget) -> MetadataRequest:
-    budget.charge(184 + len(data))
+    budget.charge(320 + len(data))
     (count,) = _read_i(data, position)
     position += 4
     topics: Sequence[MetadataRequestTopic] | None = None
@@ -176,7 +177,7 @@ def _read_metadata_request_4(data: bytes, position: int, budget: DecodeBudget) -
 
 
 def _read_metadata_request_8(data: bytes, position: int, budget: DecodeBudget) -> MetadataRequest:
-    budget.charge(184 + len(data))
+    budget.charge(320 + len(data))
     (count,) = _read_i(data, position)
     position += 4
     topics: Sequence[MetadataRequestTopic] | None = None
@@ -201,7 +202,8 @@ def _read_metadata_request_topic_array_9(
 ) -> tuple[list[MetadataRequestTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 128)
+    if count > 1:
+        budget.charge((count - 1) * 136)
     items = []
     for _ in range(count):
         size = data[position]
@@ -220,7 +222,7 @@ def _read_metadata_request_topic_array_9(
 
 
 def _read_metadata_request_9(data: bytes, position: int, budget: DecodeBudget) -> MetadataRequest:
-    budget.charge(184 + len(data))
+    budget.charge(320 + len(data))
     count = data[position]
     position += 1
     if count > 127:
@@ -249,7 +251,8 @@ def _read_metadata_request_topic_array_10(
 ) -> tuple[list[MetadataRequestTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 240)
+    if count > 1:
+        budget.charge((count - 1) * 248)
     items = []
     for _ in range(count):
         topic_id, size = _read_UB(data, position)
@@ -270,7 +273,7 @@ def _read_metadata_request_topic_array_10(
 
 
 def _read_metadata_request_10(data: bytes, position: int, budget: DecodeBudget) -> MetadataRequest:
-    budget.charge(184 + len(data))
+    budget.charge(432 + len(data))
     count = data[position]
     position += 1
     if count > 127:
@@ -295,7 +298,7 @@ def _read_metadata_request_10(data: bytes, position: int, budget: DecodeBudget) 
 
 
 def _read_metadata_request_11(data: bytes, position: int, budget: DecodeBudget) -> MetadataRequest:
-    budget.charge(184 + len(data))
+    budget.charge(432 + len(data))
     count = data[position]
     position += 1
     if count > 127:
@@ -445,7 +448,8 @@ def _read_metadata_response_broker_array_0(
 ) -> tuple[list[MetadataResponseBroker], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("brokers", count, len(data) - position)
-    budget.charge(count * 208)
+    if count > 1:
+        budget.charge((count - 1) * 216)
     items = []
     for _ in range(count):
         node_id, size = _read_ih(data, position)
@@ -466,7 +470,8 @@ def _read_metadata_response_partition_array_0(
 ) -> tuple[list[MetadataResponsePartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 424)
+    if count > 1:
+        budget.charge((count - 1) * 432)
     items = []
     for _ in range(count):
         error_code, partition_index, leader_id, count = _read_hiii(data, position)
@@ -492,7 +497,8 @@ def _read_metadata_response_topic_array_0(
 ) -> tuple[list[MetadataResponseTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 312)
+    if count > 1:
+        budget.charge((count - 1) * 752)
     items = []
     for _ in range(count):
         error_code, size = _read_hh(data, position)
@@ -510,7 +516,7 @@ def _read_metadata_response_topic_array_0(
 
 
 def _read_metadata_response_0(data: bytes, position: int, budget: DecodeBudget) -> MetadataResponse:
-    budget.charge(328 + len(data))
+    budget.charge(1296 + len(data))
     (count,) = _read_i(data, position)
     position += 4
     brokers, position = _read_metadata_response_broker_array_0(data, position, count, budget)
@@ -527,7 +533,8 @@ def _read_metadata_response_broker_array_1(
 ) -> tuple[list[MetadataResponseBroker], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("brokers", count, len(data) - position)
-    budget.charge(count * 288)
+    if count > 1:
+        budget.charge((count - 1) * 296)
     items = []
     for _ in range(count):
         node_id, size = _read_ih(data, position)
@@ -553,7 +560,8 @@ def _read_metadata_response_topic_array_1(
 ) -> tuple[list[MetadataResponseTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 312)
+    if count > 1:
+        budget.charge((count - 1) * 752)
     items = []
     for _ in range(count):
         error_code, size = _read_hh(data, position)
@@ -573,7 +581,7 @@ def _read_metadata_response_topic_array_1(
 
 
 def _read_metadata_response_1(data: bytes, position: int, budget: DecodeBudget) -> MetadataResponse:
-    budget.charge(360 + len(data))
+    budget.charge(1408 + len(data))
     (count,) = _read_i(data, position)
     position += 4
     brokers, position = _read_metadata_response_broker_array_1(data, position, count, budget)
@@ -586,7 +594,7 @@ def _read_metadata_response_1(data: bytes, position: int, budget: DecodeBudget) 
 
 
 def _read_metadata_response_2(data: bytes, position: int, budget: DecodeBudget) -> MetadataResponse:
-    budget.charge(440 + len(data))
+    budget.charge(1488 + len(data))
     (count,) = _read_i(data, position)
     position += 4
     brokers, position = _read_metadata_response_broker_array_1(data, position, count, budget)
@@ -606,7 +614,7 @@ def _read_metadata_response_2(data: bytes, position: int, budget: DecodeBudget) 
 
 
 def _read_metadata_response_3(data: bytes, position: int, budget: DecodeBudget) -> MetadataResponse:
-    budget.charge(472 + len(data))
+    budget.charge(1520 + len(data))
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
     brokers, position = _read_metadata_response_broker_array_1(data, position, count, budget)
@@ -636,7 +644,8 @@ def _read_metadata_response_partition_array_5(
 ) -> tuple[list[MetadataResponsePartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 544)
+    if count > 1:
+        budget.charge((count - 1) * 552)
     items = []
     for _ in range(count):
         error_code, partition_index, leader_id, count = _read_hiii(data, position)
@@ -666,7 +675,8 @@ def _read_metadata_response_topic_array_5(
 ) -> tuple[list[MetadataResponseTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 312)
+    if count > 1:
+        budget.charge((count - 1) * 872)
     items = []
     for _ in range(count):
         error_code, size = _read_hh(data, position)
@@ -686,7 +696,7 @@ def _read_metadata_response_topic_array_5(
 
 
 def _read_metadata_response_5(data: bytes, position: int, budget: DecodeBudget) -> MetadataResponse:
-    budget.charge(472 + len(data))
+    budget.charge(1640 + len(data))
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
     brokers, position = _read_metadata_response_broker_array_1(data, position, count, budget)
@@ -716,7 +726,8 @@ def _read_metadata_response_partition_array_7(
 ) -> tuple[list[MetadataResponsePartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 576)
+    if count > 1:
+        budget.charge((count - 1) * 584)
     items = []
     for _ in range(count):
         error_code, partition_index, leader_id, leader_epoch, count = _read_hiiii(data, position)
@@ -747,7 +758,8 @@ def _read_metadata_response_topic_array_7(
 ) -> tuple[list[MetadataResponseTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 312)
+    if count > 1:
+        budget.charge((count - 1) * 904)
     items = []
     for _ in range(count):
         error_code, size = _read_hh(data, position)
@@ -767,7 +779,7 @@ def _read_metadata_response_topic_array_7(
 
 
 def _read_metadata_response_7(data: bytes, position: int, budget: DecodeBudget) -> MetadataResponse:
-    budget.charge(472 + len(data))
+    budget.charge(1672 + len(data))
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
     brokers, position = _read_metadata_response_broker_array_1(data, position, count, budget)
@@ -797,7 +809,8 @@ def _read_metadata_response_topic_array_8(
 ) -> tuple[list[MetadataResponseTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 344)
+    if count > 1:
+        budget.charge((count - 1) * 936)
     items = []
     for _ in range(count):
         error_code, size = _read_hh(data, position)
@@ -825,7 +838,7 @@ def _read_metadata_response_topic_array_8(
 
 
 def _read_metadata_response_8(data: bytes, position: int, budget: DecodeBudget) -> MetadataResponse:
-    budget.charge(504 + len(data))
+    budget.charge(1736 + len(data))
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
     brokers, position = _read_metadata_response_broker_array_1(data, position, count, budget)
@@ -858,7 +871,8 @@ def _read_metadata_response_broker_array_9(
 ) -> tuple[list[MetadataResponseBroker], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("brokers", count, len(data) - position)
-    budget.charge(count * 288)
+    if count > 1:
+        budget.charge((count - 1) * 296)
     items = []
     for _ in range(count):
         node_id, size = _read_iB(data, position)
@@ -890,7 +904,8 @@ def _read_metadata_response_partition_array_9(
 ) -> tuple[list[MetadataResponsePartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 576)
+    if count > 1:
+        budget.charge((count - 1) * 584)
     items = []
     for _ in range(count):
         error_code, partition_index, leader_id, leader_epoch, count = _read_hiiiB(data, position)
@@ -931,7 +946,8 @@ def _read_metadata_response_topic_array_9(
 ) -> tuple[list[MetadataResponseTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 344)
+    if count > 1:
+        budget.charge((count - 1) * 936)
     items = []
     for _ in range(count):
         error_code, size = _read_hB(data, position)
@@ -963,7 +979,7 @@ def _read_metadata_response_topic_array_9(
 
 
 def _read_metadata_response_9(data: bytes, position: int, budget: DecodeBudget) -> MetadataResponse:
-    budget.charge(504 + len(data))
+    budget.charge(1736 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:
@@ -1004,7 +1020,8 @@ def _read_metadata_response_topic_array_10(
 ) -> tuple[list[MetadataResponseTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 456)
+    if count > 1:
+        budget.charge((count - 1) * 1048)
     items = []
     for _ in range(count):
         error_code, size = _read_hB(data, position)
@@ -1037,7 +1054,7 @@ def _read_metadata_response_topic_array_10(
 
 
 def _read_metadata_response_10(data: bytes, position: int, budget: DecodeBudget) -> MetadataResponse:
-    budget.charge(504 + len(data))
+    budget.charge(1848 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:
@@ -1074,7 +1091,7 @@ def _read_metadata_response_10(data: bytes, position: int, budget: DecodeBudget)
 
 
 def _read_metadata_response_11(data: bytes, position: int, budget: DecodeBudget) -> MetadataResponse:
-    budget.charge(472 + len(data))
+    budget.charge(1816 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:
@@ -1114,7 +1131,8 @@ def _read_metadata_response_topic_array_12(
 ) -> tuple[list[MetadataResponseTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 456)
+    if count > 1:
+        budget.charge((count - 1) * 1048)
     items = []
     for _ in range(count):
         error_code, size = _read_hB(data, position)
@@ -1149,7 +1167,7 @@ def _read_metadata_response_topic_array_12(
 
 
 def _read_metadata_response_12(data: bytes, position: int, budget: DecodeBudget) -> MetadataResponse:
-    budget.charge(472 + len(data))
+    budget.charge(1816 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:
@@ -1185,7 +1203,7 @@ def _read_metadata_response_12(data: bytes, position: int, budget: DecodeBudget)
 
 
 def _read_metadata_response_13(data: bytes, position: int, budget: DecodeBudget) -> MetadataResponse:
-    budget.charge(504 + len(data))
+    budget.charge(1848 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:

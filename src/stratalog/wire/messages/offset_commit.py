@@ -100,7 +100,8 @@ def _read_offset_commit_request_partition_array_2(
 ) -> tuple[list[OffsetCommitRequestPartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 208)
+    if count > 1:
+        budget.charge((count - 1) * 216)
     items = []
     for _ in range(count):
         partition_index, committed_offset, size = _read_iqh(data, position)
@@ -125,7 +126,8 @@ def _read_offset_commit_request_topic_array_2(
 ) -> tuple[list[OffsetCommitRequestTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 256)
+    if count > 1:
+        budget.charge((count - 1) * 480)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -143,7 +145,7 @@ def _read_offset_commit_request_topic_array_2(
 
 
 def _read_offset_commit_request_2(data: bytes, position: int, budget: DecodeBudget) -> OffsetCommitRequest:
-    budget.charge(424 + len(data))
+    budget.charge(904 + len(data))
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -173,7 +175,7 @@ def _read_offset_commit_request_2(data: bytes, position: int, budget: DecodeBudg
 
 
 def _read_offset_commit_request_5(data: bytes, position: int, budget: DecodeBudget) -> OffsetCommitRequest:
-    budget.charge(392 + len(data))
+    budget.charge(872 + len(data))
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -206,7 +208,8 @@ def _read_offset_commit_request_partition_array_6(
 ) -> tuple[list[OffsetCommitRequestPartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 240)
+    if count > 1:
+        budget.charge((count - 1) * 248)
     items = []
     for _ in range(count):
         partition_index, committed_offset, committed_leader_epoch, size = _read_iqih(data, position)
@@ -232,7 +235,8 @@ def _read_offset_commit_request_topic_array_6(
 ) -> tuple[list[OffsetCommitRequestTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 256)
+    if count > 1:
+        budget.charge((count - 1) * 512)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -250,7 +254,7 @@ def _read_offset_commit_request_topic_array_6(
 
 
 def _read_offset_commit_request_6(data: bytes, position: int, budget: DecodeBudget) -> OffsetCommitRequest:
-    budget.charge(392 + len(data))
+    budget.charge(904 + len(data))
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -279,7 +283,7 @@ def _read_offset_commit_request_6(data: bytes, position: int, budget: DecodeBudg
 
 
 def _read_offset_commit_request_7(data: bytes, position: int, budget: DecodeBudget) -> OffsetCommitRequest:
-    budget.charge(472 + len(data))
+    budget.charge(984 + len(data))
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -320,7 +324,8 @@ def _read_offset_commit_request_partition_array_8(
 ) -> tuple[list[OffsetCommitRequestPartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 240)
+    if count > 1:
+        budget.charge((count - 1) * 248)
     items = []
     for _ in range(count):
         partition_index, committed_offset, committed_leader_epoch, size = _read_iqiB(data, position)
@@ -352,7 +357,8 @@ def _read_offset_commit_request_topic_array_8(
 ) -> tuple[list[OffsetCommitRequestTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 256)
+    if count > 1:
+        budget.charge((count - 1) * 512)
     items = []
     for _ in range(count):
         size = data[position]
@@ -376,7 +382,7 @@ def _read_offset_commit_request_topic_array_8(
 
 
 def _read_offset_commit_request_8(data: bytes, position: int, budget: DecodeBudget) -> OffsetCommitRequest:
-    budget.charge(472 + len(data))
+    budget.charge(984 + len(data))
     size = data[position]
     position += 1
     if not 0 < size < 128:
@@ -425,7 +431,8 @@ def _read_offset_commit_request_topic_array_10(
 ) -> tuple[list[OffsetCommitRequestTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 288)
+    if count > 1:
+        budget.charge((count - 1) * 544)
     items = []
     for _ in range(count):
         topic_id, count = _read_UB(data, position)
@@ -442,7 +449,7 @@ def _read_offset_commit_request_topic_array_10(
 
 
 def _read_offset_commit_request_10(data: bytes, position: int, budget: DecodeBudget) -> OffsetCommitRequest:
-    budget.charge(472 + len(data))
+    budget.charge(1016 + len(data))
     size = data[position]
     position += 1
     if not 0 < size < 128:
@@ -678,7 +685,8 @@ def _read_offset_commit_response_partition_array_2(
 ) -> tuple[list[OffsetCommitResponsePartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 112)
+    if count > 1:
+        budget.charge((count - 1) * 120)
     items = []
     for _ in range(count):
         partition_index, error_code = _read_ih(data, position)
@@ -692,7 +700,8 @@ def _read_offset_commit_response_topic_array_2(
 ) -> tuple[list[OffsetCommitResponseTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 256)
+    if count > 1:
+        budget.charge((count - 1) * 384)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -710,7 +719,7 @@ def _read_offset_commit_response_topic_array_2(
 
 
 def _read_offset_commit_response_2(data: bytes, position: int, budget: DecodeBudget) -> OffsetCommitResponse:
-    budget.charge(168 + len(data))
+    budget.charge(552 + len(data))
     (count,) = _read_i(data, position)
     position += 4
     topics, position = _read_offset_commit_response_topic_array_2(data, position, count, budget)
@@ -720,7 +729,7 @@ def _read_offset_commit_response_2(data: bytes, position: int, budget: DecodeBud
 
 
 def _read_offset_commit_response_3(data: bytes, position: int, budget: DecodeBudget) -> OffsetCommitResponse:
-    budget.charge(200 + len(data))
+    budget.charge(584 + len(data))
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
     topics, position = _read_offset_commit_response_topic_array_2(data, position, count, budget)
@@ -734,7 +743,8 @@ def _read_offset_commit_response_partition_array_8(
 ) -> tuple[list[OffsetCommitResponsePartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 112)
+    if count > 1:
+        budget.charge((count - 1) * 120)
     items = []
     for _ in range(count):
         partition_index, error_code, tags = _read_ihB(data, position)
@@ -750,7 +760,8 @@ def _read_offset_commit_response_topic_array_8(
 ) -> tuple[list[OffsetCommitResponseTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 256)
+    if count > 1:
+        budget.charge((count - 1) * 384)
     items = []
     for _ in range(count):
         size = data[position]
@@ -774,7 +785,7 @@ def _read_offset_commit_response_topic_array_8(
 
 
 def _read_offset_commit_response_8(data: bytes, position: int, budget: DecodeBudget) -> OffsetCommitResponse:
-    budget.charge(200 + len(data))
+    budget.charge(584 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:
@@ -794,7 +805,8 @@ def _read_offset_commit_response_topic_array_10(
 ) -> tuple[list[OffsetCommitResponseTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 288)
+    if count > 1:
+        budget.charge((count - 1) * 416)
     items = []
     for _ in range(count):
         topic_id, count = _read_UB(data, position)
@@ -811,7 +823,7 @@ def _read_offset_commit_response_topic_array_10(
 
 
 def _read_offset_commit_response_10(data: bytes, position: int, budget: DecodeBudget) -> OffsetCommitResponse:
-    budget.charge(200 + len(data))
+    budget.charge(616 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:

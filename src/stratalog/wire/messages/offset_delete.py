@@ -68,7 +68,8 @@ def _read_offset_delete_request_partition_array_0(
 ) -> tuple[list[OffsetDeleteRequestPartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 72)
+    if count > 1:
+        budget.charge((count - 1) * 80)
     items = []
     for _ in range(count):
         (partition_index,) = _read_i(data, position)
@@ -82,7 +83,8 @@ def _read_offset_delete_request_topic_array_0(
 ) -> tuple[list[OffsetDeleteRequestTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 336)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -100,7 +102,7 @@ def _read_offset_delete_request_topic_array_0(
 
 
 def _read_offset_delete_request_0(data: bytes, position: int, budget: DecodeBudget) -> OffsetDeleteRequest:
-    budget.charge(248 + len(data))
+    budget.charge(584 + len(data))
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -146,7 +148,8 @@ def _read_offset_delete_response_partition_array_0(
 ) -> tuple[list[OffsetDeleteResponsePartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 112)
+    if count > 1:
+        budget.charge((count - 1) * 120)
     items = []
     for _ in range(count):
         partition_index, error_code = _read_ih(data, position)
@@ -160,7 +163,8 @@ def _read_offset_delete_response_topic_array_0(
 ) -> tuple[list[OffsetDeleteResponseTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 376)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -178,7 +182,7 @@ def _read_offset_delete_response_topic_array_0(
 
 
 def _read_offset_delete_response_0(data: bytes, position: int, budget: DecodeBudget) -> OffsetDeleteResponse:
-    budget.charge(240 + len(data))
+    budget.charge(616 + len(data))
     error_code, throttle_time_ms, count = _read_hii(data, position)
     position += 10
     topics, position = _read_offset_delete_response_topic_array_0(data, position, count, budget)

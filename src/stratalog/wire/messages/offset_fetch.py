@@ -127,7 +127,8 @@ def _read_offset_fetch_request_topic_array_1(
 ) -> tuple[list[OffsetFetchRequestTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 256)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -145,7 +146,7 @@ def _read_offset_fetch_request_topic_array_1(
 
 
 def _read_offset_fetch_request_1(data: bytes, position: int, budget: DecodeBudget) -> OffsetFetchRequest:
-    budget.charge(264 + len(data))
+    budget.charge(520 + len(data))
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -162,7 +163,7 @@ def _read_offset_fetch_request_1(data: bytes, position: int, budget: DecodeBudge
 
 
 def _read_offset_fetch_request_2(data: bytes, position: int, budget: DecodeBudget) -> OffsetFetchRequest:
-    budget.charge(264 + len(data))
+    budget.charge(520 + len(data))
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -185,7 +186,8 @@ def _read_offset_fetch_request_topic_array_6(
 ) -> tuple[list[OffsetFetchRequestTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 256)
     items = []
     for _ in range(count):
         size = data[position]
@@ -209,7 +211,7 @@ def _read_offset_fetch_request_topic_array_6(
 
 
 def _read_offset_fetch_request_6(data: bytes, position: int, budget: DecodeBudget) -> OffsetFetchRequest:
-    budget.charge(264 + len(data))
+    budget.charge(520 + len(data))
     size = data[position]
     position += 1
     if not 0 < size < 128:
@@ -234,7 +236,7 @@ def _read_offset_fetch_request_6(data: bytes, position: int, budget: DecodeBudge
 
 
 def _read_offset_fetch_request_7(data: bytes, position: int, budget: DecodeBudget) -> OffsetFetchRequest:
-    budget.charge(264 + len(data))
+    budget.charge(520 + len(data))
     size = data[position]
     position += 1
     if not 0 < size < 128:
@@ -263,7 +265,8 @@ def _read_offset_fetch_request_topics_array_8(
 ) -> tuple[list[OffsetFetchRequestTopics], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 256)
+    if count > 1:
+        budget.charge((count - 1) * 264)
     items = []
     for _ in range(count):
         size = data[position]
@@ -291,7 +294,8 @@ def _read_offset_fetch_request_group_array_8(
 ) -> tuple[list[OffsetFetchRequestGroup], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("groups", count, len(data) - position)
-    budget.charge(count * 264)
+    if count > 1:
+        budget.charge((count - 1) * 536)
     items = []
     for _ in range(count):
         size = data[position]
@@ -317,7 +321,7 @@ def _read_offset_fetch_request_group_array_8(
 
 
 def _read_offset_fetch_request_8(data: bytes, position: int, budget: DecodeBudget) -> OffsetFetchRequest:
-    budget.charge(184 + len(data))
+    budget.charge(720 + len(data))
     count = data[position]
     position += 1
     if count > 127:
@@ -337,7 +341,8 @@ def _read_offset_fetch_request_group_array_9(
 ) -> tuple[list[OffsetFetchRequestGroup], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("groups", count, len(data) - position)
-    budget.charge(count * 376)
+    if count > 1:
+        budget.charge((count - 1) * 648)
     items = []
     for _ in range(count):
         size = data[position]
@@ -374,7 +379,7 @@ def _read_offset_fetch_request_group_array_9(
 
 
 def _read_offset_fetch_request_9(data: bytes, position: int, budget: DecodeBudget) -> OffsetFetchRequest:
-    budget.charge(184 + len(data))
+    budget.charge(832 + len(data))
     count = data[position]
     position += 1
     if count > 127:
@@ -394,7 +399,8 @@ def _read_offset_fetch_request_topics_array_10(
 ) -> tuple[list[OffsetFetchRequestTopics], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 288)
+    if count > 1:
+        budget.charge((count - 1) * 296)
     items = []
     for _ in range(count):
         topic_id, count = _read_UB(data, position)
@@ -415,7 +421,8 @@ def _read_offset_fetch_request_group_array_10(
 ) -> tuple[list[OffsetFetchRequestGroup], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("groups", count, len(data) - position)
-    budget.charge(count * 376)
+    if count > 1:
+        budget.charge((count - 1) * 680)
     items = []
     for _ in range(count):
         size = data[position]
@@ -452,7 +459,7 @@ def _read_offset_fetch_request_group_array_10(
 
 
 def _read_offset_fetch_request_10(data: bytes, position: int, budget: DecodeBudget) -> OffsetFetchRequest:
-    budget.charge(184 + len(data))
+    budget.charge(864 + len(data))
     count = data[position]
     position += 1
     if count > 127:
@@ -675,7 +682,8 @@ def _read_offset_fetch_response_partition_array_1(
 ) -> tuple[list[OffsetFetchResponsePartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 256)
     items = []
     for _ in range(count):
         partition_index, committed_offset, size = _read_iqh(data, position)
@@ -703,7 +711,8 @@ def _read_offset_fetch_response_topic_array_1(
 ) -> tuple[list[OffsetFetchResponseTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 512)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -721,7 +730,7 @@ def _read_offset_fetch_response_topic_array_1(
 
 
 def _read_offset_fetch_response_1(data: bytes, position: int, budget: DecodeBudget) -> OffsetFetchResponse:
-    budget.charge(184 + len(data))
+    budget.charge(696 + len(data))
     (count,) = _read_i(data, position)
     position += 4
     topics, position = _read_offset_fetch_response_topic_array_1(data, position, count, budget)
@@ -731,7 +740,7 @@ def _read_offset_fetch_response_1(data: bytes, position: int, budget: DecodeBudg
 
 
 def _read_offset_fetch_response_2(data: bytes, position: int, budget: DecodeBudget) -> OffsetFetchResponse:
-    budget.charge(216 + len(data))
+    budget.charge(728 + len(data))
     (count,) = _read_i(data, position)
     position += 4
     topics, position = _read_offset_fetch_response_topic_array_1(data, position, count, budget)
@@ -743,7 +752,7 @@ def _read_offset_fetch_response_2(data: bytes, position: int, budget: DecodeBudg
 
 
 def _read_offset_fetch_response_3(data: bytes, position: int, budget: DecodeBudget) -> OffsetFetchResponse:
-    budget.charge(248 + len(data))
+    budget.charge(760 + len(data))
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
     topics, position = _read_offset_fetch_response_topic_array_1(data, position, count, budget)
@@ -759,7 +768,8 @@ def _read_offset_fetch_response_partition_array_5(
 ) -> tuple[list[OffsetFetchResponsePartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 280)
+    if count > 1:
+        budget.charge((count - 1) * 288)
     items = []
     for _ in range(count):
         partition_index, committed_offset, committed_leader_epoch, size = _read_iqih(data, position)
@@ -788,7 +798,8 @@ def _read_offset_fetch_response_topic_array_5(
 ) -> tuple[list[OffsetFetchResponseTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 544)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -806,7 +817,7 @@ def _read_offset_fetch_response_topic_array_5(
 
 
 def _read_offset_fetch_response_5(data: bytes, position: int, budget: DecodeBudget) -> OffsetFetchResponse:
-    budget.charge(248 + len(data))
+    budget.charge(792 + len(data))
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
     topics, position = _read_offset_fetch_response_topic_array_5(data, position, count, budget)
@@ -822,7 +833,8 @@ def _read_offset_fetch_response_partition_array_6(
 ) -> tuple[list[OffsetFetchResponsePartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 280)
+    if count > 1:
+        budget.charge((count - 1) * 288)
     items = []
     for _ in range(count):
         partition_index, committed_offset, committed_leader_epoch, size = _read_iqiB(data, position)
@@ -855,7 +867,8 @@ def _read_offset_fetch_response_topic_array_6(
 ) -> tuple[list[OffsetFetchResponseTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 544)
     items = []
     for _ in range(count):
         size = data[position]
@@ -879,7 +892,7 @@ def _read_offset_fetch_response_topic_array_6(
 
 
 def _read_offset_fetch_response_6(data: bytes, position: int, budget: DecodeBudget) -> OffsetFetchResponse:
-    budget.charge(248 + len(data))
+    budget.charge(792 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:
@@ -899,7 +912,8 @@ def _read_offset_fetch_response_partitions_array_8(
 ) -> tuple[list[OffsetFetchResponsePartitions], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 280)
+    if count > 1:
+        budget.charge((count - 1) * 288)
     items = []
     for _ in range(count):
         partition_index, committed_offset, committed_leader_epoch, size = _read_iqiB(data, position)
@@ -932,7 +946,8 @@ def _read_offset_fetch_response_topics_array_8(
 ) -> tuple[list[OffsetFetchResponseTopics], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 256)
+    if count > 1:
+        budget.charge((count - 1) * 552)
     items = []
     for _ in range(count):
         size = data[position]
@@ -960,7 +975,8 @@ def _read_offset_fetch_response_group_array_8(
 ) -> tuple[list[OffsetFetchResponseGroup], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("groups", count, len(data) - position)
-    budget.charge(count * 288)
+    if count > 1:
+        budget.charge((count - 1) * 848)
     items = []
     for _ in range(count):
         size = data[position]
@@ -984,7 +1000,7 @@ def _read_offset_fetch_response_group_array_8(
 
 
 def _read_offset_fetch_response_8(data: bytes, position: int, budget: DecodeBudget) -> OffsetFetchResponse:
-    budget.charge(216 + len(data))
+    budget.charge(1064 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:
@@ -1004,7 +1020,8 @@ def _read_offset_fetch_response_topics_array_10(
 ) -> tuple[list[OffsetFetchResponseTopics], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 288)
+    if count > 1:
+        budget.charge((count - 1) * 584)
     items = []
     for _ in range(count):
         topic_id, count = _read_UB(data, position)
@@ -1025,7 +1042,8 @@ def _read_offset_fetch_response_group_array_10(
 ) -> tuple[list[OffsetFetchResponseGroup], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("groups", count, len(data) - position)
-    budget.charge(count * 288)
+    if count > 1:
+        budget.charge((count - 1) * 880)
     items = []
     for _ in range(count):
         size = data[position]
@@ -1049,7 +1067,7 @@ def _read_offset_fetch_response_group_array_10(
 
 
 def _read_offset_fetch_response_10(data: bytes, position: int, budget: DecodeBudget) -> OffsetFetchResponse:
-    budget.charge(216 + len(data))
+    budget.charge(1096 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:

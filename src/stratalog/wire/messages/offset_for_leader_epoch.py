@@ -79,7 +79,8 @@ def _read_offset_for_leader_partition_array_2(
 ) -> tuple[list[OffsetForLeaderPartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 152)
+    if count > 1:
+        budget.charge((count - 1) * 160)
     items = []
     for _ in range(count):
         partition, current_leader_epoch, leader_epoch = _read_iii(data, position)
@@ -97,7 +98,8 @@ def _read_offset_for_leader_topic_array_2(
 ) -> tuple[list[OffsetForLeaderTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 416)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -117,7 +119,7 @@ def _read_offset_for_leader_topic_array_2(
 def _read_offset_for_leader_epoch_request_2(
     data: bytes, position: int, budget: DecodeBudget
 ) -> OffsetForLeaderEpochRequest:
-    budget.charge(168 + len(data))
+    budget.charge(584 + len(data))
     (count,) = _read_i(data, position)
     position += 4
     topics, position = _read_offset_for_leader_topic_array_2(data, position, count, budget)
@@ -129,7 +131,7 @@ def _read_offset_for_leader_epoch_request_2(
 def _read_offset_for_leader_epoch_request_3(
     data: bytes, position: int, budget: DecodeBudget
 ) -> OffsetForLeaderEpochRequest:
-    budget.charge(200 + len(data))
+    budget.charge(616 + len(data))
     replica_id, count = _read_ii(data, position)
     position += 8
     topics, position = _read_offset_for_leader_topic_array_2(data, position, count, budget)
@@ -143,7 +145,8 @@ def _read_offset_for_leader_partition_array_4(
 ) -> tuple[list[OffsetForLeaderPartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 152)
+    if count > 1:
+        budget.charge((count - 1) * 160)
     items = []
     for _ in range(count):
         partition, current_leader_epoch, leader_epoch, tags = _read_iiiB(data, position)
@@ -163,7 +166,8 @@ def _read_offset_for_leader_topic_array_4(
 ) -> tuple[list[OffsetForLeaderTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 416)
     items = []
     for _ in range(count):
         size = data[position]
@@ -189,7 +193,7 @@ def _read_offset_for_leader_topic_array_4(
 def _read_offset_for_leader_epoch_request_4(
     data: bytes, position: int, budget: DecodeBudget
 ) -> OffsetForLeaderEpochRequest:
-    budget.charge(200 + len(data))
+    budget.charge(616 + len(data))
     replica_id, count = _read_iB(data, position)
     position += 5
     if count > 127:
@@ -261,7 +265,8 @@ def _read_epoch_end_offset_array_2(
 ) -> tuple[list[EpochEndOffset], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 192)
+    if count > 1:
+        budget.charge((count - 1) * 200)
     items = []
     for _ in range(count):
         error_code, partition, leader_epoch, end_offset = _read_hiiq(data, position)
@@ -277,7 +282,8 @@ def _read_offset_for_leader_topic_result_array_2(
 ) -> tuple[list[OffsetForLeaderTopicResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 456)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -297,7 +303,7 @@ def _read_offset_for_leader_topic_result_array_2(
 def _read_offset_for_leader_epoch_response_2(
     data: bytes, position: int, budget: DecodeBudget
 ) -> OffsetForLeaderEpochResponse:
-    budget.charge(200 + len(data))
+    budget.charge(656 + len(data))
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
     topics, position = _read_offset_for_leader_topic_result_array_2(data, position, count, budget)
@@ -311,7 +317,8 @@ def _read_epoch_end_offset_array_4(
 ) -> tuple[list[EpochEndOffset], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 192)
+    if count > 1:
+        budget.charge((count - 1) * 200)
     items = []
     for _ in range(count):
         error_code, partition, leader_epoch, end_offset, tags = _read_hiiqB(data, position)
@@ -329,7 +336,8 @@ def _read_offset_for_leader_topic_result_array_4(
 ) -> tuple[list[OffsetForLeaderTopicResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 456)
     items = []
     for _ in range(count):
         size = data[position]
@@ -355,7 +363,7 @@ def _read_offset_for_leader_topic_result_array_4(
 def _read_offset_for_leader_epoch_response_4(
     data: bytes, position: int, budget: DecodeBudget
 ) -> OffsetForLeaderEpochResponse:
-    budget.charge(200 + len(data))
+    budget.charge(656 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:

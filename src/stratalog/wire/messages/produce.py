@@ -132,7 +132,8 @@ def _read_partition_produce_data_array_3(
 ) -> tuple[list[PartitionProduceData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partition_data", count, len(data) - position)
-    budget.charge(count * 264)
+    if count > 1:
+        budget.charge((count - 1) * 272)
     items = []
     for _ in range(count):
         index, size = _read_ii(data, position)
@@ -151,7 +152,8 @@ def _read_topic_produce_data_array_3(
 ) -> tuple[list[TopicProduceData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topic_data", count, len(data) - position)
-    budget.charge(count * 256)
+    if count > 1:
+        budget.charge((count - 1) * 536)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -169,7 +171,7 @@ def _read_topic_produce_data_array_3(
 
 
 def _read_produce_request_3(data: memoryview, position: int, budget: DecodeBudget) -> ProduceRequest:
-    budget.charge(328 + len(data))
+    budget.charge(864 + len(data))
     (size,) = _read_h(data, position)
     position += 2
     transactional_id: str | None = None
@@ -190,7 +192,8 @@ def _read_partition_produce_data_array_9(
 ) -> tuple[list[PartitionProduceData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partition_data", count, len(data) - position)
-    budget.charge(count * 264)
+    if count > 1:
+        budget.charge((count - 1) * 272)
     items = []
     for _ in range(count):
         index, size = _read_iB(data, position)
@@ -215,7 +218,8 @@ def _read_topic_produce_data_array_9(
 ) -> tuple[list[TopicProduceData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topic_data", count, len(data) - position)
-    budget.charge(count * 256)
+    if count > 1:
+        budget.charge((count - 1) * 536)
     items = []
     for _ in range(count):
         size = data[position]
@@ -239,7 +243,7 @@ def _read_topic_produce_data_array_9(
 
 
 def _read_produce_request_9(data: memoryview, position: int, budget: DecodeBudget) -> ProduceRequest:
-    budget.charge(328 + len(data))
+    budget.charge(864 + len(data))
     size = data[position]
     position += 1
     transactional_id: str | None = None
@@ -268,7 +272,8 @@ def _read_topic_produce_data_array_13(
 ) -> tuple[list[TopicProduceData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topic_data", count, len(data) - position)
-    budget.charge(count * 288)
+    if count > 1:
+        budget.charge((count - 1) * 568)
     items = []
     for _ in range(count):
         topic_id, count = _read_UB(data, position)
@@ -285,7 +290,7 @@ def _read_topic_produce_data_array_13(
 
 
 def _read_produce_request_13(data: memoryview, position: int, budget: DecodeBudget) -> ProduceRequest:
-    budget.charge(328 + len(data))
+    budget.charge(896 + len(data))
     size = data[position]
     position += 1
     transactional_id: str | None = None
@@ -402,7 +407,8 @@ def _read_partition_produce_response_array_3(
 ) -> tuple[list[PartitionProduceResponse], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partition_responses", count, len(data) - position)
-    budget.charge(count * 224)
+    if count > 1:
+        budget.charge((count - 1) * 232)
     items = []
     for _ in range(count):
         index, error_code, base_offset, log_append_time_ms = _read_ihqq(data, position)
@@ -420,7 +426,8 @@ def _read_topic_produce_response_array_3(
 ) -> tuple[list[TopicProduceResponse], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("responses", count, len(data) - position)
-    budget.charge(count * 256)
+    if count > 1:
+        budget.charge((count - 1) * 496)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -438,7 +445,7 @@ def _read_topic_produce_response_array_3(
 
 
 def _read_produce_response_3(data: bytes, position: int, budget: DecodeBudget) -> ProduceResponse:
-    budget.charge(208 + len(data))
+    budget.charge(704 + len(data))
     (count,) = _read_i(data, position)
     position += 4
     responses, position = _read_topic_produce_response_array_3(data, position, count, budget)
@@ -454,7 +461,8 @@ def _read_partition_produce_response_array_5(
 ) -> tuple[list[PartitionProduceResponse], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partition_responses", count, len(data) - position)
-    budget.charge(count * 256)
+    if count > 1:
+        budget.charge((count - 1) * 264)
     items = []
     for _ in range(count):
         index, error_code, base_offset, log_append_time_ms, log_start_offset = _read_ihqqq(data, position)
@@ -476,7 +484,8 @@ def _read_topic_produce_response_array_5(
 ) -> tuple[list[TopicProduceResponse], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("responses", count, len(data) - position)
-    budget.charge(count * 256)
+    if count > 1:
+        budget.charge((count - 1) * 528)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -494,7 +503,7 @@ def _read_topic_produce_response_array_5(
 
 
 def _read_produce_response_5(data: bytes, position: int, budget: DecodeBudget) -> ProduceResponse:
-    budget.charge(208 + len(data))
+    budget.charge(736 + len(data))
     (count,) = _read_i(data, position)
     position += 4
     responses, position = _read_topic_produce_response_array_5(data, position, count, budget)
@@ -510,7 +519,8 @@ def _read_batch_index_and_error_message_array_8(
 ) -> tuple[list[BatchIndexAndErrorMessage], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("record_errors", count, len(data) - position)
-    budget.charge(count * 160)
+    if count > 1:
+        budget.charge((count - 1) * 168)
     items = []
     for _ in range(count):
         batch_index, size = _read_ih(data, position)
@@ -531,7 +541,8 @@ def _read_partition_produce_response_array_8(
 ) -> tuple[list[PartitionProduceResponse], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partition_responses", count, len(data) - position)
-    budget.charge(count * 456)
+    if count > 1:
+        budget.charge((count - 1) * 632)
     items = []
     for _ in range(count):
         index, error_code, base_offset, log_append_time_ms, log_start_offset, count = _read_ihqqqi(data, position)
@@ -563,7 +574,8 @@ def _read_topic_produce_response_array_8(
 ) -> tuple[list[TopicProduceResponse], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("responses", count, len(data) - position)
-    budget.charge(count * 256)
+    if count > 1:
+        budget.charge((count - 1) * 896)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -581,7 +593,7 @@ def _read_topic_produce_response_array_8(
 
 
 def _read_produce_response_8(data: bytes, position: int, budget: DecodeBudget) -> ProduceResponse:
-    budget.charge(208 + len(data))
+    budget.charge(1104 + len(data))
     (count,) = _read_i(data, position)
     position += 4
     responses, position = _read_topic_produce_response_array_8(data, position, count, budget)
@@ -597,7 +609,8 @@ def _read_batch_index_and_error_message_array_9(
 ) -> tuple[list[BatchIndexAndErrorMessage], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("record_errors", count, len(data) - position)
-    budget.charge(count * 160)
+    if count > 1:
+        budget.charge((count - 1) * 168)
     items = []
     for _ in range(count):
         batch_index, size = _read_iB(data, position)
@@ -624,7 +637,8 @@ def _read_partition_produce_response_array_9(
 ) -> tuple[list[PartitionProduceResponse], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partition_responses", count, len(data) - position)
-    budget.charge(count * 456)
+    if count > 1:
+        budget.charge((count - 1) * 632)
     items = []
     for _ in range(count):
         index, error_code, base_offset, log_append_time_ms, log_start_offset, count = _read_ihqqqB(data, position)
@@ -664,7 +678,8 @@ def _read_topic_produce_response_array_9(
 ) -> tuple[list[TopicProduceResponse], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("responses", count, len(data) - position)
-    budget.charge(count * 256)
+    if count > 1:
+        budget.charge((count - 1) * 896)
     items = []
     for _ in range(count):
         size = data[position]
@@ -688,7 +703,7 @@ def _read_topic_produce_response_array_9(
 
 
 def _read_produce_response_9(data: bytes, position: int, budget: DecodeBudget) -> ProduceResponse:
-    budget.charge(208 + len(data))
+    budget.charge(1104 + len(data))
     count = data[position]
     position += 1
     if count > 127:
@@ -717,7 +732,8 @@ def _read_partition_produce_response_array_10(
 ) -> tuple[list[PartitionProduceResponse], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partition_responses", count, len(data) - position)
-    budget.charge(count * 456)
+    if count > 1:
+        budget.charge((count - 1) * 632)
     items = []
     for _ in range(count):
         index, error_code, base_offset, log_append_time_ms, log_start_offset, count = _read_ihqqqB(data, position)
@@ -769,7 +785,8 @@ def _read_topic_produce_response_array_10(
 ) -> tuple[list[TopicProduceResponse], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("responses", count, len(data) - position)
-    budget.charge(count * 256)
+    if count > 1:
+        budget.charge((count - 1) * 896)
     items = []
     for _ in range(count):
         size = data[position]
@@ -797,7 +814,8 @@ def _read_node_endpoint_array_10(
 ) -> tuple[list[NodeEndpoint], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("node_endpoints", count, len(data) - position)
-    budget.charge(count * 288)
+    if count > 1:
+        budget.charge((count - 1) * 296)
     items = []
     for _ in range(count):
         node_id, size = _read_iB(data, position)
@@ -825,7 +843,7 @@ def _read_node_endpoint_array_10(
 
 
 def _read_produce_response_10(data: bytes, position: int, budget: DecodeBudget) -> ProduceResponse:
-    budget.charge(208 + len(data))
+    budget.charge(1104 + len(data))
     count = data[position]
     position += 1
     if count > 127:
@@ -841,6 +859,7 @@ def _read_produce_response_10(data: bytes, position: int, budget: DecodeBudget) 
             size, position = read_unsigned(data, position)
             whole = position + size
             if tag == 0:
+                budget.charge(288)
                 count = data[position]
                 position += 1
                 if count > 127:
@@ -860,7 +879,8 @@ def _read_topic_produce_response_array_13(
 ) -> tuple[list[TopicProduceResponse], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("responses", count, len(data) - position)
-    budget.charge(count * 288)
+    if count > 1:
+        budget.charge((count - 1) * 928)
     items = []
     for _ in range(count):
         topic_id, count = _read_UB(data, position)
@@ -877,7 +897,7 @@ def _read_topic_produce_response_array_13(
 
 
 def _read_produce_response_13(data: bytes, position: int, budget: DecodeBudget) -> ProduceResponse:
-    budget.charge(208 + len(data))
+    budget.charge(1136 + len(data))
     count = data[position]
     position += 1
     if count > 127:
@@ -893,6 +913,7 @@ def _read_produce_response_13(data: bytes, position: int, budget: DecodeBudget) 
             size, position = read_unsigned(data, position)
             whole = position + size
             if tag == 0:
+                budget.charge(288)
                 count = data[position]
                 position += 1
                 if count > 127:

@@ -83,7 +83,8 @@ def _read_partition_data_array_0(
 ) -> tuple[list[PartitionData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 112)
+    if count > 1:
+        budget.charge((count - 1) * 120)
     items = []
     for _ in range(count):
         partition, leader_epoch, tags = _read_iiB(data, position)
@@ -99,7 +100,8 @@ def _read_read_state_data_array_0(
 ) -> tuple[list[ReadStateData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 280)
+    if count > 1:
+        budget.charge((count - 1) * 408)
     items = []
     for _ in range(count):
         topic_id, count = _read_UB(data, position)
@@ -118,7 +120,7 @@ def _read_read_state_data_array_0(
 def _read_read_share_group_state_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> ReadShareGroupStateRequest:
-    budget.charge(248 + len(data))
+    budget.charge(656 + len(data))
     size = data[position]
     position += 1
     if not 0 < size < 128:
@@ -171,7 +173,8 @@ def _read_state_batch_array_0(
 ) -> tuple[list[StateBatch], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("state_batches", count, len(data) - position)
-    budget.charge(count * 160)
+    if count > 1:
+        budget.charge((count - 1) * 168)
     items = []
     for _ in range(count):
         first_offset, last_offset, delivery_state, delivery_count, tags = _read_qqbhB(data, position)
@@ -194,7 +197,8 @@ def _read_partition_result_array_0(
 ) -> tuple[list[PartitionResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 408)
+    if count > 1:
+        budget.charge((count - 1) * 584)
     items = []
     for _ in range(count):
         partition, error_code, size = _read_ihB(data, position)
@@ -233,7 +237,8 @@ def _read_read_state_result_array_0(
 ) -> tuple[list[ReadStateResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("results", count, len(data) - position)
-    budget.charge(count * 280)
+    if count > 1:
+        budget.charge((count - 1) * 872)
     items = []
     for _ in range(count):
         topic_id, count = _read_UB(data, position)
@@ -252,7 +257,7 @@ def _read_read_state_result_array_0(
 def _read_read_share_group_state_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> ReadShareGroupStateResponse:
-    budget.charge(160 + len(data))
+    budget.charge(1032 + len(data))
     count = data[position]
     position += 1
     if count > 127:

@@ -79,7 +79,8 @@ def _read_partition_data_array_0(
 ) -> tuple[list[PartitionData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 112)
+    if count > 1:
+        budget.charge((count - 1) * 120)
     items = []
     for _ in range(count):
         partition, leader_epoch, tags = _read_iiB(data, position)
@@ -95,7 +96,8 @@ def _read_read_state_summary_data_array_0(
 ) -> tuple[list[ReadStateSummaryData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 280)
+    if count > 1:
+        budget.charge((count - 1) * 408)
     items = []
     for _ in range(count):
         topic_id, count = _read_UB(data, position)
@@ -114,7 +116,7 @@ def _read_read_state_summary_data_array_0(
 def _read_read_share_group_state_summary_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> ReadShareGroupStateSummaryRequest:
-    budget.charge(248 + len(data))
+    budget.charge(656 + len(data))
     size = data[position]
     position += 1
     if not 0 < size < 128:
@@ -169,7 +171,8 @@ def _read_partition_result_array_0(
 ) -> tuple[list[PartitionResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 328)
+    if count > 1:
+        budget.charge((count - 1) * 336)
     items = []
     for _ in range(count):
         partition, error_code, size = _read_ihB(data, position)
@@ -203,7 +206,8 @@ def _read_read_state_summary_result_array_0(
 ) -> tuple[list[ReadStateSummaryResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("results", count, len(data) - position)
-    budget.charge(count * 280)
+    if count > 1:
+        budget.charge((count - 1) * 624)
     items = []
     for _ in range(count):
         topic_id, count = _read_UB(data, position)
@@ -222,7 +226,7 @@ def _read_read_state_summary_result_array_0(
 def _read_read_share_group_state_summary_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> ReadShareGroupStateSummaryResponse:
-    budget.charge(160 + len(data))
+    budget.charge(784 + len(data))
     count = data[position]
     position += 1
     if count > 127:
@@ -242,7 +246,8 @@ def _read_partition_result_array_1(
 ) -> tuple[list[PartitionResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 360)
+    if count > 1:
+        budget.charge((count - 1) * 368)
     items = []
     for _ in range(count):
         partition, error_code, size = _read_ihB(data, position)
@@ -277,7 +282,8 @@ def _read_read_state_summary_result_array_1(
 ) -> tuple[list[ReadStateSummaryResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("results", count, len(data) - position)
-    budget.charge(count * 280)
+    if count > 1:
+        budget.charge((count - 1) * 656)
     items = []
     for _ in range(count):
         topic_id, count = _read_UB(data, position)
@@ -296,7 +302,7 @@ def _read_read_state_summary_result_array_1(
 def _read_read_share_group_state_summary_response_1(
     data: bytes, position: int, budget: DecodeBudget
 ) -> ReadShareGroupStateSummaryResponse:
-    budget.charge(160 + len(data))
+    budget.charge(816 + len(data))
     count = data[position]
     position += 1
     if count > 127:

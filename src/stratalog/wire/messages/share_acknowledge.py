@@ -111,7 +111,8 @@ def _read_acknowledgement_batch_array_1(
 ) -> tuple[list[AcknowledgementBatch], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("acknowledgement_batches", count, len(data) - position)
-    budget.charge(count * 240)
+    if count > 1:
+        budget.charge((count - 1) * 248)
     items = []
     for _ in range(count):
         first_offset, last_offset, count = _read_qqB(data, position)
@@ -136,7 +137,8 @@ def _read_acknowledge_partition_array_1(
 ) -> tuple[list[AcknowledgePartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 200)
+    if count > 1:
+        budget.charge((count - 1) * 456)
     items = []
     for _ in range(count):
         partition_index, count = _read_iB(data, position)
@@ -159,7 +161,8 @@ def _read_acknowledge_topic_array_1(
 ) -> tuple[list[AcknowledgeTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 280)
+    if count > 1:
+        budget.charge((count - 1) * 744)
     items = []
     for _ in range(count):
         topic_id, count = _read_UB(data, position)
@@ -176,7 +179,7 @@ def _read_acknowledge_topic_array_1(
 
 
 def _read_share_acknowledge_request_1(data: bytes, position: int, budget: DecodeBudget) -> ShareAcknowledgeRequest:
-    budget.charge(384 + len(data))
+    budget.charge(1128 + len(data))
     size = data[position]
     position += 1
     group_id: str | None = None
@@ -212,7 +215,7 @@ def _read_share_acknowledge_request_1(data: bytes, position: int, budget: Decode
 
 
 def _read_share_acknowledge_request_2(data: bytes, position: int, budget: DecodeBudget) -> ShareAcknowledgeRequest:
-    budget.charge(384 + len(data))
+    budget.charge(1128 + len(data))
     size = data[position]
     position += 1
     group_id: str | None = None
@@ -340,7 +343,8 @@ def _read_partition_data_array_1(
 ) -> tuple[list[PartitionData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 208)
+    if count > 1:
+        budget.charge((count - 1) * 216)
     items = []
     for _ in range(count):
         partition_index, error_code, size = _read_ihB(data, position)
@@ -373,7 +377,8 @@ def _read_share_acknowledge_topic_response_array_1(
 ) -> tuple[list[ShareAcknowledgeTopicResponse], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("responses", count, len(data) - position)
-    budget.charge(count * 280)
+    if count > 1:
+        budget.charge((count - 1) * 504)
     items = []
     for _ in range(count):
         topic_id, count = _read_UB(data, position)
@@ -394,7 +399,8 @@ def _read_node_endpoint_array_1(
 ) -> tuple[list[NodeEndpoint], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("node_endpoints", count, len(data) - position)
-    budget.charge(count * 288)
+    if count > 1:
+        budget.charge((count - 1) * 296)
     items = []
     for _ in range(count):
         node_id, size = _read_iB(data, position)
@@ -422,7 +428,7 @@ def _read_node_endpoint_array_1(
 
 
 def _read_share_acknowledge_response_1(data: bytes, position: int, budget: DecodeBudget) -> ShareAcknowledgeResponse:
-    budget.charge(464 + len(data))
+    budget.charge(1264 + len(data))
     throttle_time_ms, error_code, size = _read_ihB(data, position)
     position += 7
     error_message: str | None = None
@@ -458,7 +464,7 @@ def _read_share_acknowledge_response_1(data: bytes, position: int, budget: Decod
 
 
 def _read_share_acknowledge_response_2(data: bytes, position: int, budget: DecodeBudget) -> ShareAcknowledgeResponse:
-    budget.charge(496 + len(data))
+    budget.charge(1296 + len(data))
     throttle_time_ms, error_code, size = _read_ihB(data, position)
     position += 7
     error_message: str | None = None

@@ -143,7 +143,8 @@ def _read_acknowledgement_batch_array_1(
 ) -> tuple[list[AcknowledgementBatch], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("acknowledgement_batches", count, len(data) - position)
-    budget.charge(count * 240)
+    if count > 1:
+        budget.charge((count - 1) * 248)
     items = []
     for _ in range(count):
         first_offset, last_offset, count = _read_qqB(data, position)
@@ -168,7 +169,8 @@ def _read_fetch_partition_array_1(
 ) -> tuple[list[FetchPartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 208)
+    if count > 1:
+        budget.charge((count - 1) * 464)
     items = []
     for _ in range(count):
         partition_index, count = _read_iB(data, position)
@@ -189,7 +191,8 @@ def _read_fetch_topic_array_1(
 ) -> tuple[list[FetchTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 280)
+    if count > 1:
+        budget.charge((count - 1) * 752)
     items = []
     for _ in range(count):
         topic_id, count = _read_UB(data, position)
@@ -210,7 +213,8 @@ def _read_forgotten_topic_array_1(
 ) -> tuple[list[ForgottenTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("forgotten_topics_data", count, len(data) - position)
-    budget.charge(count * 280)
+    if count > 1:
+        budget.charge((count - 1) * 288)
     items = []
     for _ in range(count):
         topic_id, count = _read_UB(data, position)
@@ -227,7 +231,7 @@ def _read_forgotten_topic_array_1(
 
 
 def _read_share_fetch_request_1(data: bytes, position: int, budget: DecodeBudget) -> ShareFetchRequest:
-    budget.charge(720 + len(data))
+    budget.charge(1760 + len(data))
     size = data[position]
     position += 1
     group_id: str | None = None
@@ -279,7 +283,7 @@ def _read_share_fetch_request_1(data: bytes, position: int, budget: DecodeBudget
 
 
 def _read_share_fetch_request_2(data: bytes, position: int, budget: DecodeBudget) -> ShareFetchRequest:
-    budget.charge(720 + len(data))
+    budget.charge(1760 + len(data))
     size = data[position]
     position += 1
     group_id: str | None = None
@@ -457,7 +461,8 @@ def _read_acquired_records_array_1(
 ) -> tuple[list[AcquiredRecords], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("acquired_records", count, len(data) - position)
-    budget.charge(count * 152)
+    if count > 1:
+        budget.charge((count - 1) * 160)
     items = []
     for _ in range(count):
         first_offset, last_offset, delivery_count, tags = _read_qqhB(data, position)
@@ -473,7 +478,8 @@ def _read_partition_data_array_1(
 ) -> tuple[list[PartitionData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 656)
+    if count > 1:
+        budget.charge((count - 1) * 824)
     items = []
     for _ in range(count):
         partition_index, error_code, size = _read_ihB(data, position)
@@ -531,7 +537,8 @@ def _read_share_fetchable_topic_response_array_1(
 ) -> tuple[list[ShareFetchableTopicResponse], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("responses", count, len(data) - position)
-    budget.charge(count * 280)
+    if count > 1:
+        budget.charge((count - 1) * 1112)
     items = []
     for _ in range(count):
         topic_id, count = _read_UB(data, position)
@@ -552,7 +559,8 @@ def _read_node_endpoint_array_1(
 ) -> tuple[list[NodeEndpoint], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("node_endpoints", count, len(data) - position)
-    budget.charge(count * 288)
+    if count > 1:
+        budget.charge((count - 1) * 296)
     items = []
     for _ in range(count):
         node_id, size = _read_iB(data, position)
@@ -580,7 +588,7 @@ def _read_node_endpoint_array_1(
 
 
 def _read_share_fetch_response_1(data: memoryview, position: int, budget: DecodeBudget) -> ShareFetchResponse:
-    budget.charge(496 + len(data))
+    budget.charge(1904 + len(data))
     throttle_time_ms, error_code, size = _read_ihB(data, position)
     position += 7
     error_message: str | None = None

@@ -120,7 +120,8 @@ def _read_topic_partitions_array_1(
 ) -> tuple[list[TopicPartitions], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topic_partitions", count, len(data) - position)
-    budget.charge(count * 368)
+    if count > 1:
+        budget.charge((count - 1) * 376)
     items = []
     for _ in range(count):
         topic_id, size = _read_UB(data, position)
@@ -144,7 +145,7 @@ def _read_topic_partitions_array_1(
 
 
 def _read_assignment_1(data: bytes, position: int, budget: DecodeBudget) -> tuple[Assignment, int]:
-    budget.charge(160)
+    budget.charge(536)
     count = data[position]
     position += 1
     if count > 127:
@@ -160,7 +161,8 @@ def _read_assignment_1(data: bytes, position: int, budget: DecodeBudget) -> tupl
 def _read_member_array_1(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[Member], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("members", count, len(data) - position)
-    budget.charge(count * 560)
+    if count > 1:
+        budget.charge((count - 1) * 568)
     items = []
     for _ in range(count):
         size = data[position]
@@ -224,7 +226,8 @@ def _read_described_group_array_1(
 ) -> tuple[list[DescribedGroup], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("groups", count, len(data) - position)
-    budget.charge(count * 672)
+    if count > 1:
+        budget.charge((count - 1) * 1248)
     items = []
     for _ in range(count):
         error_code, size = _read_hB(data, position)
@@ -285,7 +288,7 @@ def _read_described_group_array_1(
 def _read_share_group_describe_response_1(
     data: bytes, position: int, budget: DecodeBudget
 ) -> ShareGroupDescribeResponse:
-    budget.charge(200 + len(data))
+    budget.charge(1448 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:

@@ -159,7 +159,8 @@ def _read_topic_partitions_array_1(
 ) -> tuple[list[TopicPartitions], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topic_partitions", count, len(data) - position)
-    budget.charge(count * 280)
+    if count > 1:
+        budget.charge((count - 1) * 288)
     items = []
     for _ in range(count):
         topic_id, count = _read_UB(data, position)
@@ -176,7 +177,7 @@ def _read_topic_partitions_array_1(
 
 
 def _read_assignment_1(data: bytes, position: int, budget: DecodeBudget) -> tuple[Assignment, int]:
-    budget.charge(160)
+    budget.charge(448)
     count = data[position]
     position += 1
     if count > 127:

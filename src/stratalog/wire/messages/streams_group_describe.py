@@ -174,7 +174,8 @@ def _write_streams_group_describe_request_0(out: bytearray, item: StreamsGroupDe
 def _read_key_value_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[KeyValue], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topic_configs", count, len(data) - position)
-    budget.charge(count * 208)
+    if count > 1:
+        budget.charge((count - 1) * 216)
     items = []
     for _ in range(count):
         size = data[position]
@@ -204,7 +205,8 @@ def _read_topic_info_array_0(
 ) -> tuple[list[TopicInfo], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("state_changelog_topics", count, len(data) - position)
-    budget.charge(count * 328)
+    if count > 1:
+        budget.charge((count - 1) * 552)
     items = []
     for _ in range(count):
         size = data[position]
@@ -236,7 +238,8 @@ def _read_subtopology_array_0(
 ) -> tuple[list[Subtopology], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("subtopologies", count, len(data) - position)
-    budget.charge(count * 632)
+    if count > 1:
+        budget.charge((count - 1) * 1744)
     items = []
     for _ in range(count):
         size = data[position]
@@ -285,7 +288,7 @@ def _read_subtopology_array_0(
 
 
 def _read_topology_0(data: bytes, position: int, budget: DecodeBudget) -> tuple[Topology, int]:
-    budget.charge(200)
+    budget.charge(1944)
     epoch, count = _read_iB(data, position)
     position += 5
     if count > 127:
@@ -321,7 +324,8 @@ def _read_task_offset_array_0(
 ) -> tuple[list[TaskOffset], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("task_offsets", count, len(data) - position)
-    budget.charge(count * 200)
+    if count > 1:
+        budget.charge((count - 1) * 208)
     items = []
     for _ in range(count):
         size = data[position]
@@ -342,7 +346,8 @@ def _read_task_offset_array_0(
 def _read_task_ids_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[TaskIds], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("active_tasks", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 256)
     items = []
     for _ in range(count):
         size = data[position]
@@ -366,7 +371,7 @@ def _read_task_ids_array_0(data: bytes, position: int, count: int, budget: Decod
 
 
 def _read_assignment_0(data: bytes, position: int, budget: DecodeBudget) -> tuple[Assignment, int]:
-    budget.charge(416)
+    budget.charge(1184)
     count = data[position]
     position += 1
     if count > 127:
@@ -392,7 +397,8 @@ def _read_assignment_0(data: bytes, position: int, budget: DecodeBudget) -> tupl
 def _read_member_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[Member], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("members", count, len(data) - position)
-    budget.charge(count * 1056)
+    if count > 1:
+        budget.charge((count - 1) * 1696)
     items = []
     for _ in range(count):
         size = data[position]
@@ -494,7 +500,8 @@ def _read_described_group_array_0(
 ) -> tuple[list[DescribedGroup], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("groups", count, len(data) - position)
-    budget.charge(count * 592)
+    if count > 1:
+        budget.charge((count - 1) * 2296)
     items = []
     for _ in range(count):
         error_code, size = _read_hB(data, position)
@@ -553,7 +560,7 @@ def _read_described_group_array_0(
 def _read_streams_group_describe_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> StreamsGroupDescribeResponse:
-    budget.charge(200 + len(data))
+    budget.charge(2496 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:

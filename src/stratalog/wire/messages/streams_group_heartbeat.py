@@ -175,7 +175,8 @@ _write_iqx = Layout(">iqx").pack
 def _read_key_value_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[KeyValue], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topic_configs", count, len(data) - position)
-    budget.charge(count * 208)
+    if count > 1:
+        budget.charge((count - 1) * 216)
     items = []
     for _ in range(count):
         size = data[position]
@@ -205,7 +206,8 @@ def _read_topic_info_array_0(
 ) -> tuple[list[TopicInfo], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("state_changelog_topics", count, len(data) - position)
-    budget.charge(count * 328)
+    if count > 1:
+        budget.charge((count - 1) * 552)
     items = []
     for _ in range(count):
         size = data[position]
@@ -237,7 +239,8 @@ def _read_copartition_group_array_0(
 ) -> tuple[list[CopartitionGroup], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("copartition_groups", count, len(data) - position)
-    budget.charge(count * 416)
+    if count > 1:
+        budget.charge((count - 1) * 424)
     items = []
     for _ in range(count):
         count = data[position]
@@ -276,7 +279,8 @@ def _read_subtopology_array_0(
 ) -> tuple[list[Subtopology], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("subtopologies", count, len(data) - position)
-    budget.charge(count * 888)
+    if count > 1:
+        budget.charge((count - 1) * 2424)
     items = []
     for _ in range(count):
         size = data[position]
@@ -337,7 +341,7 @@ def _read_subtopology_array_0(
 
 
 def _read_topology_0(data: bytes, position: int, budget: DecodeBudget) -> tuple[Topology, int]:
-    budget.charge(200)
+    budget.charge(2624)
     epoch, count = _read_iB(data, position)
     position += 5
     if count > 127:
@@ -355,7 +359,8 @@ def _read_streams_group_heartbeat_request_task_ids_array_0(
 ) -> tuple[list[StreamsGroupHeartbeatRequestTaskIds], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("active_tasks", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 256)
     items = []
     for _ in range(count):
         size = data[position]
@@ -401,7 +406,8 @@ def _read_task_offset_array_0(
 ) -> tuple[list[TaskOffset], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("task_offsets", count, len(data) - position)
-    budget.charge(count * 200)
+    if count > 1:
+        budget.charge((count - 1) * 208)
     items = []
     for _ in range(count):
         size = data[position]
@@ -422,7 +428,7 @@ def _read_task_offset_array_0(
 def _read_streams_group_heartbeat_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> StreamsGroupHeartbeatRequest:
-    budget.charge(1384 + len(data))
+    budget.charge(2784 + len(data))
     size = data[position]
     position += 1
     if not 0 < size < 128:
@@ -742,7 +748,8 @@ def _write_streams_group_heartbeat_request_0(out: bytearray, item: StreamsGroupH
 def _read_status_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[Status], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("status", count, len(data) - position)
-    budget.charge(count * 128)
+    if count > 1:
+        budget.charge((count - 1) * 136)
     items = []
     for _ in range(count):
         status_code, size = _read_bB(data, position)
@@ -765,7 +772,8 @@ def _read_streams_group_heartbeat_response_task_ids_array_0(
 ) -> tuple[list[StreamsGroupHeartbeatResponseTaskIds], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("active_tasks", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 256)
     items = []
     for _ in range(count):
         size = data[position]
@@ -811,7 +819,8 @@ def _read_topic_partition_array_0(
 ) -> tuple[list[TopicPartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("active_partitions", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 256)
     items = []
     for _ in range(count):
         size = data[position]
@@ -839,7 +848,8 @@ def _read_endpoint_to_partitions_array_0(
 ) -> tuple[list[EndpointToPartitions], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions_by_user_endpoint", count, len(data) - position)
-    budget.charge(count * 296)
+    if count > 1:
+        budget.charge((count - 1) * 816)
     items = []
     for _ in range(count):
         user_endpoint, position = _read_streams_group_heartbeat_response_endpoint_0(data, position, budget)
@@ -868,7 +878,7 @@ def _read_endpoint_to_partitions_array_0(
 def _read_streams_group_heartbeat_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> StreamsGroupHeartbeatResponse:
-    budget.charge(1128 + len(data))
+    budget.charge(2848 + len(data))
     throttle_time_ms, error_code, size = _read_ihB(data, position)
     position += 7
     error_message: str | None = None

@@ -74,7 +74,8 @@ def _read_sync_group_request_assignment_array_0(
 ) -> tuple[list[SyncGroupRequestAssignment], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("assignments", count, len(data) - position)
-    budget.charge(count * 208)
+    if count > 1:
+        budget.charge((count - 1) * 216)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -96,7 +97,7 @@ def _read_sync_group_request_assignment_array_0(
 
 
 def _read_sync_group_request_0(data: bytes, position: int, budget: DecodeBudget) -> SyncGroupRequest:
-    budget.charge(400 + len(data))
+    budget.charge(616 + len(data))
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -122,7 +123,7 @@ def _read_sync_group_request_0(data: bytes, position: int, budget: DecodeBudget)
 
 
 def _read_sync_group_request_3(data: bytes, position: int, budget: DecodeBudget) -> SyncGroupRequest:
-    budget.charge(480 + len(data))
+    budget.charge(696 + len(data))
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -163,7 +164,8 @@ def _read_sync_group_request_assignment_array_4(
 ) -> tuple[list[SyncGroupRequestAssignment], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("assignments", count, len(data) - position)
-    budget.charge(count * 208)
+    if count > 1:
+        budget.charge((count - 1) * 216)
     items = []
     for _ in range(count):
         size = data[position]
@@ -189,7 +191,7 @@ def _read_sync_group_request_assignment_array_4(
 
 
 def _read_sync_group_request_4(data: bytes, position: int, budget: DecodeBudget) -> SyncGroupRequest:
-    budget.charge(480 + len(data))
+    budget.charge(696 + len(data))
     size = data[position]
     position += 1
     if not 0 < size < 128:
@@ -234,7 +236,7 @@ def _read_sync_group_request_4(data: bytes, position: int, budget: DecodeBudget)
 
 
 def _read_sync_group_request_5(data: bytes, position: int, budget: DecodeBudget) -> SyncGroupRequest:
-    budget.charge(640 + len(data))
+    budget.charge(856 + len(data))
     size = data[position]
     position += 1
     if not 0 < size < 128:

@@ -97,7 +97,8 @@ def _read_txn_offset_commit_request_partition_array_0(
 ) -> tuple[list[TxnOffsetCommitRequestPartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 208)
+    if count > 1:
+        budget.charge((count - 1) * 216)
     items = []
     for _ in range(count):
         partition_index, committed_offset, size = _read_iqh(data, position)
@@ -122,7 +123,8 @@ def _read_txn_offset_commit_request_topic_array_0(
 ) -> tuple[list[TxnOffsetCommitRequestTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 472)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -140,7 +142,7 @@ def _read_txn_offset_commit_request_topic_array_0(
 
 
 def _read_txn_offset_commit_request_0(data: bytes, position: int, budget: DecodeBudget) -> TxnOffsetCommitRequest:
-    budget.charge(440 + len(data))
+    budget.charge(912 + len(data))
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -174,7 +176,8 @@ def _read_txn_offset_commit_request_partition_array_2(
 ) -> tuple[list[TxnOffsetCommitRequestPartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 240)
+    if count > 1:
+        budget.charge((count - 1) * 248)
     items = []
     for _ in range(count):
         partition_index, committed_offset, committed_leader_epoch, size = _read_iqih(data, position)
@@ -200,7 +203,8 @@ def _read_txn_offset_commit_request_topic_array_2(
 ) -> tuple[list[TxnOffsetCommitRequestTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 504)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -218,7 +222,7 @@ def _read_txn_offset_commit_request_topic_array_2(
 
 
 def _read_txn_offset_commit_request_2(data: bytes, position: int, budget: DecodeBudget) -> TxnOffsetCommitRequest:
-    budget.charge(440 + len(data))
+    budget.charge(944 + len(data))
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -252,7 +256,8 @@ def _read_txn_offset_commit_request_partition_array_3(
 ) -> tuple[list[TxnOffsetCommitRequestPartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 240)
+    if count > 1:
+        budget.charge((count - 1) * 248)
     items = []
     for _ in range(count):
         partition_index, committed_offset, committed_leader_epoch, size = _read_iqiB(data, position)
@@ -284,7 +289,8 @@ def _read_txn_offset_commit_request_topic_array_3(
 ) -> tuple[list[TxnOffsetCommitRequestTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 504)
     items = []
     for _ in range(count):
         size = data[position]
@@ -308,7 +314,7 @@ def _read_txn_offset_commit_request_topic_array_3(
 
 
 def _read_txn_offset_commit_request_3(data: bytes, position: int, budget: DecodeBudget) -> TxnOffsetCommitRequest:
-    budget.charge(632 + len(data))
+    budget.charge(1136 + len(data))
     size = data[position]
     position += 1
     if not 0 < size < 128:
@@ -509,7 +515,8 @@ def _read_txn_offset_commit_response_partition_array_0(
 ) -> tuple[list[TxnOffsetCommitResponsePartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 112)
+    if count > 1:
+        budget.charge((count - 1) * 120)
     items = []
     for _ in range(count):
         partition_index, error_code = _read_ih(data, position)
@@ -523,7 +530,8 @@ def _read_txn_offset_commit_response_topic_array_0(
 ) -> tuple[list[TxnOffsetCommitResponseTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 376)
     items = []
     for _ in range(count):
         (size,) = _read_h(data, position)
@@ -541,7 +549,7 @@ def _read_txn_offset_commit_response_topic_array_0(
 
 
 def _read_txn_offset_commit_response_0(data: bytes, position: int, budget: DecodeBudget) -> TxnOffsetCommitResponse:
-    budget.charge(200 + len(data))
+    budget.charge(576 + len(data))
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
     topics, position = _read_txn_offset_commit_response_topic_array_0(data, position, count, budget)
@@ -555,7 +563,8 @@ def _read_txn_offset_commit_response_partition_array_3(
 ) -> tuple[list[TxnOffsetCommitResponsePartition], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 112)
+    if count > 1:
+        budget.charge((count - 1) * 120)
     items = []
     for _ in range(count):
         partition_index, error_code, tags = _read_ihB(data, position)
@@ -571,7 +580,8 @@ def _read_txn_offset_commit_response_topic_array_3(
 ) -> tuple[list[TxnOffsetCommitResponseTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 376)
     items = []
     for _ in range(count):
         size = data[position]
@@ -595,7 +605,7 @@ def _read_txn_offset_commit_response_topic_array_3(
 
 
 def _read_txn_offset_commit_response_3(data: bytes, position: int, budget: DecodeBudget) -> TxnOffsetCommitResponse:
-    budget.charge(200 + len(data))
+    budget.charge(576 + len(data))
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:

@@ -69,7 +69,8 @@ def _read_feature_update_key_array_0(
 ) -> tuple[list[FeatureUpdateKey], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("feature_updates", count, len(data) - position)
-    budget.charge(count * 176)
+    if count > 1:
+        budget.charge((count - 1) * 184)
     items = []
     for _ in range(count):
         size = data[position]
@@ -90,7 +91,7 @@ def _read_feature_update_key_array_0(
 
 
 def _read_update_features_request_0(data: bytes, position: int, budget: DecodeBudget) -> UpdateFeaturesRequest:
-    budget.charge(208 + len(data))
+    budget.charge(392 + len(data))
     timeout_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:
@@ -110,7 +111,8 @@ def _read_feature_update_key_array_1(
 ) -> tuple[list[FeatureUpdateKey], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("feature_updates", count, len(data) - position)
-    budget.charge(count * 176)
+    if count > 1:
+        budget.charge((count - 1) * 184)
     items = []
     for _ in range(count):
         size = data[position]
@@ -129,7 +131,7 @@ def _read_feature_update_key_array_1(
 
 
 def _read_update_features_request_1(data: bytes, position: int, budget: DecodeBudget) -> UpdateFeaturesRequest:
-    budget.charge(208 + len(data))
+    budget.charge(392 + len(data))
     timeout_ms, count = _read_iB(data, position)
     position += 5
     if count > 127:
@@ -191,7 +193,8 @@ def _read_updatable_feature_result_array_0(
 ) -> tuple[list[UpdatableFeatureResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("results", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 256)
     items = []
     for _ in range(count):
         size = data[position]
@@ -219,7 +222,7 @@ def _read_updatable_feature_result_array_0(
 
 
 def _read_update_features_response_0(data: bytes, position: int, budget: DecodeBudget) -> UpdateFeaturesResponse:
-    budget.charge(328 + len(data))
+    budget.charge(584 + len(data))
     throttle_time_ms, error_code, size = _read_ihB(data, position)
     position += 7
     error_message: str | None = None

@@ -88,7 +88,8 @@ _write_ix = Layout(">ix").pack
 def _read_listener_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[Listener], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("listeners", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 256)
     items = []
     for _ in range(count):
         size = data[position]
@@ -125,7 +126,7 @@ def _read_kraft_version_feature_0(data: bytes, position: int, budget: DecodeBudg
 
 
 def _read_update_raft_voter_request_0(data: bytes, position: int, budget: DecodeBudget) -> UpdateRaftVoterRequest:
-    budget.charge(456 + len(data))
+    budget.charge(712 + len(data))
     size = data[position]
     position += 1
     cluster_id: str | None = None

@@ -104,7 +104,8 @@ def _read_vote_request_partition_data_array_0(
 ) -> tuple[list[VoteRequestPartitionData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 256)
+    if count > 1:
+        budget.charge((count - 1) * 264)
     items = []
     for _ in range(count):
         partition_index, replica_epoch, replica_id, last_offset_epoch, last_offset, tags = _read_iiiiqB(data, position)
@@ -128,7 +129,8 @@ def _read_vote_request_topic_data_array_0(
 ) -> tuple[list[VoteRequestTopicData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 520)
     items = []
     for _ in range(count):
         size = data[position]
@@ -152,7 +154,7 @@ def _read_vote_request_topic_data_array_0(
 
 
 def _read_vote_request_0(data: bytes, position: int, budget: DecodeBudget) -> VoteRequest:
-    budget.charge(256 + len(data))
+    budget.charge(776 + len(data))
     size = data[position]
     position += 1
     cluster_id: str | None = None
@@ -181,7 +183,8 @@ def _read_vote_request_partition_data_array_1(
 ) -> tuple[list[VoteRequestPartitionData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 480)
+    if count > 1:
+        budget.charge((count - 1) * 488)
     items = []
     for _ in range(count):
         (
@@ -216,7 +219,8 @@ def _read_vote_request_topic_data_array_1(
 ) -> tuple[list[VoteRequestTopicData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 744)
     items = []
     for _ in range(count):
         size = data[position]
@@ -240,7 +244,7 @@ def _read_vote_request_topic_data_array_1(
 
 
 def _read_vote_request_1(data: bytes, position: int, budget: DecodeBudget) -> VoteRequest:
-    budget.charge(288 + len(data))
+    budget.charge(1032 + len(data))
     size = data[position]
     position += 1
     cluster_id: str | None = None
@@ -269,7 +273,8 @@ def _read_vote_request_partition_data_array_2(
 ) -> tuple[list[VoteRequestPartitionData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 480)
+    if count > 1:
+        budget.charge((count - 1) * 488)
     items = []
     for _ in range(count):
         (
@@ -306,7 +311,8 @@ def _read_vote_request_topic_data_array_2(
 ) -> tuple[list[VoteRequestTopicData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 744)
     items = []
     for _ in range(count):
         size = data[position]
@@ -330,7 +336,7 @@ def _read_vote_request_topic_data_array_2(
 
 
 def _read_vote_request_2(data: bytes, position: int, budget: DecodeBudget) -> VoteRequest:
-    budget.charge(288 + len(data))
+    budget.charge(1032 + len(data))
     size = data[position]
     position += 1
     cluster_id: str | None = None
@@ -480,7 +486,8 @@ def _read_vote_response_partition_data_array_0(
 ) -> tuple[list[VoteResponsePartitionData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 200)
+    if count > 1:
+        budget.charge((count - 1) * 208)
     items = []
     for _ in range(count):
         partition_index, error_code, leader_id, leader_epoch, vote_granted, tags = _read_ihiiTB(data, position)
@@ -504,7 +511,8 @@ def _read_vote_response_topic_data_array_0(
 ) -> tuple[list[VoteResponseTopicData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 464)
     items = []
     for _ in range(count):
         size = data[position]
@@ -528,7 +536,7 @@ def _read_vote_response_topic_data_array_0(
 
 
 def _read_vote_response_0(data: bytes, position: int, budget: DecodeBudget) -> VoteResponse:
-    budget.charge(208 + len(data))
+    budget.charge(672 + len(data))
     error_code, count = _read_hB(data, position)
     position += 3
     if count > 127:
@@ -548,7 +556,8 @@ def _read_node_endpoint_array_1(
 ) -> tuple[list[NodeEndpoint], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("node_endpoints", count, len(data) - position)
-    budget.charge(count * 200)
+    if count > 1:
+        budget.charge((count - 1) * 208)
     items = []
     for _ in range(count):
         node_id, size = _read_iB(data, position)
@@ -567,7 +576,7 @@ def _read_node_endpoint_array_1(
 
 
 def _read_vote_response_1(data: bytes, position: int, budget: DecodeBudget) -> VoteResponse:
-    budget.charge(208 + len(data))
+    budget.charge(672 + len(data))
     error_code, count = _read_hB(data, position)
     position += 3
     if count > 127:
@@ -583,6 +592,7 @@ def _read_vote_response_1(data: bytes, position: int, budget: DecodeBudget) -> V
             size, position = read_unsigned(data, position)
             whole = position + size
             if tag == 0:
+                budget.charge(200)
                 count = data[position]
                 position += 1
                 if count > 127:

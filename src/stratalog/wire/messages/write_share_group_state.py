@@ -84,7 +84,8 @@ def _read_state_batch_array_0(
 ) -> tuple[list[StateBatch], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("state_batches", count, len(data) - position)
-    budget.charge(count * 160)
+    if count > 1:
+        budget.charge((count - 1) * 168)
     items = []
     for _ in range(count):
         first_offset, last_offset, delivery_state, delivery_count, tags = _read_qqbhB(data, position)
@@ -107,7 +108,8 @@ def _read_partition_data_array_0(
 ) -> tuple[list[PartitionData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 328)
+    if count > 1:
+        budget.charge((count - 1) * 504)
     items = []
     for _ in range(count):
         partition, state_epoch, leader_epoch, start_offset, count = _read_iiiqB(data, position)
@@ -136,7 +138,8 @@ def _read_write_state_data_array_0(
 ) -> tuple[list[WriteStateData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 280)
+    if count > 1:
+        budget.charge((count - 1) * 792)
     items = []
     for _ in range(count):
         topic_id, count = _read_UB(data, position)
@@ -155,7 +158,7 @@ def _read_write_state_data_array_0(
 def _read_write_share_group_state_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> WriteShareGroupStateRequest:
-    budget.charge(248 + len(data))
+    budget.charge(1040 + len(data))
     size = data[position]
     position += 1
     if not 0 < size < 128:
@@ -182,7 +185,8 @@ def _read_partition_data_array_1(
 ) -> tuple[list[PartitionData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 360)
+    if count > 1:
+        budget.charge((count - 1) * 536)
     items = []
     for _ in range(count):
         partition, state_epoch, leader_epoch, start_offset, delivery_complete_count, count = _read_iiiqiB(
@@ -214,7 +218,8 @@ def _read_write_state_data_array_1(
 ) -> tuple[list[WriteStateData], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 280)
+    if count > 1:
+        budget.charge((count - 1) * 824)
     items = []
     for _ in range(count):
         topic_id, count = _read_UB(data, position)
@@ -233,7 +238,7 @@ def _read_write_state_data_array_1(
 def _read_write_share_group_state_request_1(
     data: bytes, position: int, budget: DecodeBudget
 ) -> WriteShareGroupStateRequest:
-    budget.charge(248 + len(data))
+    budget.charge(1072 + len(data))
     size = data[position]
     position += 1
     if not 0 < size < 128:
@@ -327,7 +332,8 @@ def _read_partition_result_array_0(
 ) -> tuple[list[PartitionResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 200)
+    if count > 1:
+        budget.charge((count - 1) * 208)
     items = []
     for _ in range(count):
         partition, error_code, size = _read_ihB(data, position)
@@ -352,7 +358,8 @@ def _read_write_state_result_array_0(
 ) -> tuple[list[WriteStateResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("results", count, len(data) - position)
-    budget.charge(count * 280)
+    if count > 1:
+        budget.charge((count - 1) * 496)
     items = []
     for _ in range(count):
         topic_id, count = _read_UB(data, position)
@@ -371,7 +378,7 @@ def _read_write_state_result_array_0(
 def _read_write_share_group_state_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> WriteShareGroupStateResponse:
-    budget.charge(160 + len(data))
+    budget.charge(656 + len(data))
     count = data[position]
     position += 1
     if count > 127:

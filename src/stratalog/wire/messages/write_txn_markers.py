@@ -86,7 +86,8 @@ def _read_writable_txn_marker_topic_array_1(
 ) -> tuple[list[WritableTxnMarkerTopic], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 256)
     items = []
     for _ in range(count):
         size = data[position]
@@ -114,7 +115,8 @@ def _read_writable_txn_marker_array_1(
 ) -> tuple[list[WritableTxnMarker], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("markers", count, len(data) - position)
-    budget.charge(count * 296)
+    if count > 1:
+        budget.charge((count - 1) * 560)
     items = []
     for _ in range(count):
         producer_id, producer_epoch, transaction_result, count = _read_qhTB(data, position)
@@ -139,7 +141,7 @@ def _read_writable_txn_marker_array_1(
 
 
 def _read_write_txn_markers_request_1(data: bytes, position: int, budget: DecodeBudget) -> WriteTxnMarkersRequest:
-    budget.charge(160 + len(data))
+    budget.charge(720 + len(data))
     count = data[position]
     position += 1
     if count > 127:
@@ -159,7 +161,8 @@ def _read_writable_txn_marker_array_2(
 ) -> tuple[list[WritableTxnMarker], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("markers", count, len(data) - position)
-    budget.charge(count * 296)
+    if count > 1:
+        budget.charge((count - 1) * 560)
     items = []
     for _ in range(count):
         producer_id, producer_epoch, transaction_result, count = _read_qhTB(data, position)
@@ -185,7 +188,7 @@ def _read_writable_txn_marker_array_2(
 
 
 def _read_write_txn_markers_request_2(data: bytes, position: int, budget: DecodeBudget) -> WriteTxnMarkersRequest:
-    budget.charge(160 + len(data))
+    budget.charge(720 + len(data))
     count = data[position]
     position += 1
     if count > 127:
@@ -251,7 +254,8 @@ def _read_writable_txn_marker_partition_result_array_1(
 ) -> tuple[list[WritableTxnMarkerPartitionResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("partitions", count, len(data) - position)
-    budget.charge(count * 112)
+    if count > 1:
+        budget.charge((count - 1) * 120)
     items = []
     for _ in range(count):
         partition_index, error_code, tags = _read_ihB(data, position)
@@ -267,7 +271,8 @@ def _read_writable_txn_marker_topic_result_array_1(
 ) -> tuple[list[WritableTxnMarkerTopicResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("topics", count, len(data) - position)
-    budget.charge(count * 248)
+    if count > 1:
+        budget.charge((count - 1) * 376)
     items = []
     for _ in range(count):
         size = data[position]
@@ -295,7 +300,8 @@ def _read_writable_txn_marker_result_array_1(
 ) -> tuple[list[WritableTxnMarkerResult], int]:
     if not 0 <= count <= len(data) - position:
         raise bad_count("markers", count, len(data) - position)
-    budget.charge(count * 200)
+    if count > 1:
+        budget.charge((count - 1) * 584)
     items = []
     for _ in range(count):
         producer_id, count = _read_qB(data, position)
@@ -312,7 +318,7 @@ def _read_writable_txn_marker_result_array_1(
 
 
 def _read_write_txn_markers_response_1(data: bytes, position: int, budget: DecodeBudget) -> WriteTxnMarkersResponse:
-    budget.charge(160 + len(data))
+    budget.charge(744 + len(data))
     count = data[position]
     position += 1
     if count > 127:
