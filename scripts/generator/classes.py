@@ -61,9 +61,15 @@ def is_optional(field: Field, struct: StructType) -> bool:
     return (
         field.default is not None
         or field.tag >= 0
-        or field.versions != struct.versions
+        or lacks(field, struct)
         or field.name == "throttle_time_ms"
     )
+
+
+def lacks(field: Field, struct: StructType) -> bool:
+    """Return whether a version that has the struct lacks the field."""
+    here, all_of = field.versions, struct.versions
+    return here.first > all_of.first or here.last < all_of.last
 
 
 def class_text(struct: StructType, message: Message) -> str:
@@ -80,7 +86,7 @@ def class_text(struct: StructType, message: Message) -> str:
         line = f"    {field.name}: {python_type(field, message)}"
         if is_optional(field, struct):
             line += f" = {default_of(field)}"
-        if field.versions != struct.versions:
+        if lacks(field, struct):
             line += f"  # {field.versions.text()}"
         lines.append(line)
     if not struct.fields:

@@ -57,9 +57,9 @@ class Span(NamedTuple):
 NONE = Span(0, -1)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class StructType:
-    """A class to write: a message's own or one nested in it. `versions` are the message's."""
+    """A class to write: a message's own or one nested in it. `versions` are those that have such a struct."""
 
     name: str
     fields: list["Field"]
@@ -151,7 +151,7 @@ def _message(schema: dict[str, Any], shared: set[str]) -> Message:
         assert name not in structs, f"{schema['name']} has two structs {name}"
         # Nested classes first: defaults are made of them.
         built = [field(one) for one in fields]
-        structs[name] = StructType(own, built, versions)
+        structs[name] = StructType(own, built, NONE)
         return structs[name]
 
     def field(raw: dict[str, Any]) -> Field:
@@ -171,10 +171,24 @@ def _message(schema: dict[str, Any], shared: set[str]) -> Message:
             waiting.append(part)
         else:
             add(part["name"], part["fields"])
-    add(schema["name"], schema["fields"])
+    add(schema["name"], schema["fields"]).versions = versions
+    _spread_versions(list(structs.values()))
     return Message(
         schema["name"], schema["apiKey"], schema["type"], versions, flexible, list(structs.values())
     )
+
+
+def _spread_versions(structs: list[StructType]) -> None:
+    """Give each struct the versions of the fields that hold it; a struct stands before those that use it."""
+    for user in reversed(structs):
+        for field in user.fields:
+            if field.struct is not None:
+                here, known = field.versions, field.struct.versions
+                first = max(here.first, user.versions.first)
+                last = min(here.last, user.versions.last)
+                if known != NONE:
+                    first, last = min(first, known.first), max(last, known.last)
+                field.struct.versions = Span(first, last)
 
 
 def _field(raw: dict[str, Any], kind: str, struct: StructType | None, valid: Span) -> Field:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from stratalog.broker.connection import Answer, Later
 from stratalog.errors import ErrorCode, Rejected
@@ -23,6 +23,7 @@ from stratalog.wire.envelope import (
     encode_response,
     response,
 )
+from stratalog.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 
 if TYPE_CHECKING:
     from stratalog.broker.broker import Broker
@@ -33,8 +34,11 @@ _DECODED_TIMES: Final = 2
 _TO_COME: Final = (asyncio.Future, CoroutineType)
 
 
-class Call(NamedTuple):
-    """One request as its handler sees it: `body` is the decoded request, `reply` makes the answer's entities.
+BodyT = TypeVar("BodyT")
+
+
+class Call(NamedTuple, Generic[BodyT]):
+    """One request as its handler sees it: `body` is the decoded request.
 
     `listener` is the name of the listener it came through: addresses are told as that listener's clients reach them.
     """
@@ -44,7 +48,7 @@ class Call(NamedTuple):
     version: int
     client_id: str
     client_host: str
-    body: Any
+    body: BodyT
     reply: Any
 
 
@@ -60,7 +64,7 @@ class Api:
     name: str
     key: int
     advertised: tuple[int, int]
-    handle: Callable[[Call], Any]
+    handle: Callable[[Call[Any]], Any]
     served_from: int = -1
 
     @property
@@ -115,19 +119,16 @@ class Dispatcher:
 
     def _unsupported_api_versions(self, header: RequestHeader) -> Answer:
         """The answer to a newer ApiVersions than ours: version 0, with what we do serve (KIP-511)."""
-        reply = response(API_VERSIONS, 0)
-        body = reply.ApiVersionsResponse(
-            error_code=ErrorCode.unsupported_version, api_keys=advertised(reply, self._apis)
+        body = ApiVersionsResponse(
+            error_code=ErrorCode.unsupported_version, api_keys=advertised(self._apis)
         )
         return encode_response(API_VERSIONS, 0, header.correlation_id, body)
 
 
-def advertised(reply: Any, apis: dict[int, Api]) -> list[Any]:
+def advertised(apis: dict[int, Api]) -> list[ApiVersion]:
     """The ApiVersion entries of everything served."""
     return [
-        reply.ApiVersion(
-            api_key=api.key, min_version=api.advertised[0], max_version=api.advertised[1]
-        )
+        ApiVersion(api_key=api.key, min_version=api.advertised[0], max_version=api.advertised[1])
         for api in sorted(apis.values(), key=lambda api: api.key)
     ]
 

@@ -6,7 +6,6 @@ In: a handler's question. Out: its answer. It holds no state of its own but the 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
@@ -47,7 +46,6 @@ from stratalog.replication.fetch_sessions import FetchSessions
 if TYPE_CHECKING:
     from stratalog.broker.tiering import Tiering
 
-_MILLISECOND: Final = timedelta(milliseconds=1)
 _ATTEMPTS_MAX: Final = 5
 _REMOTE: Final = "remote.storage.enable"
 LiveBroker = tuple[int, str, int, str | None]
@@ -106,11 +104,6 @@ class Broker:
         )
         self._producer_ids = range(0)
         self._producer_ids_asked = asyncio.Lock()
-
-    @staticmethod
-    def milliseconds(value: timedelta | int) -> int:
-        """A request's duration, whatever its type in that version, as milliseconds."""
-        return value if isinstance(value, int) else value // _MILLISECOND
 
     def live_brokers(self, listener: str) -> list[LiveBroker]:
         """(node id, host, port, rack) of each broker that is not fenced, as clients of `listener` reach it.

@@ -5,15 +5,19 @@ carries this one. It never does what was asked.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import Any, Final
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final, get_args
 from uuid import UUID
+
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import FieldInfo, fields
 
 from stratalog.broker.api import Api, Call
 from stratalog.errors import ErrorCode
-from stratalog.wire.construct import body_class
+from stratalog.wire.envelope import response_class
 from stratalog.wire.fetch import FetchedPartition, FetchedTopic, FetchResponse
-from stratalog.wire.fields import FieldShape, default_of, shape
+from stratalog.wire.ids import ZERO_ID
 
 _PRODUCE: Final = 0
 _FETCH: Final = 1
@@ -29,10 +33,10 @@ class Failure:
     times: int
 
 
-def failing(api: Api, failure: Failure) -> Callable[[Call], Any]:
+def failing(api: Api, failure: Failure) -> Callable[[Call[Any]], Any]:
     """The handler of `api` behind a failure: refuses as often as it says, then does its work again."""
 
-    def handle(call: Call) -> Any:
+    def handle(call: Call[Any]) -> Any:
         if failure.times <= 0:
             return api.handle(call)
         failure.times -= 1
@@ -41,32 +45,43 @@ def failing(api: Api, failure: Failure) -> Callable[[Call], Any]:
     return handle
 
 
-def refusal(api_key: int, call: Call, code: ErrorCode) -> Any:
+def refusal(api_key: int, call: Call[Any], code: ErrorCode) -> Any:
     """The answer to `call` with `code` everywhere."""
     if api_key == _PRODUCE and call.body.acks == 0:
         return None
     if api_key == _FETCH:
         return _fetch_refusal(call.body, code)
-    return _refused(body_class(api_key, call.version, "response"), call.body, code)
+    return _refused(response_class(api_key), call.body, code)
 
 
-def _refused(cls: Any, asked: Any, code: ErrorCode) -> Any:
+def _refused(cls: type[Struct], asked: Any, code: ErrorCode) -> Any:
     values: dict[str, Any] = {}
-    for field in map(shape, fields(cls)):
-        if field.kafka_type == "error_code":
+    for field in fields(cls):
+        item = _item(field)
+        if field.name.endswith("error_code"):
             values[field.name] = code
-        elif field.is_array and field.item is not None and _tells_errors(field.item):
-            values[field.name] = tuple(_refused(field.item, one, code) for one in _items(asked))
+        elif item is not None and _tells_errors(item):
+            values[field.name] = [_refused(item, one, code) for one in _items(asked)]
         else:
             found = _named(field.name, asked)
             values[field.name] = _blank(field) if found is None else found
     return cls(**values)
 
 
-def _tells_errors(cls: Any) -> bool:
+def _item(field: FieldInfo) -> type[Struct] | None:
+    """Return the class that an array holds, or None."""
+    for one in (field.type, *get_args(field.type)):
+        for inner in get_args(one):
+            if isinstance(inner, type) and issubclass(inner, Struct):
+                return inner
+    return None
+
+
+@cache
+def _tells_errors(cls: type[Struct]) -> bool:
     return any(
-        field.kafka_type == "error_code" or (field.item is not None and _tells_errors(field.item))
-        for field in map(shape, fields(cls))
+        field.name.endswith("error_code") or ((item := _item(field)) and _tells_errors(item))
+        for field in fields(cls)
     )
 
 
@@ -79,10 +94,8 @@ def _items(asked: Any) -> list[Any]:
     return []
 
 
-def _attributes(asked: Any) -> list[str]:
-    if hasattr(asked, "__dataclass_fields__"):
-        return [field.name for field in fields(asked)]
-    return list(getattr(asked, "_fields", ()))
+def _attributes(asked: Any) -> tuple[str, ...]:
+    return tuple(getattr(asked, "__struct_fields__", ()) or getattr(asked, "_fields", ()))
 
 
 def _named(name: str, asked: Any) -> Any:
@@ -94,12 +107,14 @@ def _named(name: str, asked: Any) -> Any:
     return next((getattr(asked, one) for one in family if hasattr(asked, one)), None)
 
 
-def _blank(field: FieldShape) -> Any:
-    if field.is_nullable and not field.is_array:
-        return None
-    if field.kafka_type in ("int8", "int16", "int32", "int64"):
+def _blank(field: FieldInfo) -> Any:
+    if field.type is int:
         return 0 if "throttle" in field.name else -1
-    return default_of(field)
+    if field.default is not NODEFAULT:
+        return field.default
+    if type(None) in get_args(field.type):
+        return None
+    return {str: "", bytes: b"", bool: False, UUID: ZERO_ID}.get(field.type, ())
 
 
 def _fetch_refusal(asked: Any, code: ErrorCode) -> FetchResponse:

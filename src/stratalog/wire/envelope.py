@@ -11,19 +11,24 @@ more are quicker: the answer to a Produce may be `produce.ProduceResponse`, and 
 """
 
 from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
 from struct import Struct
 from typing import Any, Final, NamedTuple
+
+from msgspec import Struct as Message
 
 from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.ports import Buffer
 from stratalog.wire import fetch, fetch_request, produce
-from stratalog.wire.apis import API_VERSIONS, FETCH, PRODUCE, is_flexible
+from stratalog.wire.apis import API_VERSIONS, APIS, FETCH, PRODUCE, is_flexible
 from stratalog.wire.budget import TRUSTED, DecodeBudget
 from stratalog.wire.construct import EntityTypes, body_class
 from stratalog.wire.construct import request_types as request
 from stratalog.wire.construct import response_types as response
 from stratalog.wire.entity_reader import decode
 from stratalog.wire.entity_writer import encode
+from stratalog.wire.messages import Codec
 from stratalog.wire.primitives import ENDED, I32, skip_tags
 
 __all__ = [
@@ -40,6 +45,8 @@ __all__ = [
     "response",
 ]
 
+UNREADABLE: Final = (*ENDED, UnicodeDecodeError)
+"""What a generated reader raises where the data are no such message."""
 _HEADER: Final = Struct(">hhih")
 _REQUEST_START: Final = Struct(">ihhi")
 _CLIENT_ID_LENGTH: Final = Struct(">h")
@@ -104,6 +111,22 @@ def _parse_header(frame: memoryview, budget: DecodeBudget) -> tuple[int, int, in
     return api_key, version, correlation_id, client_id, position
 
 
+@cache
+def response_class(api_key: int) -> type[Message]:
+    """Return the class of the responses of an API."""
+    name = "".join(word.title() for word in APIS[api_key].name.split("_"))
+    module = import_module(f"stratalog.wire.messages.{APIS[api_key].name}")
+    found: type[Message] = getattr(module, f"{name}Response")
+    return found
+
+
+@cache
+def codec(api_key: int) -> Codec:
+    """Return the readers and writers of an API, and import them where they are new."""
+    found: Codec = import_module(f"stratalog.wire.messages.{APIS[api_key].name}").CODEC
+    return found
+
+
 def decode_request(
     frame: memoryview, served: Mapping[int, tuple[int, int]], budget: DecodeBudget
 ) -> Request:
@@ -122,8 +145,8 @@ def decode_request(
         body = fetch_request.decode(frame[position:], version, budget)
     else:
         try:
-            body = decode(body_class(key, version, "request"), bytes(frame[position:]), budget)
-        except Corrupt as error:
+            body = codec(key).read_request[version](bytes(frame), position, budget)
+        except UNREADABLE as error:
             raise Rejected(ErrorCode.invalid_request, str(error)) from error
     return Request(key, version, correlation_id, client_id, body)
 
@@ -141,6 +164,8 @@ def encode_response(api_key: int, version: int, correlation_id: int, body: Any) 
         return _framed(out, correlation_id, fetch.write(out, body, version))
     if type(body) is produce.ProduceResponse:
         produce.encode_response(out, body, version)
+    elif isinstance(body, Message):
+        codec(api_key).write_response[version](out, body)
     else:
         encode(body_class(api_key, version, "response"), out, body)
     _RESPONSE_START.pack_into(out, 0, len(out) - 4, correlation_id)
@@ -173,10 +198,12 @@ def encode_request(
     if is_flexible(api_key, version):
         out.append(0)
     pieces: list[Buffer] = [out]
-    if api_key == PRODUCE:
+    if type(body) is produce.ProduceRequest:
         pieces = produce.encode(body, version)
         out += pieces[0]
         pieces[0] = out
+    elif isinstance(body, Message):
+        pieces = codec(api_key).write_request[version](out, body)
     else:
         encode(body_class(api_key, version, "request"), out, body)
     size = sum(len(piece) for piece in pieces) - 4

@@ -4,7 +4,7 @@ All that a resource sets, anew. v1 the same. v2 flexible. Kafka prefers Incremen
 only this one.
 """
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from structlog import get_logger
 
@@ -12,29 +12,47 @@ from stratalog.broker.api import Api, Call
 from stratalog.config import our_topic_setting
 from stratalog.metadata.image import ResourceType
 from stratalog.quorum.configurations import Change, Operation
-from stratalog.quorum.controller import Alteration, Altered
+from stratalog.quorum.controller import Alteration
+from stratalog.wire.messages.alter_configs import (
+    AlterConfigsRequest,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+)
 
 _Text = TypeVar("_Text", str, str | None)
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: Call[AlterConfigsRequest]) -> AlterConfigsResponse:
     """Replace the settings of topics and brokers; each resource has its own error."""
     asked = [
         Alteration(
             resource.resource_type,
             resource.resource_name,
-            tuple(change(resource, one.name, Operation.SET, one.value) for one in resource.configs),
+            tuple(
+                change(resource.resource_type, one.name, Operation.SET, one.value)
+                for one in resource.configs
+            ),
             replaces=True,
         )
         for resource in call.body.resources
     ]
     altered = await call.broker.metadata.alter_configs(asked, validate_only=call.body.validate_only)
-    return call.reply.AlterConfigsResponse(responses=results(call.reply, altered))
+    return AlterConfigsResponse(
+        responses=[
+            AlterConfigsResourceResponse(
+                error_code=one.error,
+                error_message=one.message,
+                resource_type=one.resource_type,
+                resource_name=one.resource_name,
+            )
+            for one in altered
+        ]
+    )
 
 
-def change(resource: Any, name: str, operation: int, value: str | None) -> Change:
+def change(resource_type: int, name: str, operation: int, value: str | None) -> Change:
     """One setting as it was asked for, a topic's by our own name."""
-    if resource.resource_type == ResourceType.TOPIC:
+    if resource_type == ResourceType.TOPIC:
         name, value = our_setting(name, value)
     return Change(name, operation, value)
 
@@ -45,19 +63,6 @@ def our_setting(name: str, value: _Text) -> tuple[str, _Text]:
     if ours != name:
         get_logger().info("setting by another name", setting=name, stands_for=ours, value=meant)
     return ours, meant
-
-
-def results(reply: Any, altered: list[Altered]) -> list[Any]:
-    """One entry per resource, for this API and its incremental sister."""
-    return [
-        reply.AlterConfigsResourceResponse(
-            error_code=one.error,
-            error_message=one.message,
-            resource_type=one.resource_type,
-            resource_name=one.resource_name,
-        )
-        for one in altered
-    ]
 
 
 API = Api("AlterConfigs", 33, (0, 2), handle)

@@ -6,21 +6,25 @@ no reassignment is ever under way.
 Codes are Kafka's (`ReplicationControlManager.alterPartitionReassignments`).
 """
 
-from typing import Any
-
 from stratalog.broker.api import Api, Call
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.quorum.topics import check_replicas
+from stratalog.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
 
 
-def handle(call: Call) -> Any:
+def handle(call: Call[AlterPartitionReassignmentsRequest]) -> AlterPartitionReassignmentsResponse:
     """Whether each partition's replicas are what is asked for."""
-    reply = call.reply
-    return reply.AlterPartitionReassignmentsResponse(
+    return AlterPartitionReassignmentsResponse(
         error_code=ErrorCode.none,
         error_message=None,
         responses=[
-            reply.ReassignableTopicResponse(
+            ReassignableTopicResponse(
                 name=topic.name,
                 partitions=[_row(call, topic.name, partition) for partition in topic.partitions],
             )
@@ -29,18 +33,22 @@ def handle(call: Call) -> Any:
     )
 
 
-def _row(call: Call, name: str, asked: Any) -> Any:
+def _row(
+    call: Call[AlterPartitionReassignmentsRequest], name: str, asked: ReassignablePartition
+) -> ReassignablePartitionResponse:
     code, message = ErrorCode.none, None
     try:
         _check(call, name, asked)
     except Rejected as error:
         code, message = error.code, error.message
-    return call.reply.ReassignablePartitionResponse(
+    return ReassignablePartitionResponse(
         partition_index=asked.partition_index, error_code=code, error_message=message
     )
 
 
-def _check(call: Call, name: str, asked: Any) -> None:
+def _check(
+    call: Call[AlterPartitionReassignmentsRequest], name: str, asked: ReassignablePartition
+) -> None:
     metadata = call.broker.metadata
     topic, index = metadata.topic(name), asked.partition_index
     if topic is None or index not in topic.partitions:

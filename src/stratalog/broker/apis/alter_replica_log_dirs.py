@@ -3,33 +3,36 @@
 v1 throttle time. v2 flexible. Answered at once: DescribeLogDirs shows how far a move is (KIP-113).
 """
 
-from typing import Any
-
 from stratalog.broker.api import Api, Call
 from stratalog.errors import ErrorCode, Rejected
+from stratalog.wire.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+)
 
 
-def handle(call: Call) -> Any:
+def handle(call: Call[AlterReplicaLogDirsRequest]) -> AlterReplicaLogDirsResponse:
     """Begin to move each partition to the directory it is named under."""
-    reply = call.reply
-    rows: dict[str, list[Any]] = {}
+    rows: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
     for directory in call.body.dirs:
         for topic in directory.topics:
             for index in topic.partitions:
-                row = reply.AlterReplicaLogDirPartitionResult(
+                row = AlterReplicaLogDirPartitionResult(
                     partition_index=index,
                     error_code=_move(call, topic.name, index, directory.path),
                 )
                 rows.setdefault(topic.name, []).append(row)
-    return reply.AlterReplicaLogDirsResponse(
+    return AlterReplicaLogDirsResponse(
         results=[
-            reply.AlterReplicaLogDirTopicResult(topic_name=name, partitions=partitions)
+            AlterReplicaLogDirTopicResult(topic_name=name, partitions=partitions)
             for name, partitions in rows.items()
         ]
     )
 
 
-def _move(call: Call, topic: str, index: int, path: str) -> ErrorCode:
+def _move(call: Call[AlterReplicaLogDirsRequest], topic: str, index: int, path: str) -> ErrorCode:
     try:
         call.broker.moves.ask(topic, index, path)
     except Rejected as error:

@@ -5,34 +5,39 @@ minimum of 0. The answer's header is always version 0, and an unknown higher ver
 """
 
 import re
-from typing import Any, Final
+from typing import Final
 
 from stratalog.broker.api import API_VERSIONS, Api, Call, advertised
 from stratalog.errors import ErrorCode
+from stratalog.wire.messages.api_versions import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 
 _FLEXIBLE_FROM: Final = 3
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 """Names and versions of client software (Kafka: `ApiVersionsRequest.isValid`)."""
 
 
-def handle(call: Call) -> Any:
+def handle(call: Call[ApiVersionsRequest]) -> ApiVersionsResponse:
     """Return all that is served, and the finalized features; INVALID_REQUEST for client software without a name."""
     image = call.broker.metadata.image
-    reply = call.reply
     if call.version >= _FLEXIBLE_FROM and not _is_valid(call.body):
-        return reply.ApiVersionsResponse(error_code=ErrorCode.invalid_request, api_keys=[])
-    return reply.ApiVersionsResponse(
+        return ApiVersionsResponse(error_code=ErrorCode.invalid_request, api_keys=[])
+    return ApiVersionsResponse(
         error_code=ErrorCode.none,
-        api_keys=advertised(reply, call.broker.apis),
+        api_keys=advertised(call.broker.apis),
         supported_features=[
-            reply.SupportedFeatureKey(name=name, min_version=low, max_version=high)
+            SupportedFeatureKey(name=name, min_version=low, max_version=high)
             for name, (low, high) in call.broker.supported_features.items()
         ]
         if call.version >= _FLEXIBLE_FROM
         else [],
         finalized_features_epoch=image.offset,
         finalized_features=[
-            reply.FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
             for name, level in image.features.items()
             if level > 0
         ]
@@ -41,7 +46,7 @@ def handle(call: Call) -> Any:
     )
 
 
-def _is_valid(body: Any) -> bool:
+def _is_valid(body: ApiVersionsRequest) -> bool:
     software = (body.client_software_name, body.client_software_version)
     return all(_SOFTWARE.fullmatch(one) for one in software)
 

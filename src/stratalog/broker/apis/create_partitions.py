@@ -3,13 +3,16 @@
 v1 the same. v2 flexible. v3 may answer that a quota is exceeded, which this broker has none of (KIP-599).
 """
 
-from typing import Any
-
 from stratalog.broker.api import Api, Call
 from stratalog.quorum.controller import MorePartitions
+from stratalog.wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopicResult,
+)
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: Call[CreatePartitionsRequest]) -> CreatePartitionsResponse:
     """Give topics more partitions; each topic has its own error. Answered once they are hosted."""
     asked = [
         MorePartitions(
@@ -24,10 +27,9 @@ async def handle(call: Call) -> Any:
     results = await call.broker.metadata.create_partitions(
         asked, validate_only=call.body.validate_only
     )
-    reply = call.reply
-    return reply.CreatePartitionsResponse(
+    return CreatePartitionsResponse(
         results=[
-            reply.CreatePartitionsTopicResult(
+            CreatePartitionsTopicResult(
                 name=one.topic, error_code=one.error, error_message=one.message
             )
             for one in results

@@ -4,27 +4,32 @@ v2 throttle time. v4 default partitions and replication (-1, KIP-464). v5 flexib
 v7 topic ids. The answer leaves out settings that Kafka does not know, unless the topic sets them.
 """
 
-from typing import Any
-
 from stratalog.broker.api import Api, Call
 from stratalog.broker.apis.alter_configs import our_setting
 from stratalog.config import ConfigEntry
 from stratalog.config.topic_settings import TOPIC_SETTINGS
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.quorum.controller import Created, NewTopic
+from stratalog.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: Call[CreateTopicsRequest]) -> CreateTopicsResponse:
     """Create what can be created; each topic has its own error."""
     asked = [_new_topic(topic) for topic in call.body.topics]
     try:
         created = await call.broker.create_topics(asked, validate_only=call.body.validate_only)
     except Rejected as error:
         created = [Created(topic.name, error=error.code, message=error.message) for topic in asked]
-    return call.reply.CreateTopicsResponse(topics=[_result(call, topic) for topic in created])
+    return CreateTopicsResponse(topics=[_result(call, topic) for topic in created])
 
 
-def _new_topic(topic: Any) -> NewTopic:
+def _new_topic(topic: CreatableTopic) -> NewTopic:
     return NewTopic(
         name=topic.name,
         partitions=topic.num_partitions,
@@ -34,10 +39,9 @@ def _new_topic(topic: Any) -> NewTopic:
     )
 
 
-def _result(call: Call, topic: Created) -> Any:
-    reply = call.reply
+def _result(call: Call[CreateTopicsRequest], topic: Created) -> CreatableTopicResult:
     failed = topic.error is not ErrorCode.none
-    return reply.CreatableTopicResult(
+    return CreatableTopicResult(
         name=topic.name,
         topic_id=topic.topic_id,
         error_code=topic.error,
@@ -47,15 +51,15 @@ def _result(call: Call, topic: Created) -> Any:
         configs=[]
         if failed
         else [
-            _config(reply, entry)
+            _config(entry)
             for entry in call.broker.describe_topic(topic.configs)
             if entry.name in topic.configs or not TOPIC_SETTINGS[entry.name].setting.ours
         ],
     )
 
 
-def _config(reply: Any, entry: ConfigEntry) -> Any:
-    return reply.CreatableTopicConfigs(
+def _config(entry: ConfigEntry) -> CreatableTopicConfigs:
+    return CreatableTopicConfigs(
         name=entry.name,
         value=entry.value,
         read_only=entry.read_only,

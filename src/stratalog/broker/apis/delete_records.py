@@ -3,17 +3,24 @@
 v1 the same. v2 flexible.
 """
 
-from typing import Any, Final
+from typing import Final
 
 from stratalog.broker.api import Api, Call
 from stratalog.broker.partition import HostedPartition
 from stratalog.errors import ErrorCode, Rejected
+from stratalog.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
 
 _ALL: Final = -1
 """Everything up to the high watermark."""
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: Call[DeleteRecordsRequest]) -> DeleteRecordsResponse:
     """Have logs begin at the offsets asked for; answered once no crash can bring the records back.
 
     Files of whole segments go at once; those in the bucket with its next cycle.
@@ -21,20 +28,23 @@ async def handle(call: Call) -> Any:
     asked = [(topic.name, one) for topic in call.body.topics for one in topic.partitions]
     raised = [_raise(call, topic, one) for topic, one in asked]
     failed = await _make_durable(call, [one for one in raised if isinstance(one, HostedPartition)])
-    rows: dict[str, list[Any]] = {topic.name: [] for topic in call.body.topics}
+    rows: dict[str, list[DeleteRecordsPartitionResult]] = {
+        topic.name: [] for topic in call.body.topics
+    }
     for (topic, one), result in zip(asked, raised, strict=True):
         error = result if isinstance(result, Rejected) else failed.get(result.directory.path)
-        rows[topic].append(_row(call, one.partition_index, result, error))
-    reply = call.reply
-    return reply.DeleteRecordsResponse(
+        rows[topic].append(_row(one.partition_index, result, error))
+    return DeleteRecordsResponse(
         topics=[
-            reply.DeleteRecordsTopicResult(name=topic, partitions=partitions)
+            DeleteRecordsTopicResult(name=topic, partitions=partitions)
             for topic, partitions in rows.items()
         ]
     )
 
 
-def _raise(call: Call, topic: str, asked: Any) -> HostedPartition | Rejected:
+def _raise(
+    call: Call[DeleteRecordsRequest], topic: str, asked: DeleteRecordsPartition
+) -> HostedPartition | Rejected:
     """Raise the log's start; what was refused where it cannot be."""
     try:
         if topic in call.broker.internal_topics:
@@ -59,7 +69,9 @@ def _raise(call: Call, topic: str, asked: Any) -> HostedPartition | Rejected:
     return hosted
 
 
-async def _make_durable(call: Call, raised: list[HostedPartition]) -> dict[str, Rejected]:
+async def _make_durable(
+    call: Call[DeleteRecordsRequest], raised: list[HostedPartition]
+) -> dict[str, Rejected]:
     """Delete what lies below, write the log starts down; what went wrong, by directory."""
     failed: dict[str, Rejected] = {}
     for hosted in raised:
@@ -75,13 +87,17 @@ async def _make_durable(call: Call, raised: list[HostedPartition]) -> dict[str, 
     return failed
 
 
-def _row(call: Call, index: int, result: HostedPartition | Rejected, error: Rejected | None) -> Any:
+def _row(
+    index: int,
+    result: HostedPartition | Rejected,
+    error: Rejected | None,
+) -> DeleteRecordsPartitionResult:
     if error is not None or isinstance(result, Rejected):
         assert error is not None
-        return call.reply.DeleteRecordsPartitionResult(
+        return DeleteRecordsPartitionResult(
             partition_index=index, low_watermark=-1, error_code=error.code
         )
-    return call.reply.DeleteRecordsPartitionResult(
+    return DeleteRecordsPartitionResult(
         partition_index=index,
         low_watermark=result.log.log_start_offset,
         error_code=ErrorCode.none,

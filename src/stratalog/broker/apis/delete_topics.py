@@ -3,27 +3,35 @@
 v1 throttle time. v3 an error of its own where deletion is disabled. v4 flexible. v5 error messages. v6 topic ids.
 """
 
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from stratalog.broker.api import Api, Call
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.quorum.controller import Deleted
 from stratalog.wire.ids import ZERO_ID
+from stratalog.wire.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
 
 _DISABLED: Final = ErrorCode.topic_deletion_disabled
 _DISABLED_FROM: Final = 3
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: Call[DeleteTopicsRequest]) -> DeleteTopicsResponse:
     """Delete by name or id; each topic has its own error."""
-    body, reply = call.body, call.reply
-    both: list[Any] = []  # a name and an id: which of them is meant?
+    body = call.body
+    both: list[DeleteTopicState] = []  # a name and an id: which of them is meant?
     wanted: list[str | UUID]
     if call.version >= 6:
-        both = [topic for topic in body.topics if topic.name is not None and topic.topic_id]
+        both = [
+            topic for topic in body.topics if topic.name is not None and topic.topic_id != ZERO_ID
+        ]
         wanted = [
-            topic.name if topic.name is not None else topic.topic_id or ZERO_ID
+            topic.name if topic.name is not None else topic.topic_id
             for topic in body.topics
             if topic not in both
         ]
@@ -40,9 +48,9 @@ async def handle(call: Call) -> Any:
         Deleted(topic.name, topic.topic_id, ErrorCode.invalid_request, "a name and an id")
         for topic in both
     ]
-    return reply.DeleteTopicsResponse(
+    return DeleteTopicsResponse(
         responses=[
-            reply.DeletableTopicResult(
+            DeletableTopicResult(
                 name=deleted.name,
                 topic_id=deleted.topic_id,
                 error_code=deleted.error,

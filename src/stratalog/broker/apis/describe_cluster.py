@@ -3,22 +3,25 @@
 v1 endpoint type (KIP-919). v2 fenced brokers.
 """
 
-from typing import Any
-
 from stratalog.broker.api import Api, Call
 from stratalog.broker.authorized import NOT_ASKED, OF_CLUSTER
 from stratalog.errors import ErrorCode
+from stratalog.wire.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
 
 _BROKERS = 1
 _CONTROLLERS = 2
 
 
-def handle(call: Call) -> Any:
+def handle(call: Call[DescribeClusterRequest]) -> DescribeClusterResponse:
     """The cluster's id, controller and brokers."""
-    broker, reply = call.broker, call.reply
-    endpoint_type = getattr(call.body, "endpoint_type", _BROKERS)
+    broker = call.broker
+    endpoint_type = call.body.endpoint_type
     if endpoint_type != _BROKERS:
-        return reply.DescribeClusterResponse(
+        return DescribeClusterResponse(
             error_code=ErrorCode.mismatched_endpoint_type
             if endpoint_type == _CONTROLLERS
             else ErrorCode.unsupported_endpoint_type,
@@ -26,16 +29,14 @@ def handle(call: Call) -> Any:
             cluster_id="",
             brokers=[],
         )
-    return reply.DescribeClusterResponse(
+    return DescribeClusterResponse(
         error_code=ErrorCode.none,
         error_message=None,
         endpoint_type=_BROKERS,
         cluster_id=broker.cluster_id,
         controller_id=broker.node_id,
         brokers=[
-            reply.DescribeClusterBroker(
-                broker_id=node, host=host, port=port, rack=rack, is_fenced=False
-            )
+            DescribeClusterBroker(broker_id=node, host=host, port=port, rack=rack, is_fenced=False)
             for node, host, port, rack in broker.live_brokers(call.listener)
         ],
         cluster_authorized_operations=OF_CLUSTER

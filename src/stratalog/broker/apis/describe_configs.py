@@ -3,36 +3,46 @@
 v1 sources and synonyms. v3 types and documentation. v4 flexible.
 """
 
-from typing import Any, Final
+from typing import Final
 
 from stratalog.broker.api import Api, Call
 from stratalog.config import ConfigEntry
 from stratalog.errors import ErrorCode, Rejected
+from stratalog.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
 
 _TOPIC: Final = 2
 _BROKER: Final = 4
 
 
-def handle(call: Call) -> Any:
+def handle(call: Call[DescribeConfigsRequest]) -> DescribeConfigsResponse:
     """The settings of topics and of this broker."""
-    return call.reply.DescribeConfigsResponse(
+    return DescribeConfigsResponse(
         results=[_resource(call, resource) for resource in call.body.resources]
     )
 
 
-def _resource(call: Call, resource: Any) -> Any:
-    reply, keys = call.reply, resource.configuration_keys
+def _resource(
+    call: Call[DescribeConfigsRequest], resource: DescribeConfigsResource
+) -> DescribeConfigsResult:
+    keys = resource.configuration_keys
     try:
         entries = _entries(call, resource.resource_type, resource.resource_name)
     except Rejected as error:
-        return reply.DescribeConfigsResult(
+        return DescribeConfigsResult(
             error_code=error.code,
             error_message=error.message,
             resource_type=resource.resource_type,
             resource_name=resource.resource_name,
             configs=[],
         )
-    return reply.DescribeConfigsResult(
+    return DescribeConfigsResult(
         error_code=ErrorCode.none,
         error_message=None,
         resource_type=resource.resource_type,
@@ -41,7 +51,7 @@ def _resource(call: Call, resource: Any) -> Any:
     )
 
 
-def _entries(call: Call, kind: int, name: str) -> list[ConfigEntry]:
+def _entries(call: Call[DescribeConfigsRequest], kind: int, name: str) -> list[ConfigEntry]:
     broker = call.broker
     if kind == _TOPIC:
         topic = broker.metadata.topic(name)
@@ -61,22 +71,22 @@ def _entries(call: Call, kind: int, name: str) -> list[ConfigEntry]:
     raise Rejected(ErrorCode.invalid_request, f"resource type {kind} has no settings here")
 
 
-def _entry(call: Call, entry: ConfigEntry) -> Any:
-    reply, body = call.reply, call.body
-    return reply.DescribeConfigsResourceResult(
+def _entry(call: Call[DescribeConfigsRequest], entry: ConfigEntry) -> DescribeConfigsResourceResult:
+    body = call.body
+    return DescribeConfigsResourceResult(
         name=entry.name,
         value=entry.value,
         read_only=entry.read_only,
         config_source=entry.source,
         is_sensitive=entry.sensitive,
         synonyms=[
-            reply.DescribeConfigsSynonym(name=one.name, value=one.value, source=one.source)
+            DescribeConfigsSynonym(name=one.name, value=one.value, source=one.source)
             for one in entry.synonyms
         ]
         if body.include_synonyms
         else [],
         config_type=entry.type,
-        documentation=entry.doc if getattr(body, "include_documentation", False) else None,
+        documentation=entry.doc if body.include_documentation else None,
     )
 
 

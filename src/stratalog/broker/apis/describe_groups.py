@@ -4,24 +4,30 @@ v3 authorized operations (KIP-430). v4 static members. v5 flexible. v6 a group t
 (KIP-1043).
 """
 
-from typing import Any, Final
+from typing import Final
 
 from stratalog.broker.api import Api, Call
 from stratalog.broker.authorized import NOT_ASKED, OF_GROUP
 from stratalog.coordinators.messages import DescribedMember, GroupDescription
 from stratalog.errors import ErrorCode, Rejected
+from stratalog.wire.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
 
 _NOT_FOUND_FROM: Final = 6
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: Call[DescribeGroupsRequest]) -> DescribeGroupsResponse:
     """State, protocol and members of each group."""
-    return call.reply.DescribeGroupsResponse(
+    return DescribeGroupsResponse(
         groups=[await _describe(call, group_id) for group_id in call.body.groups]
     )
 
 
-async def _describe(call: Call, group_id: str) -> Any:
+async def _describe(call: Call[DescribeGroupsRequest], group_id: str) -> DescribedGroup:
     try:
         group = await call.broker.groups.describe(group_id)
     except Rejected as rejected:
@@ -32,21 +38,21 @@ async def _describe(call: Call, group_id: str) -> Any:
             error = ErrorCode.none
         else:
             message = f"Group {group_id} not found."
-    asked = getattr(call.body, "include_authorized_operations", False)
-    return call.reply.DescribedGroup(
+    asked = call.body.include_authorized_operations
+    return DescribedGroup(
         error_code=error,
         error_message=message,
         group_id=group_id,
         group_state=group.state,
         protocol_type=group.protocol_type,
         protocol_data=group.protocol_name,
-        members=[_member(call.reply, member) for member in group.members],
+        members=[_member(member) for member in group.members],
         authorized_operations=OF_GROUP if asked and error is ErrorCode.none else NOT_ASKED,
     )
 
 
-def _member(reply: Any, member: DescribedMember) -> Any:
-    return reply.DescribedGroupMember(
+def _member(member: DescribedMember) -> DescribedGroupMember:
+    return DescribedGroupMember(
         member_id=member.member_id,
         group_instance_id=member.group_instance_id,
         client_id=member.client_id,

@@ -4,21 +4,26 @@ v1 throttle time. v2 flexible. v3 top-level error. v4 bytes in all and usable (K
 no new partitions (KIP-1066), which none here does.
 """
 
-from typing import Any
-
 from stratalog.broker.api import Api, Call
 from stratalog.broker.directory import LogDirectory
 from stratalog.broker.partition import HostedPartition
 from stratalog.errors import ErrorCode, Rejected
+from stratalog.wire.messages.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
 
 Wanted = dict[str, set[int]] | None
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: Call[DescribeLogDirsRequest]) -> DescribeLogDirsResponse:
     """Each log directory with the partitions in it and their sizes; those asked for, or all."""
     asked = call.body.topics
     wanted = None if asked is None else {topic.topic: set(topic.partitions) for topic in asked}
-    return call.reply.DescribeLogDirsResponse(
+    return DescribeLogDirsResponse(
         error_code=ErrorCode.none,
         results=[
             await _directory(call, directory, wanted)
@@ -27,12 +32,13 @@ async def handle(call: Call) -> Any:
     )
 
 
-async def _directory(call: Call, directory: LogDirectory, wanted: Wanted) -> Any:
-    reply = call.reply
+async def _directory(
+    call: Call[DescribeLogDirsRequest], directory: LogDirectory, wanted: Wanted
+) -> DescribeLogDirsResult:
     try:
         total, free = await directory.space()
     except Rejected as error:
-        return reply.DescribeLogDirsResult(
+        return DescribeLogDirsResult(
             error_code=error.code,
             log_dir=directory.path,
             topics=[],
@@ -40,28 +46,28 @@ async def _directory(call: Call, directory: LogDirectory, wanted: Wanted) -> Any
             usable_bytes=-1,
             is_cordoned=False,
         )
-    topics: dict[str, list[Any]] = {}
+    topics: dict[str, list[DescribeLogDirsPartition]] = {}
     for hosted in call.broker.hosting.all():
         identity = hosted.identity
         asked = wanted is None or identity.index in wanted.get(identity.topic, ())
         if asked and hosted.directory is directory:
-            topics.setdefault(identity.topic, []).append(_partition(reply, hosted))
+            topics.setdefault(identity.topic, []).append(_partition(hosted))
     for move in call.broker.moves.to(directory):
         identity = move.hosted.identity
         if wanted is None or identity.index in wanted.get(identity.topic, ()):
             topics.setdefault(identity.topic, []).append(
-                reply.DescribeLogDirsPartition(
+                DescribeLogDirsPartition(
                     partition_index=identity.index,
                     partition_size=move.size,
                     offset_lag=move.lag,
                     is_future_key=True,
                 )
             )
-    return reply.DescribeLogDirsResult(
+    return DescribeLogDirsResult(
         error_code=ErrorCode.none,
         log_dir=directory.path,
         topics=[
-            reply.DescribeLogDirsTopic(name=name, partitions=partitions)
+            DescribeLogDirsTopic(name=name, partitions=partitions)
             for name, partitions in sorted(topics.items())
         ],
         total_bytes=total,
@@ -70,9 +76,9 @@ async def _directory(call: Call, directory: LogDirectory, wanted: Wanted) -> Any
     )
 
 
-def _partition(reply: Any, hosted: HostedPartition) -> Any:
+def _partition(hosted: HostedPartition) -> DescribeLogDirsPartition:
     log = hosted.log
-    return reply.DescribeLogDirsPartition(
+    return DescribeLogDirsPartition(
         partition_index=hosted.identity.index,
         partition_size=log.size,
         offset_lag=max(hosted.high_watermark - log.log_end_offset, 0),

@@ -3,19 +3,23 @@
 From KIP-664.
 """
 
-from typing import Any
-
 from stratalog.broker.api import Api, Call
 from stratalog.errors import ErrorCode, Rejected
-from stratalog.log.producers import ProducerState
+from stratalog.log.producers import ProducerState as Remembered
+from stratalog.wire.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
 
 
-def handle(call: Call) -> Any:
+def handle(call: Call[DescribeProducersRequest]) -> DescribeProducersResponse:
     """The idempotent producers that each partition's log remembers."""
-    reply = call.reply
-    return reply.DescribeProducersResponse(
+    return DescribeProducersResponse(
         topics=[
-            reply.TopicResponse(
+            TopicResponse(
                 name=topic.name,
                 partitions=[
                     _partition(call, topic.name, index) for index in topic.partition_indexes
@@ -26,35 +30,33 @@ def handle(call: Call) -> Any:
     )
 
 
-def _partition(call: Call, topic: str, index: int) -> Any:
-    reply = call.reply
+def _partition(call: Call[DescribeProducersRequest], topic: str, index: int) -> PartitionResponse:
     try:
         hosted = call.broker.hosting.get(topic, index)
         hosted.check_hosted()
         hosted.replica.check_leader()
     except Rejected as error:
-        return reply.PartitionResponse(
+        return PartitionResponse(
             partition_index=index,
             error_code=error.code,
             error_message=error.message,
             active_producers=[],
         )
-    return reply.PartitionResponse(
+    return PartitionResponse(
         partition_index=index,
         error_code=ErrorCode.none,
         error_message=None,
         active_producers=[
-            _producer(reply, producer_id, state)
-            for producer_id, state in hosted.log.producers.items()
+            _producer(producer_id, state) for producer_id, state in hosted.log.producers.items()
         ],
     )
 
 
-def _producer(reply: Any, producer_id: int, state: ProducerState) -> Any:
+def _producer(producer_id: int, state: Remembered) -> ProducerState:
     _first, last_sequence, _base, _last, timestamp = (
         state.batches[-1] if state.batches else (-1, -1, -1, -1, -1)
     )
-    return reply.ProducerState(
+    return ProducerState(
         producer_id=producer_id,
         producer_epoch=state.epoch,
         last_sequence=last_sequence,

@@ -3,22 +3,28 @@
 v1 when replicas last fetched and were caught up (KIP-836). v2 directory ids, addresses, error messages (KIP-853).
 """
 
-from typing import Any
-
 from stratalog.broker.api import Api, Call
 from stratalog.errors import ErrorCode
 from stratalog.quorum.metadata_batches import METADATA_TOPIC
 from stratalog.wire.ids import ZERO_ID
+from stratalog.wire.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    DescribeQuorumResponsePartitionData,
+    DescribeQuorumResponseTopicData,
+    Listener,
+    Node,
+    ReplicaState,
+)
 
 
-def handle(call: Call) -> Any:
+def handle(call: Call[DescribeQuorumRequest]) -> DescribeQuorumResponse:
     """Who leads the metadata log, who votes, and how far each is: a quorum of one, this node."""
-    reply = call.reply
-    return reply.DescribeQuorumResponse(
+    return DescribeQuorumResponse(
         error_code=ErrorCode.none,
         error_message=None,
         topics=[
-            reply.TopicData(
+            DescribeQuorumResponseTopicData(
                 topic_name=topic.topic_name,
                 partitions=[
                     _partition(call, topic.topic_name, asked.partition_index)
@@ -31,10 +37,12 @@ def handle(call: Call) -> Any:
     )
 
 
-def _partition(call: Call, topic: str, index: int) -> Any:
-    broker, reply = call.broker, call.reply
+def _partition(
+    call: Call[DescribeQuorumRequest], topic: str, index: int
+) -> DescribeQuorumResponsePartitionData:
+    broker = call.broker
     if (topic, index) != (METADATA_TOPIC, 0):
-        return reply.PartitionData(
+        return DescribeQuorumResponsePartitionData(
             partition_index=index,
             error_code=ErrorCode.unknown_topic_or_partition,
             error_message=f"the quorum keeps {METADATA_TOPIC}-0 only",
@@ -48,7 +56,7 @@ def _partition(call: Call, topic: str, index: int) -> Any:
     now_ms = broker.clock.now_ms()
     me = image.brokers.get(broker.node_id)
     end_offset = image.offset + 1
-    return reply.PartitionData(
+    return DescribeQuorumResponsePartitionData(
         partition_index=index,
         error_code=ErrorCode.none,
         error_message=None,
@@ -56,7 +64,7 @@ def _partition(call: Call, topic: str, index: int) -> Any:
         leader_epoch=image.epoch,
         high_watermark=end_offset,
         current_voters=[
-            reply.ReplicaState(
+            ReplicaState(
                 replica_id=broker.node_id,
                 replica_directory_id=me.directories[0] if me and me.directories else ZERO_ID,
                 log_end_offset=end_offset,
@@ -68,13 +76,13 @@ def _partition(call: Call, topic: str, index: int) -> Any:
     )
 
 
-def _node(call: Call) -> Any:
-    broker, reply = call.broker, call.reply
+def _node(call: Call[DescribeQuorumRequest]) -> Node:
+    broker = call.broker
     me = broker.metadata.image.brokers.get(broker.node_id)
-    return reply.Node(
+    return Node(
         node_id=broker.node_id,
         listeners=[
-            reply.Listener(name=one.name, host=one.host, port=one.port)
+            Listener(name=one.name, host=one.host, port=one.port)
             for one in (me.endpoints if me is not None else ())
         ],
     )

@@ -3,22 +3,27 @@
 Metadata of partitions, a page at a time (KIP-966).
 """
 
-from typing import Any
-
 from stratalog.broker.api import Api, Call
 from stratalog.broker.authorized import OF_TOPIC
 from stratalog.errors import ErrorCode
 from stratalog.metadata.image import Partition, Topic
 from stratalog.wire.ids import ZERO_ID
+from stratalog.wire.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponseCursor,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
 
 
-def handle(call: Call) -> Any:
+def handle(call: Call[DescribeTopicPartitionsRequest]) -> DescribeTopicPartitionsResponse:
     """Partitions from the cursor on, topics by name; the next cursor where there are more."""
-    body, reply = call.body, call.reply
+    body = call.body
     cursor = body.cursor
     if cursor is not None and cursor.partition_index < 0:
-        return reply.DescribeTopicPartitionsResponse(
-            topics=[_refused(call, topic.name) for topic in body.topics], next_cursor=None
+        return DescribeTopicPartitionsResponse(
+            topics=[_refused(topic.name) for topic in body.topics], next_cursor=None
         )
     start = ("", 0) if cursor is None else (cursor.topic_name, cursor.partition_index)
     partitions_max = call.broker.config.int("max.request.partition.size.limit")
@@ -34,27 +39,32 @@ def handle(call: Call) -> Any:
         if left:
             topics.append(_topic(call, topic, rest[:left]))
         if len(rest) > left:
-            following = reply.Cursor(topic_name=name, partition_index=rest[left][0])
+            following = DescribeTopicPartitionsResponseCursor(
+                topic_name=name, partition_index=rest[left][0]
+            )
             break
         left -= len(rest)
-    return reply.DescribeTopicPartitionsResponse(topics=topics, next_cursor=following)
+    return DescribeTopicPartitionsResponse(topics=topics, next_cursor=following)
 
 
-def _wanted(call: Call, first: str) -> list[tuple[str, Topic | None]]:
+def _wanted(
+    call: Call[DescribeTopicPartitionsRequest], first: str
+) -> list[tuple[str, Topic | None]]:
     metadata = call.broker.metadata
     names = {topic.name for topic in call.body.topics} or set(metadata.image.topic_ids_by_name)
     return [(name, metadata.topic(name)) for name in sorted(names) if name >= first]
 
 
-def _topic(call: Call, topic: Topic, page: list[tuple[int, Partition]]) -> Any:
-    reply = call.reply
-    return reply.DescribeTopicPartitionsResponseTopic(
+def _topic(
+    call: Call[DescribeTopicPartitionsRequest], topic: Topic, page: list[tuple[int, Partition]]
+) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
         error_code=ErrorCode.none,
         name=topic.name,
         topic_id=topic.id,
         is_internal=topic.name in call.broker.internal_topics,
         partitions=[
-            reply.DescribeTopicPartitionsResponsePartition(
+            DescribeTopicPartitionsResponsePartition(
                 error_code=standing.error,
                 partition_index=index,
                 leader_id=standing.leader,
@@ -72,9 +82,11 @@ def _topic(call: Call, topic: Topic, page: list[tuple[int, Partition]]) -> Any:
     )
 
 
-def _unknown(call: Call, name: str) -> Any:
+def _unknown(
+    call: Call[DescribeTopicPartitionsRequest], name: str
+) -> DescribeTopicPartitionsResponseTopic:
     code = call.broker.name_error(name) or ErrorCode.unknown_topic_or_partition
-    return call.reply.DescribeTopicPartitionsResponseTopic(
+    return DescribeTopicPartitionsResponseTopic(
         error_code=code,
         name=name,
         topic_id=ZERO_ID,
@@ -83,9 +95,9 @@ def _unknown(call: Call, name: str) -> Any:
     )
 
 
-def _refused(call: Call, name: str) -> Any:
+def _refused(name: str) -> DescribeTopicPartitionsResponseTopic:
     """A topic of a request that makes no sense."""
-    return call.reply.DescribeTopicPartitionsResponseTopic(
+    return DescribeTopicPartitionsResponseTopic(
         error_code=ErrorCode.invalid_request, name=name, topic_id=ZERO_ID, partitions=[]
     )
 

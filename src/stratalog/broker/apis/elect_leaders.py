@@ -7,10 +7,16 @@ Codes are Kafka's (`ReplicationControlManager.electLeaders`): asked for all, tho
 but not their topics.
 """
 
-from typing import Any, Final
+from typing import Final
 
 from stratalog.broker.api import Api, Call
 from stratalog.errors import ErrorCode
+from stratalog.wire.messages.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
 
 _PREFERRED: Final = 0
 _UNCLEAN: Final = 1
@@ -20,24 +26,22 @@ _NOT_AVAILABLE: Final = {
 }
 
 
-def handle(call: Call) -> Any:
+def handle(call: Call[ElectLeadersRequest]) -> ElectLeadersResponse:
     """What keeps each partition's leader from changing."""
-    body, reply = call.body, call.reply
-    kind = getattr(body, "election_type", _PREFERRED)
+    body = call.body
+    kind = body.election_type
     if kind not in _NOT_AVAILABLE:
-        return _answer(call, ErrorCode.invalid_request, {})
-    results: dict[str, list[Any]] = {}
+        return _answer(ErrorCode.invalid_request, {})
+    results: dict[str, list[PartitionResult]] = {}
     for topic, index in _asked(call):
         rows = results.setdefault(topic, [])
         code = _outcome(call, topic, index, _NOT_AVAILABLE[kind])
         if body.topic_partitions is not None or code != ErrorCode.election_not_needed:
-            rows.append(
-                reply.PartitionResult(partition_id=index, error_code=code, error_message=None)
-            )
-    return _answer(call, ErrorCode.none, results)
+            rows.append(PartitionResult(partition_id=index, error_code=code, error_message=None))
+    return _answer(ErrorCode.none, results)
 
 
-def _asked(call: Call) -> list[tuple[str, int]]:
+def _asked(call: Call[ElectLeadersRequest]) -> list[tuple[str, int]]:
     asked = call.body.topic_partitions
     if asked is not None:
         return [(one.topic, index) for one in asked for index in one.partitions]
@@ -45,7 +49,9 @@ def _asked(call: Call) -> list[tuple[str, int]]:
     return [(topic.name, index) for topic in topics for index in topic.partitions]
 
 
-def _outcome(call: Call, name: str, index: int, not_available: ErrorCode) -> ErrorCode:
+def _outcome(
+    call: Call[ElectLeadersRequest], name: str, index: int, not_available: ErrorCode
+) -> ErrorCode:
     topic = call.broker.metadata.topic(name)
     if topic is None or index not in topic.partitions:
         return ErrorCode.unknown_topic_or_partition
@@ -53,12 +59,11 @@ def _outcome(call: Call, name: str, index: int, not_available: ErrorCode) -> Err
     return not_available if standing.error else ErrorCode.election_not_needed
 
 
-def _answer(call: Call, error: ErrorCode, results: dict[str, list[Any]]) -> Any:
+def _answer(error: ErrorCode, results: dict[str, list[PartitionResult]]) -> ElectLeadersResponse:
     rows = [
-        call.reply.ReplicaElectionResult(topic=topic, partition_result=rows)
-        for topic, rows in results.items()
+        ReplicaElectionResult(topic=topic, partition_result=rows) for topic, rows in results.items()
     ]
-    return call.reply.ElectLeadersResponse(error_code=error, replica_election_results=rows)
+    return ElectLeadersResponse(error_code=error, replica_election_results=rows)
 
 
 API = Api("ElectLeaders", 43, (0, 2), handle)

@@ -33,7 +33,7 @@ _SHARED_PARTITIONS_MAX: Final = 16
 """Who fetches more is not likely to stand where another stands in each of them."""
 
 
-def handle(call: Call) -> Any:
+def handle(call: Call[Any]) -> Any:
     """Answer at once where enough is at hand, else wait for `min_bytes` or `max_wait`."""
     request: FetchRequest = call.body
     broker = call.broker
@@ -85,7 +85,7 @@ class _Collection:
         "pending",
     )
 
-    def __init__(self, call: Call, fetch: Fetch[RequestedPartition]) -> None:
+    def __init__(self, call: Call[Any], fetch: Fetch[RequestedPartition]) -> None:
         self._call = call
         self._fetch = fetch
         request: FetchRequest = call.body

@@ -4,12 +4,17 @@ v1 key type. v3 flexible. v4 several keys at once (KIP-699). v5 and v6 nothing o
 and share (2) coordinators are not here yet and answer so.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from stratalog.broker.api import Api, Call
 from stratalog.broker.groups import OFFSETS_TOPIC
 from stratalog.coordinators.placement import partition_for
 from stratalog.errors import ErrorCode, Rejected
+from stratalog.wire.messages.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
 
 _GROUP = 0
 _KEY_TYPES = (_GROUP, 1, 2)
@@ -25,21 +30,21 @@ class _Found(NamedTuple):
     error_message: str | None = None
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: Call[FindCoordinatorRequest]) -> FindCoordinatorResponse:
     """The broker that coordinates each key; creates the offsets topic on first use."""
-    body, reply = call.body, call.reply
+    body = call.body
     if call.version < 4:
-        return reply.FindCoordinatorResponse(**(await _found(call, body.key))._asdict())
-    return reply.FindCoordinatorResponse(
+        return FindCoordinatorResponse(**(await _found(call, body.key))._asdict())
+    return FindCoordinatorResponse(
         coordinators=[
-            reply.Coordinator(key=key, **(await _found(call, key))._asdict())
+            Coordinator(key=key, **(await _found(call, key))._asdict())
             for key in body.coordinator_keys
         ]
     )
 
 
-async def _found(call: Call, key: str) -> _Found:
-    key_type = getattr(call.body, "key_type", _GROUP)
+async def _found(call: Call[FindCoordinatorRequest], key: str) -> _Found:
+    key_type = call.body.key_type
     try:
         return await _coordinator(call, key, key_type)
     except Rejected as refusal:
@@ -49,7 +54,7 @@ async def _found(call: Call, key: str) -> _Found:
         return _Found(error_code=error, error_message=refusal.message)
 
 
-async def _coordinator(call: Call, key: str, key_type: int) -> _Found:
+async def _coordinator(call: Call[FindCoordinatorRequest], key: str, key_type: int) -> _Found:
     """The one broker there is, where it has the partition that keeps the group."""
     if key_type != _GROUP:
         raise Rejected(ErrorCode.coordinator_not_available, "only groups have a coordinator here")

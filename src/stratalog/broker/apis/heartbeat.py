@@ -3,27 +3,26 @@
 v3 static members. v4 flexible.
 """
 
-from typing import Any
-
 from stratalog.broker.api import Api, Call
 from stratalog.coordinators.messages import Heartbeat, HeartbeatAnswer
 from stratalog.errors import Rejected
+from stratalog.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: Call[HeartbeatRequest]) -> HeartbeatResponse:
     """Keep the member's session; tell it of a rebalance."""
     body = call.body
     request = Heartbeat(
         group_id=body.group_id,
         generation_id=body.generation_id,
         member_id=body.member_id,
-        group_instance_id=getattr(body, "group_instance_id", None),
+        group_instance_id=body.group_instance_id,
     )
     try:
         answer = await call.broker.groups.heartbeat(request)
     except Rejected as error:
         answer = HeartbeatAnswer(error.code)
-    return call.reply.HeartbeatResponse(error_code=answer.error)
+    return HeartbeatResponse(error_code=answer.error)
 
 
 API = Api("Heartbeat", 12, (0, 4), handle)

@@ -4,30 +4,27 @@ v2 flexible. v3 producer id and epoch in the request (KIP-360). v4 producer fenc
 Transactional ids are refused until there is a transaction coordinator.
 """
 
-from typing import Any
-
 from stratalog.broker.api import Api, Call
 from stratalog.errors import ErrorCode, Rejected
+from stratalog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: Call[InitProducerIdRequest]) -> InitProducerIdResponse:
     """A producer id of its own, always a new one: without a transactional id nobody can say whose an old one is."""
-    body, reply = call.body, call.reply
+    body = call.body
     if body.transactional_id == "":
-        return reply.InitProducerIdResponse(
+        return InitProducerIdResponse(
             error_code=ErrorCode.invalid_request, producer_id=-1, producer_epoch=-1
         )
     if body.transactional_id is not None:
-        return reply.InitProducerIdResponse(
+        return InitProducerIdResponse(
             error_code=ErrorCode.coordinator_not_available, producer_id=-1, producer_epoch=-1
         )
     try:
         producer_id = await call.broker.next_producer_id()
     except Rejected as error:
-        return reply.InitProducerIdResponse(
-            error_code=error.code, producer_id=-1, producer_epoch=-1
-        )
-    return reply.InitProducerIdResponse(
+        return InitProducerIdResponse(error_code=error.code, producer_id=-1, producer_epoch=-1)
+    return InitProducerIdResponse(
         error_code=ErrorCode.none, producer_id=producer_id, producer_epoch=0
     )
 

@@ -4,30 +4,31 @@ v1 rebalance timeout. v4 a member id is required (KIP-394). v5 static members (K
 in the answer. v8 reason. v9 skip assignment (KIP-814).
 """
 
-from typing import Any
-
 from stratalog.broker.api import Api, Call
 from stratalog.coordinators.messages import JoinGroup, JoinGroupAnswer, Protocol
 from stratalog.errors import Rejected
+from stratalog.wire.messages.join_group import (
+    JoinGroupRequest,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+)
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: Call[JoinGroupRequest]) -> JoinGroupResponse:
     """Join, and wait with everyone else until the group is complete."""
     body = call.body
-    milliseconds = call.broker.milliseconds
-    session_ms = milliseconds(body.session_timeout)
     request = JoinGroup(
         group_id=body.group_id,
         member_id=body.member_id,
         client_id=call.client_id,
         client_host="/" + call.client_host,
-        session_timeout_ms=session_ms,
-        rebalance_timeout_ms=milliseconds(body.rebalance_timeout)
+        session_timeout_ms=body.session_timeout_ms,
+        rebalance_timeout_ms=body.rebalance_timeout_ms
         if call.version >= 1
-        else session_ms,
+        else body.session_timeout_ms,
         protocol_type=body.protocol_type,
         protocols=tuple(Protocol(p.name, bytes(p.metadata)) for p in body.protocols),
-        group_instance_id=getattr(body, "group_instance_id", None),
+        group_instance_id=body.group_instance_id,
         member_id_required=call.version >= 4,
         skip_assignment_known=call.version >= 9,
     )
@@ -38,10 +39,9 @@ async def handle(call: Call) -> Any:
     return _reply(call, answer)
 
 
-def _reply(call: Call, answer: JoinGroupAnswer) -> Any:
-    reply = call.reply
+def _reply(call: Call[JoinGroupRequest], answer: JoinGroupAnswer) -> JoinGroupResponse:
     nullable_protocol = call.version >= 7
-    return reply.JoinGroupResponse(
+    return JoinGroupResponse(
         error_code=answer.error,
         generation_id=answer.generation_id,
         protocol_type=answer.protocol_type,
@@ -50,7 +50,7 @@ def _reply(call: Call, answer: JoinGroupAnswer) -> Any:
         skip_assignment=answer.skip_assignment,
         member_id=answer.member_id,
         members=[
-            reply.JoinGroupResponseMember(
+            JoinGroupResponseMember(
                 member_id=member.member_id,
                 group_instance_id=member.group_instance_id,
                 metadata=member.metadata,

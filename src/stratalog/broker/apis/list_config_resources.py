@@ -3,33 +3,38 @@
 v0 lists client metrics only, of which there are none here. v1 any types (KIP-1142).
 """
 
-from typing import Any
-
 from stratalog.broker.api import Api, Call
 from stratalog.errors import ErrorCode
 from stratalog.metadata.image import ResourceType
+from stratalog.wire.messages.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
 
+_ANY_FROM = 1
 _ALL = (ResourceType.TOPIC, ResourceType.BROKER, ResourceType.CLIENT_METRICS, ResourceType.GROUP)
 
 
-def handle(call: Call) -> Any:
+def handle(call: Call[ListConfigResourcesRequest]) -> ListConfigResourcesResponse:
     """The names of everything that can have settings, of the types asked for; of every type where none is."""
-    reply = call.reply
-    wanted = getattr(call.body, "resource_types", (ResourceType.CLIENT_METRICS,)) or _ALL
+    wanted = call.body.resource_types or _ALL
+    if call.version < _ANY_FROM:
+        wanted = (ResourceType.CLIENT_METRICS,)
     unknown = [kind for kind in wanted if kind not in _ALL]
-    return reply.ListConfigResourcesResponse(
+    return ListConfigResourcesResponse(
         error_code=ErrorCode.unsupported_version if unknown else ErrorCode.none,
         config_resources=[]
         if unknown
         else [
-            reply.ConfigResource(resource_name=name, resource_type=kind)
+            ConfigResource(resource_name=name, resource_type=kind)
             for kind in dict.fromkeys(wanted)
             for name in _names(call, kind)
         ],
     )
 
 
-def _names(call: Call, kind: int) -> list[str]:
+def _names(call: Call[ListConfigResourcesRequest], kind: int) -> list[str]:
     image = call.broker.metadata.image
     match kind:
         case ResourceType.TOPIC:

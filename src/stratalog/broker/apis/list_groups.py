@@ -3,29 +3,30 @@
 v3 flexible. v4 filter by state (KIP-518). v5 filter by type (KIP-848): every group here is a classic one.
 """
 
-from typing import Any, Final
+from typing import Final
 
 from stratalog.broker.api import Api, Call
 from stratalog.errors import ErrorCode, Rejected
+from stratalog.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 _CLASSIC: Final = "classic"
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: Call[ListGroupsRequest]) -> ListGroupsResponse:
     """The groups that this broker coordinates."""
-    body, reply = call.body, call.reply
-    types = {name.lower() for name in getattr(body, "types_filter", ())}
+    body = call.body
+    types = {name.lower() for name in body.types_filter}
     error = ErrorCode.none
     groups = []
     if not types or _CLASSIC in types:
         try:
-            groups = await call.broker.groups.list_groups(getattr(body, "states_filter", ()))
+            groups = await call.broker.groups.list_groups(body.states_filter)
         except Rejected as rejected:
             error = rejected.code
-    return reply.ListGroupsResponse(
+    return ListGroupsResponse(
         error_code=error,
         groups=[
-            reply.ListedGroup(
+            ListedGroup(
                 group_id=group.group_id,
                 protocol_type=group.protocol_type,
                 group_state=group.state,

@@ -6,11 +6,19 @@ v11 earliest pending upload (-6, KIP-1023).
 """
 
 from collections import Counter
-from typing import Any, Final
+from typing import Final
 
 from stratalog.broker.api import Api, Call
 from stratalog.broker.partition import HostedPartition
 from stratalog.errors import ErrorCode, Rejected
+from stratalog.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+    ListOffsetsTopicResponse,
+)
 
 _MAX_TIMESTAMP: Final = -3
 _EARLIEST_LOCAL: Final = -4
@@ -24,12 +32,11 @@ _FIRST_VERSION: Final = {
 }
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: Call[ListOffsetsRequest]) -> ListOffsetsResponse:
     """An offset, with its timestamp and leader epoch, for each partition and timestamp asked."""
-    reply = call.reply
-    return reply.ListOffsetsResponse(
+    return ListOffsetsResponse(
         topics=[
-            reply.ListOffsetsTopicResponse(
+            ListOffsetsTopicResponse(
                 name=topic.name,
                 partitions=await _partitions(call, topic),
             )
@@ -38,31 +45,35 @@ async def handle(call: Call) -> Any:
     )
 
 
-async def _partitions(call: Call, topic: Any) -> list[Any]:
+async def _partitions(
+    call: Call[ListOffsetsRequest], topic: ListOffsetsTopic
+) -> list[ListOffsetsPartitionResponse]:
     """One that is asked for twice is refused, and answered once."""
     times = Counter(asked.partition_index for asked in topic.partitions)
     return [
         await _partition(call, topic.name, asked)
         for asked in topic.partitions
         if times[asked.partition_index] == 1
-    ] + [_refused(call, index, ErrorCode.invalid_request) for index in times if times[index] > 1]
+    ] + [_refused(index, ErrorCode.invalid_request) for index in times if times[index] > 1]
 
 
-def _refused(call: Call, index: int, error: ErrorCode) -> Any:
-    return call.reply.ListOffsetsPartitionResponse(
+def _refused(index: int, error: ErrorCode) -> ListOffsetsPartitionResponse:
+    return ListOffsetsPartitionResponse(
         partition_index=index, error_code=error, timestamp=-1, offset=-1, leader_epoch=-1
     )
 
 
-async def _partition(call: Call, topic: str, asked: Any) -> Any:
+async def _partition(
+    call: Call[ListOffsetsRequest], topic: str, asked: ListOffsetsPartition
+) -> ListOffsetsPartitionResponse:
     index = asked.partition_index
     try:
         hosted: HostedPartition = call.broker.hosting.get(topic, index)
-        hosted.replica.check_leader(getattr(asked, "current_leader_epoch", -1))
+        hosted.replica.check_leader(asked.current_leader_epoch)
         offset, timestamp = await _find(call, hosted, asked.timestamp)
     except Rejected as error:
-        return _refused(call, index, error.code)
-    return call.reply.ListOffsetsPartitionResponse(
+        return _refused(index, error.code)
+    return ListOffsetsPartitionResponse(
         partition_index=index,
         error_code=ErrorCode.none,
         timestamp=timestamp,
@@ -71,11 +82,13 @@ async def _partition(call: Call, topic: str, asked: Any) -> Any:
     )
 
 
-async def _find(call: Call, hosted: HostedPartition, timestamp: int) -> tuple[int, int]:
+async def _find(
+    call: Call[ListOffsetsRequest], hosted: HostedPartition, timestamp: int
+) -> tuple[int, int]:
     """(offset, timestamp); (-1, -1) where nothing matches."""
     if call.version < _FIRST_VERSION.get(timestamp, 0) or timestamp < _EARLIEST_PENDING_UPLOAD:
         raise Rejected(ErrorCode.unsupported_version, f"timestamp {timestamp}")
-    read_committed = getattr(call.body, "isolation_level", 0) == 1
+    read_committed = call.body.isolation_level == 1
     end = hosted.last_stable_offset if read_committed else hosted.high_watermark
     match timestamp:
         case -1:  # latest

@@ -3,15 +3,17 @@
 Partitions on their way to other brokers (KIP-455): on one node there are none.
 """
 
-from typing import Any
-
 from stratalog.broker.api import Api, Call
 from stratalog.errors import ErrorCode
+from stratalog.wire.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
 
 
-def handle(call: Call) -> Any:
+def handle(_call: Call[ListPartitionReassignmentsRequest]) -> ListPartitionReassignmentsResponse:
     """Nothing is under way."""
-    return call.reply.ListPartitionReassignmentsResponse(
+    return ListPartitionReassignmentsResponse(
         error_code=ErrorCode.none, error_message=None, topics=[]
     )
 

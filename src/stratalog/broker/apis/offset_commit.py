@@ -4,16 +4,21 @@ v5 no retention time. v6 leader epoch. v7 static members. v8 flexible. v9 KIP-84
 (KIP-848).
 """
 
-from typing import Any
-
 from stratalog.broker.api import Api, Call
 from stratalog.coordinators.messages import CommitPartition, CommitTopic, OffsetCommit
 from stratalog.errors import ErrorCode, Rejected
+from stratalog.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
 
 _TOPIC_IDS_FROM = 10
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: Call[OffsetCommitRequest]) -> OffsetCommitResponse:
     """Keep offsets of a group; partitions that do not exist are refused here, by name or id."""
     body = call.body
     resolved = [(topic, _known(call, topic)) for topic in body.topics]
@@ -21,12 +26,10 @@ async def handle(call: Call) -> Any:
     request = OffsetCommit(
         group_id=body.group_id,
         topics=tuple(known),
-        generation_id=getattr(
-            body, "generation_id_or_member_epoch", getattr(body, "generation_id", -1)
-        ),
+        generation_id=body.generation_id_or_member_epoch,
         member_id=body.member_id,
-        group_instance_id=getattr(body, "group_instance_id", None),
-        retention_ms=call.broker.milliseconds(getattr(body, "retention_time", -1)),
+        group_instance_id=body.group_instance_id,
+        retention_ms=body.retention_time_ms,
         group_not_found_known=call.version >= 9,
     )
     errors: dict[tuple[str, int], ErrorCode] = {}
@@ -36,12 +39,12 @@ async def handle(call: Call) -> Any:
             errors = {(t.name, p.index): p.error for t in answer.topics for p in t.partitions}
         except Rejected as error:
             errors = {(t.name, p.index): error.code for t in known for p in t.partitions}
-    return call.reply.OffsetCommitResponse(
+    return OffsetCommitResponse(
         topics=[_answer(call, topic, found, errors) for topic, found in resolved]
     )
 
 
-def _known(call: Call, topic: Any) -> CommitTopic | None:
+def _known(call: Call[OffsetCommitRequest], topic: OffsetCommitRequestTopic) -> CommitTopic | None:
     """What of it exists; None where not even the topic does."""
     image = call.broker.metadata.image
     by_id = call.version >= _TOPIC_IDS_FROM
@@ -52,7 +55,7 @@ def _known(call: Call, topic: Any) -> CommitTopic | None:
         CommitPartition(
             p.partition_index,
             p.committed_offset,
-            getattr(p, "committed_leader_epoch", -1),
+            p.committed_leader_epoch,
             p.committed_metadata or "",
         )
         for p in topic.partitions
@@ -62,8 +65,11 @@ def _known(call: Call, topic: Any) -> CommitTopic | None:
 
 
 def _answer(
-    call: Call, topic: Any, found: CommitTopic | None, errors: dict[tuple[str, int], ErrorCode]
-) -> Any:
+    call: Call[OffsetCommitRequest],
+    topic: OffsetCommitRequestTopic,
+    found: CommitTopic | None,
+    errors: dict[tuple[str, int], ErrorCode],
+) -> OffsetCommitResponseTopic:
     """The topic as it was asked for, with what became of each partition."""
     by_id = call.version >= _TOPIC_IDS_FROM
     missing = ErrorCode.unknown_topic_or_partition
@@ -71,14 +77,15 @@ def _answer(
         missing = ErrorCode.unknown_topic_id
     name = "" if found is None else found.name
     partitions = [
-        call.reply.OffsetCommitResponsePartition(
+        OffsetCommitResponsePartition(
             partition_index=p.partition_index,
             error_code=errors.get((name, p.partition_index), missing),
         )
         for p in topic.partitions
     ]
-    named = {"topic_id": topic.topic_id} if by_id else {"name": topic.name}
-    return call.reply.OffsetCommitResponseTopic(**named, partitions=partitions)
+    return OffsetCommitResponseTopic(
+        name=topic.name, topic_id=topic.topic_id, partitions=partitions
+    )
 
 
 API = Api("OffsetCommit", 8, (2, 10), handle)

@@ -5,8 +5,8 @@ flexible. v7 require stable. v8 several groups at once (KIP-709). v9 member epoc
 names.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from stratalog.broker.api import Api, Call
 from stratalog.coordinators.messages import (
@@ -18,51 +18,58 @@ from stratalog.coordinators.messages import (
     OffsetFetchAnswer,
 )
 from stratalog.errors import ErrorCode, Rejected
+from stratalog.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
 
 _GROUP_ERROR_FROM = 2
 _SEVERAL_FROM = 8
 _TOPIC_IDS_FROM = 10
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: Call[OffsetFetchRequest]) -> OffsetFetchResponse:
     """Committed offsets; -1 where there is none."""
-    body, reply = call.body, call.reply
+    body = call.body
     if call.version >= _SEVERAL_FROM:
         answers = [await _fetch(call, g.group_id, g.topics) for g in body.groups]
-        return reply.OffsetFetchResponse(
+        return OffsetFetchResponse(
             groups=[
-                reply.OffsetFetchResponseGroup(
+                OffsetFetchResponseGroup(
                     group_id=answer.group_id,
                     error_code=answer.error,
-                    topics=_topics(
-                        call,
-                        reply.OffsetFetchResponseTopics,
-                        reply.OffsetFetchResponsePartitions,
-                        answer,
-                    ),
+                    topics=[_of_several(topic) for topic in answer.topics],
                 )
                 for answer in answers
             ]
         )
     answer = await _fetch(call, body.group_id, body.topics)
-    return reply.OffsetFetchResponse(
-        topics=_topics(
-            call, reply.OffsetFetchResponseTopic, reply.OffsetFetchResponsePartition, answer
-        ),
-        error_code=answer.error,
+    return OffsetFetchResponse(
+        topics=[_only_group(topic) for topic in answer.topics], error_code=answer.error
     )
 
 
-async def _fetch(call: Call, group: str, topics: Any) -> OffsetFetchAnswer:
+async def _fetch(
+    call: Call[OffsetFetchRequest],
+    group: str,
+    topics: Sequence[OffsetFetchRequestTopic] | Sequence[OffsetFetchRequestTopics] | None,
+) -> OffsetFetchAnswer:
     wanted = None if topics is None else tuple(_wanted(call, topic) for topic in topics)
-    require_stable = getattr(call.body, "require_stable", False)
+    require_stable = call.body.require_stable
     try:
         answer = await call.broker.groups.fetch_offsets(
             OffsetFetch(group, wanted, require_stable=require_stable)
         )
     except Rejected as error:
-        topics = _refused(wanted or (), error.code) if call.version < _GROUP_ERROR_FROM else ()
-        return OffsetFetchAnswer(group, error.code, topics)
+        refused = _refused(wanted or (), error.code) if call.version < _GROUP_ERROR_FROM else ()
+        return OffsetFetchAnswer(group, error.code, refused)
     return _by_id(call, answer) if call.version >= _TOPIC_IDS_FROM else answer
 
 
@@ -78,19 +85,20 @@ def _refused(wanted: tuple[FetchTopic, ...], error: ErrorCode) -> tuple[FetchedT
     )
 
 
-def _wanted(call: Call, topic: Any) -> FetchTopic:
-    """With its id, so that what was committed for an earlier topic of that name is not taken for this one's."""
+def _wanted(
+    call: Call[OffsetFetchRequest], topic: OffsetFetchRequestTopic | OffsetFetchRequestTopics
+) -> FetchTopic:
+    """Return the topic with its id, so that a commit for an earlier topic of that name is not taken for this one's."""
     image = call.broker.metadata.image
-    if call.version >= _TOPIC_IDS_FROM:
+    partitions = tuple(topic.partition_indexes)
+    if isinstance(topic, OffsetFetchRequestTopics) and call.version >= _TOPIC_IDS_FROM:
         found = image.topics_by_id.get(topic.topic_id)
-        name = "" if found is None else found.name
-        return FetchTopic(name, tuple(topic.partition_indexes), topic.topic_id or NO_TOPIC_ID)
+        return FetchTopic("" if found is None else found.name, partitions, topic.topic_id)
     found = image.topic(topic.name)
-    topic_id = NO_TOPIC_ID if found is None else found.id
-    return FetchTopic(topic.name, tuple(topic.partition_indexes), topic_id)
+    return FetchTopic(topic.name, partitions, NO_TOPIC_ID if found is None else found.id)
 
 
-def _by_id(call: Call, answer: OffsetFetchAnswer) -> OffsetFetchAnswer:
+def _by_id(call: Call[OffsetFetchRequest], answer: OffsetFetchAnswer) -> OffsetFetchAnswer:
     """Put each topic under its id. Unknown ids come last, as errors, where the client asked for them."""
     image = call.broker.metadata.image
     topics, unknown = [], []
@@ -115,26 +123,39 @@ def _unknown(topic: FetchedTopic) -> FetchedTopic:
     )
 
 
-def _topics(
-    call: Call, topic_type: Any, partition_type: Any, answer: OffsetFetchAnswer
-) -> list[Any]:
-    by_id = call.version >= _TOPIC_IDS_FROM
-    return [
-        topic_type(
-            **({"topic_id": topic.topic_id} if by_id else {"name": topic.name}),
-            partitions=[
-                partition_type(
-                    partition_index=p.index,
-                    committed_offset=p.offset,
-                    committed_leader_epoch=p.leader_epoch,
-                    metadata=p.metadata,
-                    error_code=p.error,
-                )
-                for p in topic.partitions
-            ],
-        )
-        for topic in answer.topics
-    ]
+def _only_group(topic: FetchedTopic) -> OffsetFetchResponseTopic:
+    """Return a topic of the one group of versions before 8."""
+    return OffsetFetchResponseTopic(
+        name=topic.name,
+        partitions=[
+            OffsetFetchResponsePartition(
+                partition_index=one.index,
+                committed_offset=one.offset,
+                committed_leader_epoch=one.leader_epoch,
+                metadata=one.metadata,
+                error_code=one.error,
+            )
+            for one in topic.partitions
+        ],
+    )
+
+
+def _of_several(topic: FetchedTopic) -> OffsetFetchResponseTopics:
+    """Return a topic of one of several groups."""
+    return OffsetFetchResponseTopics(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=[
+            OffsetFetchResponsePartitions(
+                partition_index=one.index,
+                committed_offset=one.offset,
+                committed_leader_epoch=one.leader_epoch,
+                metadata=one.metadata,
+                error_code=one.error,
+            )
+            for one in topic.partitions
+        ],
+    )
 
 
 API = Api("OffsetFetch", 9, (1, 10), handle)

@@ -3,18 +3,22 @@
 v2 current leader epoch, throttle time. v3 replica id. v4 flexible.
 """
 
-from typing import Any
-
 from stratalog.broker.api import Api, Call
 from stratalog.errors import ErrorCode, Rejected
+from stratalog.wire.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
 
 
-def handle(call: Call) -> Any:
+def handle(call: Call[OffsetForLeaderEpochRequest]) -> OffsetForLeaderEpochResponse:
     """Where an epoch ended in each partition's log: what a client compares its own end with (KIP-320)."""
-    reply = call.reply
-    return reply.OffsetForLeaderEpochResponse(
+    return OffsetForLeaderEpochResponse(
         topics=[
-            reply.OffsetForLeaderTopicResult(
+            OffsetForLeaderTopicResult(
                 topic=topic.topic,
                 partitions=[_partition(call, topic.topic, asked) for asked in topic.partitions],
             )
@@ -23,7 +27,9 @@ def handle(call: Call) -> Any:
     )
 
 
-def _partition(call: Call, topic: str, asked: Any) -> Any:
+def _partition(
+    call: Call[OffsetForLeaderEpochRequest], topic: str, asked: OffsetForLeaderPartition
+) -> EpochEndOffset:
     code, epoch, end_offset = ErrorCode.none, -1, -1
     try:
         hosted = call.broker.hosting.get(topic, asked.partition)
@@ -32,7 +38,7 @@ def _partition(call: Call, topic: str, asked: Any) -> Any:
         epoch, end_offset = hosted.log.offset_for_epoch(asked.leader_epoch)
     except Rejected as error:
         code = error.code
-    return call.reply.EpochEndOffset(
+    return EpochEndOffset(
         error_code=code, partition=asked.partition, leader_epoch=epoch, end_offset=end_offset
     )
 

@@ -34,7 +34,7 @@ _NO_LOG_START: Final = (ErrorCode.record_list_too_large, ErrorCode.kafka_storage
 """Errors of the log itself that come without its start (Kafka: `ReplicaManager.appendRecordsToLeader`)."""
 
 
-def handle(call: Call) -> Any:
+def handle(call: Call[Any]) -> Any:
     """Append each partition's batch; answer once all are committed, or not at all for acks=0."""
     request: ProduceRequest = call.body
     if not call.broker.recompression.has_room:
@@ -45,7 +45,7 @@ def handle(call: Call) -> Any:
     return _append_all(call, request)
 
 
-async def _append_with_room(call: Call, request: ProduceRequest) -> Any:
+async def _append_with_room(call: Call[Any], request: ProduceRequest) -> Any:
     """Wait for those directories that the request writes to, and no others, and where it matters for a codec."""
     broker = call.broker
     for topic in request.topics:
@@ -142,7 +142,7 @@ class _Produce:
 
 
 def _append_all(
-    call: Call, request: ProduceRequest
+    call: Call[Any], request: ProduceRequest
 ) -> "ProduceResponse | asyncio.Future[Any] | None":
     """Decide every append now; the answer, in a future where not all are committed yet."""
     now_ms = call.broker.clock.now_ms()
@@ -163,7 +163,7 @@ def _append_all(
     return whole.answered()
 
 
-def _hosted(call: Call, topic: ProduceTopic, index: int) -> HostedPartition:
+def _hosted(call: Call[Any], topic: ProduceTopic, index: int) -> HostedPartition:
     hosting = call.broker.hosting
     if topic.topic_id is None:
         return hosting.get(topic.name, index)
@@ -171,7 +171,7 @@ def _hosted(call: Call, topic: ProduceTopic, index: int) -> HostedPartition:
 
 
 def _append(
-    call: Call, topic: ProduceTopic, partition: ProducePartition, part: _Part, now_ms: int
+    call: Call[Any], topic: ProduceTopic, partition: ProducePartition, part: _Part, now_ms: int
 ) -> None:
     broker, acks = call.broker, call.body.acks
     if acks not in _ACKS:
@@ -197,7 +197,7 @@ def _append(
 
 
 def _append_opened(
-    call: Call, hosted: HostedPartition, part: _Part, view: memoryview, header: BatchHeader
+    call: Call[Any], hosted: HostedPartition, part: _Part, view: memoryview, header: BatchHeader
 ) -> None:
     def told(error: Failure) -> None:
         # In a turn of its own: told before `appended` is known, the part would have nothing to answer.

@@ -3,30 +3,29 @@
 v3 static members. v4 flexible. v5 protocol type and name.
 """
 
-from typing import Any
-
 from stratalog.broker.api import Api, Call
 from stratalog.coordinators.messages import Assignment, SyncGroup, SyncGroupAnswer
 from stratalog.errors import Rejected
+from stratalog.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 
-async def handle(call: Call) -> Any:
+async def handle(call: Call[SyncGroupRequest]) -> SyncGroupResponse:
     """The member's assignment, once the leader has given it."""
     body = call.body
     request = SyncGroup(
         group_id=body.group_id,
         generation_id=body.generation_id,
         member_id=body.member_id,
-        group_instance_id=getattr(body, "group_instance_id", None),
-        protocol_type=getattr(body, "protocol_type", None),
-        protocol_name=getattr(body, "protocol_name", None),
+        group_instance_id=body.group_instance_id,
+        protocol_type=body.protocol_type,
+        protocol_name=body.protocol_name,
         assignments=tuple(Assignment(a.member_id, bytes(a.assignment)) for a in body.assignments),
     )
     try:
         answer = await call.broker.groups.sync(request)
     except Rejected as error:
         answer = SyncGroupAnswer(error.code)
-    return call.reply.SyncGroupResponse(
+    return SyncGroupResponse(
         error_code=answer.error,
         protocol_type=answer.protocol_type,
         protocol_name=answer.protocol_name,

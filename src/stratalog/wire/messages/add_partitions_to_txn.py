@@ -34,11 +34,11 @@ class AddPartitionsToTxnTopic(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class AddPartitionsToTxnTransaction(Struct, frozen=True, kw_only=True, gc=False):
-    transactional_id: str = ""  # 4 to 5
-    producer_id: int = 0  # 4 to 5
-    producer_epoch: int = 0  # 4 to 5
-    verify_only: bool = False  # 4 to 5
-    topics: Sequence[AddPartitionsToTxnTopic] = ()  # 4 to 5
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    verify_only: bool = False
+    topics: Sequence[AddPartitionsToTxnTopic]
 
 
 class AddPartitionsToTxnRequest(Request["AddPartitionsToTxnResponse"], frozen=True, kw_only=True, gc=False):
@@ -64,8 +64,8 @@ class AddPartitionsToTxnTopicResult(Struct, frozen=True, kw_only=True, gc=False)
 
 
 class AddPartitionsToTxnResult(Struct, frozen=True, kw_only=True, gc=False):
-    transactional_id: str = ""  # 4 to 5
-    topic_results: Sequence[AddPartitionsToTxnTopicResult] = ()  # 4 to 5
+    transactional_id: str
+    topic_results: Sequence[AddPartitionsToTxnTopicResult]
 
 
 class AddPartitionsToTxnResponse(Struct, frozen=True, kw_only=True, gc=False):

@@ -29,8 +29,8 @@ from stratalog.wire.varint import ONE_BYTE, encode_unsigned, read_unsigned
 
 
 class BrokerState(Struct, frozen=True, kw_only=True, gc=False):
-    broker_id: int = 0  # 3
-    broker_epoch: int = -1  # 3
+    broker_id: int
+    broker_epoch: int = -1
 
 
 class AlterPartitionRequestPartitionData(Struct, frozen=True, kw_only=True, gc=False):

@@ -43,15 +43,15 @@ class ApiVersion(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SupportedFeatureKey(Struct, frozen=True, kw_only=True, gc=False):
-    name: str = ""  # 3 to 4
-    min_version: int = 0  # 3 to 4
-    max_version: int = 0  # 3 to 4
+    name: str
+    min_version: int
+    max_version: int
 
 
 class FinalizedFeatureKey(Struct, frozen=True, kw_only=True, gc=False):
-    name: str = ""  # 3 to 4
-    max_version_level: int = 0  # 3 to 4
-    min_version_level: int = 0  # 3 to 4
+    name: str
+    max_version_level: int
+    min_version_level: int
 
 
 class ApiVersionsResponse(Struct, frozen=True, kw_only=True, gc=False):

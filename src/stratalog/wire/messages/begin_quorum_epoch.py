@@ -43,9 +43,9 @@ class BeginQuorumEpochRequestTopicData(Struct, frozen=True, kw_only=True, gc=Fal
 
 
 class LeaderEndpoint(Struct, frozen=True, kw_only=True, gc=False):
-    name: str = ""  # 1
-    host: str = ""  # 1
-    port: int = 0  # 1
+    name: str
+    host: str
+    port: int
 
 
 class BeginQuorumEpochRequest(Request["BeginQuorumEpochResponse"], frozen=True, kw_only=True, gc=False):
@@ -72,9 +72,9 @@ class BeginQuorumEpochResponseTopicData(Struct, frozen=True, kw_only=True, gc=Fa
 
 
 class NodeEndpoint(Struct, frozen=True, kw_only=True, gc=False):
-    node_id: int = 0  # 1
-    host: str = ""  # 1
-    port: int = 0  # 1
+    node_id: int
+    host: str
+    port: int
 
 
 class BeginQuorumEpochResponse(Struct, frozen=True, kw_only=True, gc=False):

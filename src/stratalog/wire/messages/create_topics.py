@@ -61,11 +61,11 @@ class CreateTopicsRequest(Request["CreateTopicsResponse"], frozen=True, kw_only=
 
 
 class CreatableTopicConfigs(Struct, frozen=True, kw_only=True, gc=False):
-    name: str = ""  # 5 to 7
-    value: str | None = ""  # 5 to 7
-    read_only: bool = False  # 5 to 7
-    config_source: int = -1  # 5 to 7
-    is_sensitive: bool = False  # 5 to 7
+    name: str
+    value: str | None
+    read_only: bool
+    config_source: int = -1
+    is_sensitive: bool
 
 
 class CreatableTopicResult(Struct, frozen=True, kw_only=True, gc=False):

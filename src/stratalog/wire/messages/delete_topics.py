@@ -33,8 +33,8 @@ from stratalog.wire.varint import ONE_BYTE, encode_unsigned, read_unsigned
 
 
 class DeleteTopicState(Struct, frozen=True, kw_only=True, gc=False):
-    name: str | None = None  # 6
-    topic_id: UUID = ZERO_ID  # 6
+    name: str | None = None
+    topic_id: UUID
 
 
 class DeleteTopicsRequest(Request["DeleteTopicsResponse"], frozen=True, kw_only=True, gc=False):

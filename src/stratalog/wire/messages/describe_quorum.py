@@ -62,14 +62,14 @@ class DescribeQuorumResponseTopicData(Struct, frozen=True, kw_only=True, gc=Fals
 
 
 class Listener(Struct, frozen=True, kw_only=True, gc=False):
-    name: str = ""  # 2
-    host: str = ""  # 2
-    port: int = 0  # 2
+    name: str
+    host: str
+    port: int
 
 
 class Node(Struct, frozen=True, kw_only=True, gc=False):
-    node_id: int = 0  # 2
-    listeners: Sequence[Listener] = ()  # 2
+    node_id: int
+    listeners: Sequence[Listener]
 
 
 class DescribeQuorumResponse(Struct, frozen=True, kw_only=True, gc=False):

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from stratalog.ports import Buffer
 from stratalog.wire.budget import DecodeBudget
-from stratalog.wire.ids import ZERO_ID, topic_id_of
+from stratalog.wire.ids import topic_id_of
 from stratalog.wire.message_fields import (
     bad_count,
     bad_tag,
@@ -33,8 +33,8 @@ from stratalog.wire.varint import ONE_BYTE, encode_unsigned, read_unsigned
 
 
 class ReplicaInfo(Struct, frozen=True, kw_only=True, gc=False):
-    candidate_id: int = 0  # 1
-    candidate_directory_id: UUID = ZERO_ID  # 1
+    candidate_id: int
+    candidate_directory_id: UUID
 
 
 class EndQuorumEpochRequestPartitionData(Struct, frozen=True, kw_only=True, gc=False):
@@ -51,9 +51,9 @@ class EndQuorumEpochRequestTopicData(Struct, frozen=True, kw_only=True, gc=False
 
 
 class LeaderEndpoint(Struct, frozen=True, kw_only=True, gc=False):
-    name: str = ""  # 1
-    host: str = ""  # 1
-    port: int = 0  # 1
+    name: str
+    host: str
+    port: int
 
 
 class EndQuorumEpochRequest(Request["EndQuorumEpochResponse"], frozen=True, kw_only=True, gc=False):
@@ -79,9 +79,9 @@ class EndQuorumEpochResponseTopicData(Struct, frozen=True, kw_only=True, gc=Fals
 
 
 class NodeEndpoint(Struct, frozen=True, kw_only=True, gc=False):
-    node_id: int = 0  # 1
-    host: str = ""  # 1
-    port: int = 0  # 1
+    node_id: int
+    host: str
+    port: int
 
 
 class EndQuorumEpochResponse(Struct, frozen=True, kw_only=True, gc=False):

@@ -38,8 +38,8 @@ from stratalog.wire.varint import ONE_BYTE, encode_unsigned, read_unsigned
 
 
 class ReplicaState(Struct, frozen=True, kw_only=True, gc=False):
-    replica_id: int = -1  # 15 to 18
-    replica_epoch: int = -1  # 15 to 18
+    replica_id: int = -1
+    replica_epoch: int = -1
 
 
 _NO_REPLICA_STATE = ReplicaState()
@@ -65,7 +65,7 @@ class FetchTopic(Struct, frozen=True, kw_only=True, gc=False):
 class ForgottenTopic(Struct, frozen=True, kw_only=True, gc=False):
     topic: str = ""  # 7 to 12
     topic_id: UUID = ZERO_ID  # 13 to 18
-    partitions: Sequence[int] = ()  # 7 to 18
+    partitions: Sequence[int]
 
 
 class FetchRequest(Request["FetchResponse"], frozen=True, kw_only=True, gc=False):
@@ -88,16 +88,16 @@ class FetchRequest(Request["FetchResponse"], frozen=True, kw_only=True, gc=False
 
 
 class EpochEndOffset(Struct, frozen=True, kw_only=True, gc=False):
-    epoch: int = -1  # 12 to 18
-    end_offset: int = -1  # 12 to 18
+    epoch: int = -1
+    end_offset: int = -1
 
 
 _NO_EPOCH_END_OFFSET = EpochEndOffset()
 
 
 class LeaderIdAndEpoch(Struct, frozen=True, kw_only=True, gc=False):
-    leader_id: int = -1  # 12 to 18
-    leader_epoch: int = -1  # 12 to 18
+    leader_id: int = -1
+    leader_epoch: int = -1
 
 
 _NO_LEADER_ID_AND_EPOCH = LeaderIdAndEpoch()
@@ -137,10 +137,10 @@ class FetchableTopicResponse(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class NodeEndpoint(Struct, frozen=True, kw_only=True, gc=False):
-    node_id: int = 0  # 16 to 18
-    host: str = ""  # 16 to 18
-    port: int = 0  # 16 to 18
-    rack: str | None = None  # 16 to 18
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
 
 
 class FetchResponse(Struct, frozen=True, kw_only=True, gc=False):

@@ -90,9 +90,9 @@ class FetchSnapshotResponseTopicSnapshot(Struct, frozen=True, kw_only=True, gc=F
 
 
 class NodeEndpoint(Struct, frozen=True, kw_only=True, gc=False):
-    node_id: int = 0  # 1
-    host: str = ""  # 1
-    port: int = 0  # 1
+    node_id: int
+    host: str
+    port: int
 
 
 class FetchSnapshotResponse(Struct, frozen=True, kw_only=True, gc=False):

@@ -39,12 +39,12 @@ class FindCoordinatorRequest(Request["FindCoordinatorResponse"], frozen=True, kw
 
 
 class Coordinator(Struct, frozen=True, kw_only=True, gc=False):
-    key: str = ""  # 4 to 6
-    node_id: int = 0  # 4 to 6
-    host: str = ""  # 4 to 6
-    port: int = 0  # 4 to 6
-    error_code: int = 0  # 4 to 6
-    error_message: str | None = ""  # 4 to 6
+    key: str
+    node_id: int
+    host: str
+    port: int
+    error_code: int
+    error_message: str | None
 
 
 class FindCoordinatorResponse(Struct, frozen=True, kw_only=True, gc=False):

@@ -27,8 +27,8 @@ from stratalog.wire.varint import ONE_BYTE, encode_unsigned, read_unsigned
 
 
 class MemberIdentity(Struct, frozen=True, kw_only=True, gc=False):
-    member_id: str = ""  # 3 to 5
-    group_instance_id: str | None = None  # 3 to 5
+    member_id: str
+    group_instance_id: str | None = None
     reason: str | None = None  # 5
 
 
@@ -43,9 +43,9 @@ class LeaveGroupRequest(Request["LeaveGroupResponse"], frozen=True, kw_only=True
 
 
 class MemberResponse(Struct, frozen=True, kw_only=True, gc=False):
-    member_id: str = ""  # 3 to 5
-    group_instance_id: str | None = ""  # 3 to 5
-    error_code: int = 0  # 3 to 5
+    member_id: str
+    group_instance_id: str | None
+    error_code: int
 
 
 class LeaveGroupResponse(Struct, frozen=True, kw_only=True, gc=False):

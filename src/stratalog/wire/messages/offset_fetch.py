@@ -31,21 +31,21 @@ from stratalog.wire.varint import ONE_BYTE, encode_unsigned, read_unsigned
 
 
 class OffsetFetchRequestTopic(Struct, frozen=True, kw_only=True, gc=False):
-    name: str = ""  # 1 to 7
-    partition_indexes: Sequence[int] = ()  # 1 to 7
+    name: str
+    partition_indexes: Sequence[int]
 
 
 class OffsetFetchRequestTopics(Struct, frozen=True, kw_only=True, gc=False):
     name: str = ""  # 8 to 9
     topic_id: UUID = ZERO_ID  # 10
-    partition_indexes: Sequence[int] = ()  # 8 to 10
+    partition_indexes: Sequence[int]
 
 
 class OffsetFetchRequestGroup(Struct, frozen=True, kw_only=True, gc=False):
-    group_id: str = ""  # 8 to 10
+    group_id: str
     member_id: str | None = None  # 9 to 10
     member_epoch: int = -1  # 9 to 10
-    topics: Sequence[OffsetFetchRequestTopics] | None = ()  # 8 to 10
+    topics: Sequence[OffsetFetchRequestTopics] | None
 
 
 class OffsetFetchRequest(Request["OffsetFetchResponse"], frozen=True, kw_only=True, gc=False):
@@ -60,36 +60,36 @@ class OffsetFetchRequest(Request["OffsetFetchResponse"], frozen=True, kw_only=Tr
 
 
 class OffsetFetchResponsePartition(Struct, frozen=True, kw_only=True, gc=False):
-    partition_index: int = 0  # 1 to 7
-    committed_offset: int = 0  # 1 to 7
+    partition_index: int
+    committed_offset: int
     committed_leader_epoch: int = -1  # 5 to 7
-    metadata: str | None = ""  # 1 to 7
-    error_code: int = 0  # 1 to 7
+    metadata: str | None
+    error_code: int
 
 
 class OffsetFetchResponseTopic(Struct, frozen=True, kw_only=True, gc=False):
-    name: str = ""  # 1 to 7
-    partitions: Sequence[OffsetFetchResponsePartition] = ()  # 1 to 7
+    name: str
+    partitions: Sequence[OffsetFetchResponsePartition]
 
 
 class OffsetFetchResponsePartitions(Struct, frozen=True, kw_only=True, gc=False):
-    partition_index: int = 0  # 8 to 10
-    committed_offset: int = 0  # 8 to 10
-    committed_leader_epoch: int = -1  # 8 to 10
-    metadata: str | None = ""  # 8 to 10
-    error_code: int = 0  # 8 to 10
+    partition_index: int
+    committed_offset: int
+    committed_leader_epoch: int = -1
+    metadata: str | None
+    error_code: int
 
 
 class OffsetFetchResponseTopics(Struct, frozen=True, kw_only=True, gc=False):
     name: str = ""  # 8 to 9
     topic_id: UUID = ZERO_ID  # 10
-    partitions: Sequence[OffsetFetchResponsePartitions] = ()  # 8 to 10
+    partitions: Sequence[OffsetFetchResponsePartitions]
 
 
 class OffsetFetchResponseGroup(Struct, frozen=True, kw_only=True, gc=False):
-    group_id: str = ""  # 8 to 10
-    topics: Sequence[OffsetFetchResponseTopics] = ()  # 8 to 10
-    error_code: int = 0  # 8 to 10
+    group_id: str
+    topics: Sequence[OffsetFetchResponseTopics]
+    error_code: int = 0
 
 
 class OffsetFetchResponse(Struct, frozen=True, kw_only=True, gc=False):

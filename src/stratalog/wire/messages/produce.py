@@ -57,13 +57,13 @@ class ProduceRequest(Request["ProduceResponse"], frozen=True, kw_only=True, gc=F
 
 
 class BatchIndexAndErrorMessage(Struct, frozen=True, kw_only=True, gc=False):
-    batch_index: int = 0  # 8 to 13
-    batch_index_error_message: str | None = None  # 8 to 13
+    batch_index: int
+    batch_index_error_message: str | None = None
 
 
 class LeaderIdAndEpoch(Struct, frozen=True, kw_only=True, gc=False):
-    leader_id: int = -1  # 10 to 13
-    leader_epoch: int = -1  # 10 to 13
+    leader_id: int = -1
+    leader_epoch: int = -1
 
 
 _NO_LEADER_ID_AND_EPOCH = LeaderIdAndEpoch()
@@ -87,10 +87,10 @@ class TopicProduceResponse(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class NodeEndpoint(Struct, frozen=True, kw_only=True, gc=False):
-    node_id: int = 0  # 10 to 13
-    host: str = ""  # 10 to 13
-    port: int = 0  # 10 to 13
-    rack: str | None = None  # 10 to 13
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
 
 
 class ProduceResponse(Struct, frozen=True, kw_only=True, gc=False):

@@ -70,9 +70,9 @@ class VoteResponseTopicData(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class NodeEndpoint(Struct, frozen=True, kw_only=True, gc=False):
-    node_id: int = 0  # 1 to 2
-    host: str = ""  # 1 to 2
-    port: int = 0  # 1 to 2
+    node_id: int
+    host: str
+    port: int
 
 
 class VoteResponse(Struct, frozen=True, kw_only=True, gc=False):
