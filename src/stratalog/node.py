@@ -113,7 +113,7 @@ class Node:
             [directory.id for directory in self.directories if directory.failure is None],
             on_change=partial(self._changed, hosting),
         )
-        metadata.holds.append(hosting.is_deleting)
+        metadata.holds.append(lambda: hosting.asides.is_deleting)
         await metadata.open()
         self._stopping += (metadata.close, hosting.close)
         tiering = None

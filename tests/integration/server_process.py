@@ -45,7 +45,7 @@ class Server:
         self.port = port
         self._ready = place / "ready.json"
         self._options = options
-        self._overrides = [f"log.dirs={self.data}", *overrides]
+        self.overrides = [f"log.dirs={self.data}", *overrides]
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -60,7 +60,7 @@ class Server:
     def start(self) -> Self:
         """Start it and wait until it serves. Raises AssertionError with what it said where it does not."""
         self._ready.unlink(missing_ok=True)
-        settings = [*self._overrides, f"listeners=PLAINTEXT://127.0.0.1:{self.port}"]
+        settings = [*self.overrides, f"listeners=PLAINTEXT://127.0.0.1:{self.port}"]
         words = [word for setting in settings for word in ("--override", setting)]
         with self.output.open("ab") as output:
             self._process = subprocess.Popen(

@@ -18,7 +18,7 @@ import structlog
 from stratalog.broker.directory import Failure, LogDirectory
 from stratalog.broker.partition import HostedPartition, PartitionIdentity
 from stratalog.broker.runtime import Runtime, load
-from stratalog.broker.survey import METADATA_DIRECTORY
+from stratalog.broker.survey import METADATA_DIRECTORY, parse_directory_name
 from stratalog.config import (
     BrokerConfig,
     ClusterRules,
@@ -27,9 +27,12 @@ from stratalog.config import (
     check_topic_configs,
 )
 from stratalog.errors import Corrupt, ErrorCode, Rejected, UserError
+from stratalog.log.checkpoints import PARTITION_METADATA
 from stratalog.log.effects import ListDirectory, Program, Read, Unlink, WriteFile
 from stratalog.log.partition_log import PartitionLog, create
 from stratalog.log.recovery import load as recover
+from stratalog.log.recovery import read_topic_id
+from stratalog.log.segment import LOG
 from stratalog.metadata.delta import Delta
 from stratalog.metadata.image import EMPTY, Endpoint, Image, Topic
 from stratalog.metadata.snapshot import (
@@ -73,6 +76,7 @@ from stratalog.quorum.single import (
 from stratalog.replication.partition import PartitionReplica
 from stratalog.statemachine import Decision, Now
 from stratalog.wire.batch import BatchHeader, parse_header
+from stratalog.wire.ids import topic_id_text
 from stratalog.wire.internal.control_records import VotersRecord
 from stratalog.wire.internal.metadata_records import RemoveTopicRecord
 from stratalog.wire.records import Record
@@ -82,6 +86,8 @@ OnChange = Callable[[Image, Delta], "asyncio.Future[None] | None"]
 _FILE_BYTES_MAX: Final = 1 << 30
 _LOG_CONFIG: Final = LogConfig(retention_ms=-1, segment_bytes=1 << 30)
 _STATE_PATH: Final = f"{METADATA_DIRECTORY}/{QUORUM_STATE_FILE}"
+_RESTORE: Final = "restore the node from its bucket (docs/recovery.md)"
+_REPAIR: Final = "cut the log there with `strata storage repair --accept-loss`"
 
 
 class ClusterMetadata:
@@ -156,14 +162,17 @@ class ClusterMetadata:
         return DynamicConfigs.of(image.configs, self._node_id).over(self._config)
 
     async def open(self) -> None:
-        """Read snapshot and log. Raises UserError where they are damaged."""
+        """Read snapshot and log. Raises UserError where they are damaged: nothing is cut then but a torn tail."""
         try:
             found = await self._directory.run(_read_state())
             image = EMPTY
             voters = None
             if found.snapshot is not None:
                 identity, data = found.snapshot
-                snapshot = decode_snapshot(data)
+                try:
+                    snapshot = decode_snapshot(data)
+                except Corrupt as error:
+                    raise Corrupt(f"{identity.file_name()}: {error}; {_RESTORE}") from error
                 image = image_of(snapshot, identity)
                 voters = next((r for r in snapshot.control if isinstance(r, VotersRecord)), None)
             rules = TopicRules(
@@ -175,6 +184,7 @@ class ClusterMetadata:
             self._controller.voters = voters
             self._state = decode_quorum_state(found.state) if found.state else QuorumState()
             self._loaded_from = image.offset + 1
+            self._loaded_epoch = image.epoch
             partition = await self._open_log(exists=found.exists, start_offset=self._loaded_from)
             await load(partition, self._replay_loaded)
         except (Corrupt, Rejected) as error:
@@ -284,17 +294,26 @@ class ClusterMetadata:
         now_ms = self._outside.clock.steady_ms()
         log: PartitionLog
         if exists:
-            log = await self._directory.run(
-                recover(
-                    METADATA_DIRECTORY,
-                    _LOG_CONFIG,
-                    clean=False,
-                    recovery_point=0,
-                    now_ms=now_ms,
-                    topic_id=METADATA_TOPIC_ID,
-                    log_start_offset=start_offset,
-                )
+            program = recover(
+                METADATA_DIRECTORY,
+                _LOG_CONFIG,
+                clean=False,
+                recovery_point=start_offset,
+                now_ms=now_ms,
+                topic_id=METADATA_TOPIC_ID,
+                log_start_offset=start_offset,
+                synced=True,
             )
+            try:
+                log = await self._directory.run(program)
+            except Corrupt as error:
+                raise UserError(
+                    f"{self._directory.path}/{error}; {_RESTORE} or {_REPAIR}"
+                ) from error
+            if log.recovered.bytes_cut:
+                self._log.warning(
+                    "torn tail cut", partition=METADATA_DIRECTORY, bytes=log.recovered.bytes_cut
+                )
         else:
             log, effects = create(
                 METADATA_DIRECTORY,
@@ -328,7 +347,8 @@ class ClusterMetadata:
 
     def _replay_loaded(self, header: BatchHeader, record: Record) -> None:
         if record.offset >= self._loaded_from:
-            if header.leader_epoch != self._loaded_epoch:
+            # The epoch lies outside the CRC: a damaged one must not end the node. The next epoch is above all of them.
+            if header.leader_epoch > self._loaded_epoch:
                 self._loaded_epoch = header.leader_epoch
                 self._controller.start_epoch(header.leader_epoch)
             decoded = decode_record(record, is_control=header.is_control)
@@ -414,6 +434,7 @@ class _Saved:
 def _read_state() -> Program[_Saved]:
     entries = yield ListDirectory(METADATA_DIRECTORY)
     assert isinstance(entries, list)
+    yield from _check_topic_id()
     snapshots = [found for entry in entries if (found := parse_file_name(entry.name)) is not None]
     snapshot = None
     if snapshots:
@@ -426,7 +447,33 @@ def _read_state() -> Program[_Saved]:
         saved = yield Read(_STATE_PATH, 0, _FILE_BYTES_MAX)
         assert isinstance(saved, bytes)
         state = saved
-    return _Saved(any(entry.name.endswith(".log") for entry in entries), snapshot, state)
+    exists = any(entry.name.endswith(LOG) for entry in entries)
+    if not exists and state is not None:
+        raise Corrupt(
+            f"there is no .log file, but {QUORUM_STATE_FILE}: the log was there; {_RESTORE}"
+        )
+    if not exists and snapshot is None:
+        others = yield ListDirectory("")
+        assert isinstance(others, list)
+        names = {entry.name for entry in others if entry.is_directory} - {METADATA_DIRECTORY}
+        partition = next((name for name in sorted(names) if parse_directory_name(name)), None)
+        if partition is not None:
+            raise Corrupt(
+                f"there is no .log file, but partition {partition} lies beside it; set metadata.log.dir "
+                f"to the directory that has the metadata log, or {_RESTORE}"
+            )
+    return _Saved(exists, snapshot, state)
+
+
+def _check_topic_id() -> Program[None]:
+    try:
+        found = yield from read_topic_id(METADATA_DIRECTORY)
+        if found not in (None, METADATA_TOPIC_ID):
+            raise Corrupt(f"topic_id {topic_id_text(found)} is not the metadata log's")
+    except Corrupt as error:
+        raise Corrupt(
+            f"{PARTITION_METADATA}: {error}; remove the file: the start writes it anew"
+        ) from error
 
 
 def _drop_older(kept: SnapshotId) -> Program[None]:

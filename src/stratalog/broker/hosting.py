@@ -4,8 +4,9 @@ In: the metadata image and its deltas, the log directories. Out: hosted partitio
 decides what should be hosted: metadata does.
 
 At start every directory loads its partitions in parallel on its own thread; a directory closed cleanly is believed,
-any other is recovered from its recovery points. Directories of partitions that metadata does not know are set aside
-as `-stray`, never deleted; those of topics whose deletion it remembers are deleted.
+any other is recovered from its recovery points. Directories of partitions that metadata does not know stay where they
+are until their name is needed, and are renamed to `-stray` then, never deleted: metadata may have lost what knew them.
+Those of topics whose deletion it remembers are deleted. A partition whose directory is damaged is offline.
 
 A new partition goes where the most free bytes are for each partition, itself included: equal drives get equally many
 (Kafka's rule), a drive of twice the room twice as many, and a topic of a hundred partitions does not fall on one drive
@@ -23,20 +24,18 @@ from uuid import UUID
 
 import structlog
 
-from stratalog.broker.directory import Failure, LogDirectory
+from stratalog.broker.asides import Asides
+from stratalog.broker.directory import LogDirectory
+from stratalog.broker.loading import load_partition
 from stratalog.broker.partition import HostedPartition, PartitionIdentity
 from stratalog.broker.settling import Claim, Key, settle
 from stratalog.broker.survey import (
-    DELETE,
-    FUTURE,
-    STRAY,
     Checkpoint,
     NameAndIndex,
     Survey,
     checkpoint_files,
-    future_of,
-    name_aside,
-    parse_directory_name,
+    index_of,
+    partition_name,
     survey_directory,
 )
 from stratalog.config import BrokerConfig, DynamicConfigs, LogConfig, log_config
@@ -44,15 +43,12 @@ from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.log.checkpoints import CLEAN_SHUTDOWN, encode_clean_shutdown
 from stratalog.log.effects import (
     Effect,
-    Program,
-    RemoveTree,
     Rename,
     SyncDirectory,
     WriteFile,
     together,
 )
 from stratalog.log.partition_log import PartitionLog, TailBudget, create
-from stratalog.log.recovery import load
 from stratalog.metadata.delta import Delta
 from stratalog.metadata.image import EMPTY, Image, ResourceType, Topic
 from stratalog.ports import Clock, Entropy
@@ -82,16 +78,15 @@ class Hosting:
         self._config = config
         self._node_id = node_id
         self._clock = clock
-        self._entropy = entropy
+        self.asides = Asides(entropy)
         self._tails = TailBudget()
         self._image = EMPTY
         self._may_lead = False
-        self._renaming = 0
         self._loaded: dict[LogDirectory, set[NameAndIndex]] = {}
         """Directories of which everything is known, with the names that their checkpoint files have."""
         self._log = structlog.get_logger()
-        self._left: set[LogDirectory] = set()
-        """Directories with partitions that were not loaded: the mark of a clean stop would speak for them too."""
+        self.damaged: dict[Key, str] = {}
+        """Partitions that are offline, as their directories are damaged, with the reason."""
         self.resumed: list[tuple[Key, str]] = []
         """Moves that a crash ended, with the directory they went to."""
         self.on_led: list[OnHosted] = []
@@ -122,7 +117,8 @@ class Hosting:
 
     def _missing(self, topic: Topic | None, name: str, index: int) -> Rejected:
         if topic is not None and index in topic.partitions:
-            return Rejected(ErrorCode.kafka_storage_error, f"the log directory of {name} is away")
+            reason = self.damaged.get((topic.id, index), f"the log directory of {name} is away")
+            return Rejected(ErrorCode.kafka_storage_error, reason)
         return Rejected(ErrorCode.unknown_topic_or_partition, f"no partition {name}")
 
     def all(self) -> Iterable[HostedPartition]:
@@ -201,8 +197,11 @@ class Hosting:
             config = self._topic_config(topic, image)
             before = None if base is None else base.topics_by_id.get(topic.id)
             for index, partition in topic.partitions.items():
-                if self._node_id not in partition.replicas or (topic.id, index) in self.by_id:
+                key = topic.id, index
+                if self._node_id not in partition.replicas or key in self.by_id:
                     continue
+                if key in self.damaged:
+                    continue  # its records must not be taken for none
                 is_new = base is not None and (before is None or index not in before.partitions)
                 if not is_new and len(self._loaded) < len(self.directories):
                     continue  # it may be in the directory that is away: another one must not begin at 0
@@ -217,7 +216,9 @@ class Hosting:
                 log, made = create(
                     str(identity), identity.topic_id, config, now_ms=now_ms, tails=self._tails
                 )
-                effects.setdefault(directory, []).extend(made)
+                effects.setdefault(directory, []).extend(
+                    (*self.asides.free(directory, str(identity)), *made)
+                )
                 self._add(identity, log, directory)
         return [directory.write(together(made)) for directory, made in effects.items()]
 
@@ -295,6 +296,7 @@ class Hosting:
         if not topics:
             return
         gone = [hosted for key, hosted in self.by_id.items() if key[0] in topics]
+        self.damaged = {key: why for key, why in self.damaged.items() if key[0] not in topics}
         for hosted in gone:
             identity = hosted.identity
             del self.by_id[identity.topic_id, identity.index]
@@ -319,59 +321,26 @@ class Hosting:
         names = {(one.identity.topic, one.identity.index) for one in gone}
         if names & self._loaded[directory]:
             effects += self._checkpoint(directory)
-        self.discard(directory, [one.log.directory for one in gone], effects)
-
-    def discard(
-        self, directory: LogDirectory, names: Sequence[str], before: Sequence[Effect] = ()
-    ) -> None:
-        """Rename directories so that nobody takes them for partitions, then remove them."""
-        effects = [*before]
-        asides = [name_aside(name, self._entropy.uuid().hex, DELETE) for name in names]
-        effects += [Rename(name, aside) for name, aside in zip(names, asides, strict=True)]
-        effects.append(SyncDirectory(""))
-
-        def renamed(error: Failure) -> None:
-            self._renaming -= 1
-            if error is None:
-                self._remove(directory, asides)
-            else:
-                self._log.error("partitions not removed", path=directory.path, reason=str(error))
-
-        directory.perform(effects, renamed)
-        self._renaming += 1
-
-    def is_deleting(self) -> bool:
-        """Whether a crash now could leave a directory that only the metadata log knows to be deleted."""
-        return self._renaming > 0
-
-    def _remove(self, directory: LogDirectory, asides: Sequence[str]) -> None:
-        """Remove directories that nobody knows any more; appends need not wait for it."""
-
-        def removed(work: "asyncio.Future[None]") -> None:
-            error = work.exception()
-            if error is not None:
-                self._log.error("partitions not removed", path=directory.path, reason=str(error))
-
-        if directory.failure is None:
-            directory.look(_remove_trees(asides)).add_done_callback(removed)
+        self.asides.discard(directory, [one.log.directory for one in gone], effects)
 
     # Loading
 
     async def _load_directory(self, directory: LogDirectory, survey: Survey, claim: Claim) -> None:
         leftovers = survey.leftovers
-        effects: list[Effect] = []
-        for name in claim.deleted:
-            leftovers.append(name_aside(name, self._entropy.uuid().hex, DELETE))
-            effects.append(Rename(name, leftovers[-1]))
-        for name in claim.stray:
-            aside = name_aside(name, self._entropy.uuid().hex, STRAY)
-            effects.append(Rename(name, aside))
-            self._log.warning("stray partition", path=directory.path, kept_as=aside)
-        effects += [Rename(future, name) for future, name in claim.promoted.items()]
+        self.asides.keep(directory, (*claim.stray, *claim.left, *claim.damaged))
+        deleted = self.asides.rename_deleted(claim.deleted)
+        leftovers += deleted.values()
+        effects: list[Effect] = [Rename(name, aside) for name, aside in deleted.items()]
+        for future, name in claim.promoted.items():
+            effects += [*self.asides.free(directory, name), Rename(future, name)]
         if effects:
             await directory.write([*effects, SyncDirectory("")])
+        for name in claim.stray:
+            reason = survey.unreadable.get(name, "metadata does not know its topic id")
+            self._log.warning("stray partition", path=directory.path, partition=name, reason=reason)
+        for name, (key, reason) in claim.damaged.items():
+            self._damage(key, name, f"{directory.path}/{reason}")
         for name in claim.left:
-            self._left.add(directory)
             self._log.error("its log directory is away", partition=name, untouched=directory.path)
         topics = {topic.id: topic for _name, topic in claim.loaded}
         configs = {key: self._topic_config(one, self._image) for key, one in topics.items()}
@@ -384,7 +353,7 @@ class Hosting:
         }:
             # Before anything of such a name is made anew: it must not inherit.
             await directory.write([*self._checkpoint(directory), SyncDirectory("")])
-        self._remove(directory, leftovers)
+        self.asides.remove(directory, leftovers)
         self._log.info(
             "log directory loaded",
             path=directory.path,
@@ -400,32 +369,24 @@ class Hosting:
         config: LogConfig,
         survey: Survey,
     ) -> None:
-        """Load a partition; `found` is what its directory was called when the survey was made."""
-        is_promoted = found.endswith(FUTURE)
-        name = future_of(found) if is_promoted else found
-        key = parse_directory_name(name)
-        assert key is not None
-        tiered_end, tiered_start = survey.tiered[found] or (0, 0)
-        program = load(
-            name,
-            config,
-            clean=survey.clean and not is_promoted,
-            recovery_point=survey.recovery_points.get(key, 0),
-            now_ms=self._clock.steady_ms(),
-            log_start_offset=max(survey.log_starts.get(key, 0), tiered_start),
-            tiered_end=tiered_end,
-            tails=self._tails,
-        )
+        name = partition_name(found)
+        identity = PartitionIdentity(topic.id, topic.name, index_of(name))
+        now_ms = self._clock.steady_ms()
         try:
-            log = await directory.run(program)
+            log = await load_partition(
+                directory, found, survey, config, now_ms=now_ms, tails=self._tails
+            )
         except (Corrupt, FileNotFoundError) as error:
-            directory.fail(OSError(f"{name}: {error}"))
-            directory.check()
-            raise
-        if log.recovered.bytes_cut:
-            self._log.warning("torn tail cut", partition=name, bytes=log.recovered.bytes_cut)
-        hosted = self._add(PartitionIdentity(topic.id, topic.name, key[1]), log, directory)
-        hosted.was_tiered = survey.tiered[found] is not None
+            self.asides.keep(directory, [name])
+            self._damage((topic.id, identity.index), name, f"{directory.path}/{error}")
+        else:
+            hosted = self._add(identity, log, directory)
+            hosted.was_tiered = survey.tiered[found] is not None
+
+    def _damage(self, key: Key, name: str, reason: str) -> None:
+        """Serve nothing of a partition, and touch nothing of it."""
+        self.damaged[key] = reason
+        self._log.error("partition is damaged: it is offline", partition=name, reason=reason)
 
     # Keeping
 
@@ -459,20 +420,13 @@ class Hosting:
             hosted = self._in(directory)
             if directory.failure is None and not any(one.is_holding for one in hosted):
                 effects = together(effect for one in hosted for effect in one.log.close())
-                effects += self._checkpoint(directory)
-                if directory not in self._left:
-                    effects.append(_CLEAN)
+                effects += [*self._checkpoint(directory), _CLEAN]
                 closing.append((directory, directory.write(effects)))
         for directory, work in closing:
             try:
                 await work
             except Rejected as error:
                 self._log.error("not closed cleanly", path=directory.path, reason=error.message)
-
-
-def _remove_trees(paths: Sequence[str]) -> Program[None]:
-    for path in paths:
-        yield RemoveTree(path)
 
 
 async def _all_of(writes: "Sequence[asyncio.Future[None]]") -> None:

@@ -143,7 +143,7 @@ class Moves:
         else:
             self._log.info("move abandoned", **told)
         if not move.committed and target.failure is None:
-            self._hosting.discard(target, [move.future])
+            self._hosting.asides.discard(target, [move.future])
         del self._moves[hosted]
         self._next(hosted)
 
@@ -267,7 +267,9 @@ class Move:
 
         hosted.copies = [self._source, target]
         try:
-            target.perform([Rename(self.future, hosted.log.directory), SyncDirectory("")], finish)
+            name = hosted.log.directory
+            effects = [*hosting.asides.free(target, name), Rename(self.future, name)]
+            target.perform([*effects, SyncDirectory("")], finish)
         except Rejected as error:
             finish(error)
         await renamed

@@ -15,7 +15,9 @@ from uuid import UUID
 from stratalog.broker.directory import LogDirectory
 from stratalog.broker.survey import NameAndIndex, Survey, future_of, parse_directory_name
 from stratalog.errors import UserError
+from stratalog.log.checkpoints import PARTITION_METADATA
 from stratalog.metadata.image import Image, Topic
+from stratalog.wire.ids import topic_id_text
 
 Key = tuple[UUID, int]
 
@@ -25,7 +27,8 @@ class Claim:
     """What becomes of the partitions' directories within one log directory, by name.
 
     `promoted`: copies of moves that were committed, with the name that they get; they are loaded too. `left`: what must
-    be neither used nor touched. `resumed`: moves to here that a crash ended.
+    be neither used nor touched. `stray`: what metadata does not know. `damaged`: the only directory of a partition,
+    which does not say that it is that; with the reason. `resumed`: moves to here that a crash ended.
     """
 
     loaded: list[tuple[str, Topic]] = field(default_factory=list)
@@ -33,15 +36,19 @@ class Claim:
     deleted: list[str] = field(default_factory=list)
     stray: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
+    damaged: dict[str, tuple[Key, str]] = field(default_factory=dict)
     resumed: list[Key] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class _Copies:
-    """One partition's directories: those of its name, and those of moves under way."""
+    """One partition's directories: those of its name, those of moves under way, and those of its name with another id,
+    or with none that can be read, with the reason.
+    """
 
     named: dict[LogDirectory, str] = field(default_factory=dict)
     futures: dict[LogDirectory, str] = field(default_factory=dict)
+    doubtful: dict[LogDirectory, tuple[str, str]] = field(default_factory=dict)
 
 
 def settle(
@@ -62,12 +69,19 @@ def settle(
         topic = image.topics_by_id[key[0]]
         assigned = topic.partitions[key[1]].directory_of(node_id)
         home = None if assigned is None else homes.get(assigned)
+        # Where it may be elsewhere, a directory of its name may be of an earlier topic.
+        may_be_elsewhere = bool(copies.named or copies.futures or some_away)
         if assigned is not None and home is None and some_away:
             for names in (copies.named, copies.futures):
                 for directory, name in names.items():
                     claims[directory].left.append(name)
         else:
             _settle_one(key, topic, claims, copies, home)
+        for directory, (name, reason) in copies.doubtful.items():
+            if may_be_elsewhere:
+                claims[directory].stray.append(name)
+            else:
+                claims[directory].damaged[name] = key, reason
     return claims
 
 
@@ -85,6 +99,9 @@ def _find(
             found.setdefault(key, _Copies()).named[directory] = name
         elif topic_id in removed_topics or name in survey.unborn:
             claim.deleted.append(name)
+        elif (key := _named(image, name)) is not None:
+            reason = survey.unreadable.get(name) or _of_another(name, topic_id, key[0])
+            found.setdefault(key, _Copies()).doubtful[directory] = name, reason
         else:
             claim.stray.append(name)
     for name, topic_id in survey.futures:
@@ -137,3 +154,15 @@ def _key(image: Image, name: NameAndIndex | None, topic_id: UUID | None) -> Key 
     if topic is None or name is None or name[0] != topic.name or name[1] not in topic.partitions:
         return None
     return topic.id, name[1]
+
+
+def _named(image: Image, directory: str) -> Key | None:
+    """The partition that has the name of a directory, whatever id the directory has."""
+    name = parse_directory_name(directory)
+    topic = None if name is None else image.topic(name[0])
+    return None if topic is None else _key(image, name, topic.id)
+
+
+def _of_another(directory: str, found: UUID | None, wanted: UUID) -> str:
+    ids = ["none" if one is None else topic_id_text(one) for one in (found, wanted)]
+    return f"{directory}/{PARTITION_METADATA} has topic id {ids[0]}, the topic of that name has {ids[1]}"

@@ -48,7 +48,8 @@ NameAndIndex = tuple[str, int]
 class Survey:
     """What a log directory holds. Checkpoints are by name: an earlier topic of that name may have written them.
 
-    `partitions`: directories' names with the topic ids in them; `unborn`: those of them whose making was interrupted;
+    `partitions`: directories' names with the topic ids in them; `unreadable`: why some of them have none; `unborn`:
+    those of them whose making was interrupted;
     `leftovers`: directories of unfinished deletions; `futures`: copies that moves had begun here, with their topic ids;
     `tiered`: by directory, up to where the bucket has the log and where the log began, as last known; None where it
     was never tiered, or is no more.
@@ -58,6 +59,7 @@ class Survey:
     partitions: list[tuple[str, UUID | None]] = field(default_factory=list)
     leftovers: list[str] = field(default_factory=list)
     futures: list[tuple[str, UUID | None]] = field(default_factory=list)
+    unreadable: dict[str, str] = field(default_factory=dict)
     unborn: set[str] = field(default_factory=set)
     tiered: dict[str, tuple[int, int] | None] = field(default_factory=dict)
     recovery_points: dict[NameAndIndex, int] = field(default_factory=dict)
@@ -84,6 +86,16 @@ def name_aside(directory: str, unique: str, suffix: str) -> str:
 def future_of(name: str) -> str:
     """The directory that a move's copy `<topic>-<partition>.<unique>-future` is to become."""
     return name.removesuffix(FUTURE).rpartition(".")[0]
+
+
+def partition_name(found: str) -> str:
+    """The name that a partition's directory has once it is loaded: a copy of a committed move gets the partition's."""
+    return future_of(found) if found.endswith(FUTURE) else found
+
+
+def index_of(name: str) -> int:
+    """The index of a partition, by the name of its directory."""
+    return int(name.rpartition("-")[2])
 
 
 def parse_directory_name(name: str) -> NameAndIndex | None:
@@ -131,10 +143,10 @@ def survey_directory() -> Program[Survey]:
         if name.endswith(DELETE):
             survey.leftovers.append(name)
         elif name.endswith(FUTURE):
-            survey.futures.append((name, (yield from _topic_id(name))))
+            survey.futures.append((name, (yield from _topic_id(name, survey))))
             survey.tiered[name] = yield from _tiered(name)
         elif parse_directory_name(name) is not None:
-            topic_id = yield from _topic_id(name)
+            topic_id = yield from _topic_id(name, survey)
             if topic_id is None and not (yield from _has_log(name)):
                 survey.unborn.add(name)
             survey.partitions.append((name, topic_id))
@@ -149,13 +161,17 @@ def survey_directory() -> Program[Survey]:
     return survey
 
 
-def _topic_id(directory: str) -> Program[UUID | None]:
+def _topic_id(directory: str, survey: Survey) -> Program[UUID | None]:
+    path = f"{directory}/{PARTITION_METADATA}"
     try:
-        data = yield Read(f"{directory}/{PARTITION_METADATA}", 0, _METADATA_BYTES_MAX)
+        data = yield Read(path, 0, _METADATA_BYTES_MAX)
         assert isinstance(data, bytes)
         return decode_partition_metadata(data)
-    except (FileNotFoundError, Corrupt):
-        return None
+    except FileNotFoundError:
+        survey.unreadable[directory] = f"{path} is missing"
+    except Corrupt as error:
+        survey.unreadable[directory] = f"{path}: {error}"
+    return None
 
 
 def _has_log(directory: str) -> Program[bool]:

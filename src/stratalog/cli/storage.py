@@ -1,7 +1,7 @@
 """`strata storage`: log directories before a broker runs on them, and what they say of themselves.
 
-In: a broker's settings. Out: a formatted directory, or a table. It never touches a directory that a broker holds and
-never removes anything.
+In: a broker's settings. Out: a formatted directory, a table, or a repaired log. It never touches a directory that a
+broker holds, and keeps a copy of all that it cuts.
 """
 
 from typing import Annotated, Any
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from stratalog.cli.serving import load_config
-from stratalog.cli.terminal import Json, Overrides, PropertiesFile, note, show
+from stratalog.cli.terminal import Json, Overrides, PropertiesFile, note, show, show_json
 
 storage_app = typer.Typer(help="Format log directories and look at them.", no_args_is_help=True)
 
@@ -104,16 +104,12 @@ def info(properties: PropertiesFile = None, override: Overrides = None, json: Js
 
 def describe_directory(path: str) -> dict[str, Any]:
     """One log directory as a row. Reads only."""
-    from pathlib import Path
-
     from stratalog.adapters.local_disk import LocalDisk
     from stratalog.broker.storage import read_meta
-    from stratalog.errors import UserError
     from stratalog.log.checkpoints import CLEAN_SHUTDOWN
     from stratalog.wire.ids import topic_id_text
 
-    if not Path(path).is_dir():
-        raise UserError(f"log directory {path} does not exist")
+    check_exists(path)
     disk = LocalDisk(path)
     try:
         meta = read_meta(path, disk)
@@ -137,6 +133,82 @@ def describe_directory(path: str) -> dict[str, Any]:
         disk.close()
 
 
+def check_exists(path: str) -> None:
+    """Raise UserError where there is no log directory: opening it would make one."""
+    from pathlib import Path
+
+    from stratalog.errors import UserError
+
+    if not Path(path).is_dir():
+        raise UserError(f"log directory {path} does not exist")
+
+
 def is_partition(name: str, is_directory: bool) -> bool:
     """Whether a directory's entry is a partition that counts, `topic-N`."""
     return is_directory and name.rpartition("-")[2].isdecimal()
+
+
+@storage_app.command("repair")
+def repair_storage(
+    properties: PropertiesFile = None,
+    override: Overrides = None,
+    accept_loss: Annotated[
+        bool,
+        typer.Option("--accept-loss", help="Cut what is damaged; a copy of each file is kept."),
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Check the metadata log and the offsets of groups, and cut what is damaged. The broker must be stopped.
+
+    Without --accept-loss it only prints what would go: exit 1 where anything would. Topics whose records go from the
+    metadata log are unknown afterwards; their directories stay where they are.
+
+    Example: strata storage repair server.properties --accept-loss
+    """
+    from stratalog.errors import Corrupt
+
+    config = load_config(properties, override)
+    rows: list[dict[str, Any]] = []
+    for path in config.log_dirs:
+        check_exists(path)
+        disk = locked_disk(path)
+        try:
+            rows += repair_directory(path, disk, accept_loss=accept_loss)
+        except Corrupt as error:
+            raise Corrupt(
+                f"{path}/{error}: restore the node from its bucket (docs/recovery.md)"
+            ) from error
+        finally:
+            disk.close()
+    if json:
+        show_json(rows)
+    for row in () if json else rows:
+        typer.echo(row["reason"])
+        for line in row["goes"]:
+            typer.echo(f"  {line}")
+        if row["copy"] is not None:
+            typer.echo(f"  cut; what it was is in {row['copy']}")
+    if not rows:
+        note("sound: there is nothing to repair")
+    elif not accept_loss:
+        note("nothing was changed; with --accept-loss this goes, and a copy of each file is kept")
+        raise typer.Exit(1)
+
+
+def repair_directory(path: str, disk: Any, *, accept_loss: bool) -> list[dict[str, Any]]:
+    """Find what is damaged in a log directory and, where the loss is accepted, cut it: a row for each damaged place."""
+    from stratalog.ops.repair import losses, repair
+
+    found = losses(disk)
+    copies = repair(disk, found) if accept_loss else {}
+    return [
+        {
+            "file": f"{path}/{loss.path}",
+            "byte": loss.start,
+            "offset": loss.offset,
+            "reason": f"{path}/{loss.reason}",
+            "goes": list(loss.goes),
+            "copy": f"{path}/{copies[loss.path]}" if accept_loss else None,
+        }
+        for loss in found
+    ]

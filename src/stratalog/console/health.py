@@ -42,6 +42,7 @@ async def health(watched: Watched, pause: Pause) -> Health:
     count, first = await _offline(broker, pause)
     if count:
         found.append(f"{count} partitions are not served, {first} first")
+    found += [f"damaged: {reason}" for reason in broker.hosting.damaged.values()]
     if broker.groups.is_loading:
         found.append("consumer groups are being loaded")
     return Health(found, count)

@@ -22,6 +22,7 @@ from stratalog.log.checkpoints import (
     decode_partition_metadata,
     encode_partition_metadata,
 )
+from stratalog.log.damage import why_not_torn
 from stratalog.log.effects import (
     Append,
     ListDirectory,
@@ -37,6 +38,7 @@ from stratalog.log.epochs import LeaderEpochs
 from stratalog.log.partition import PartitionLog
 from stratalog.log.producers import ProducerStates
 from stratalog.log.scanning import (
+    OFFSET_MAX,
     load_indexes,
     load_producers,
     load_snapshot,
@@ -84,17 +86,25 @@ def load(  # noqa: PLR0913  # each is a fact from a checkpoint
     topic_id: uuid.UUID | None = None,
     log_start_offset: int = 0,
     tiered_end: int = 0,
+    synced: bool = False,
     tails: TailBudget | None = None,
 ) -> Program[PartitionLog]:
     """Load a partition. `clean`, `recovery_point` and `log_start_offset` are what the directory's checkpoints say.
 
     `tiered_end` is what the last known manifest says: should the disk have lost part of what the bucket holds, the
-    log goes on from there. `topic_id` is used where the directory has none; `tails` as in `create`. Raises Corrupt
-    where the directory belongs to another topic, or to none.
+    log goes on from there. `topic_id` is used where the directory has none; `tails` as in `create`. `synced`: every
+    batch was made durable before the next one was written, so damage with anything behind it is no torn tail. Raises
+    Corrupt for that, before anything is cut, and where the directory belongs to another topic, or to none.
     """
     found_id = yield from _topic_id(directory, topic_id)
     loading = _Loading(directory, config, now_ms)
     yield from loading.list_files()
+    if synced:
+        loading.synced_to = max(loading.snapshots, default=0)
+        first = min(loading.bases, default=log_start_offset)
+        if first > log_start_offset:
+            path = segment_path(directory, log_start_offset, LOG)
+            raise Corrupt(f"{path} is missing: the first file begins at offset {first}")
     if not (yield from loading.read_epochs()):
         clean, recovery_point = False, 0
     bases = loading.bases
@@ -163,6 +173,7 @@ class _Loading:
         "segments_scanned",
         "sizes",
         "snapshots",
+        "synced_to",
     )
 
     def __init__(self, directory: str, config: LogConfig, now_ms: int) -> None:
@@ -178,6 +189,7 @@ class _Loading:
         self.producers_end: int | None = None  # the offset that `producers` is of, once known
         self.bytes_cut = 0
         self.segments_scanned = 0
+        self.synced_to: int | None = None  # where a log whose every batch is synced ended at least
 
     def list_files(self) -> Program[None]:
         """What is there. Leftovers of deletions and unfinished writes go."""
@@ -278,10 +290,15 @@ class _Loading:
                 log_size,
                 self.config.index_interval_bytes,
                 check_crc=True,
+                gaps_below=OFFSET_MAX if self.synced_to is None else 0,
                 on_batch=self._on_batch,
             )
             self.segments_scanned += 1
             self.segments.append(segment)
+            if self.synced_to is not None:
+                why = yield from why_not_torn(segment, log_size, self.synced_to, bases[at + 1 :])
+                if why is not None:
+                    raise Corrupt(why)
             if segment.size < log_size:
                 self.bytes_cut += log_size - segment.size
                 yield Truncate(segment.path, segment.size)

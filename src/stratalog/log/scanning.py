@@ -62,24 +62,27 @@ def visit(
     return position
 
 
-def scan_segment(
+def scan_segment(  # noqa: PLR0913  # each is a limit of what counts as sound
     segment: Segment,
     file_size: int,
     interval: int,
     *,
     check_crc: bool,
     below: int = OFFSET_MAX,
+    gaps_below: int = OFFSET_MAX,
     on_batch: OnBatch = lambda _header: None,
 ) -> Program[None]:
     """Take in the batches from `segment.size` on, up to the first that is damaged, out of order or reaches `below`.
 
-    Afterwards `segment.size` is where the sound batches end.
+    A batch that leaves out offsets must end below `gaps_below`. Afterwards `segment.size` is where the sound batches
+    end.
     """
     base = segment.base_offset
 
     def take(header: BatchHeader, view: memoryview) -> bool:
         if (
             header.base_offset < segment.next_offset
+            or (header.base_offset != segment.next_offset and header.last_offset >= gaps_below)
             or header.last_offset_delta < 0
             or header.last_offset - base > RELATIVE_OFFSET_MAX
             or header.last_offset >= below

@@ -121,6 +121,11 @@ class Segment:
         self.size = position + size
         self.next_offset = next_offset
 
+    def skip_to(self, position: int, offset: int) -> None:
+        """Go on at a batch behind bytes that cannot be read: it lies at `position` and begins at `offset`."""
+        self.size = position
+        self.next_offset = offset
+
     def begin(self, config: LogConfig, now_ms: int) -> list[Effect]:
         """What comes before its first append."""
         self.first_append_ms = now_ms

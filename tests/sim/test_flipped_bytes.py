@@ -1,0 +1,42 @@
+"""One byte of any file is flipped after a clean stop: the node says so with the file's name, or all that was
+acknowledged is served; and nothing that is intact is moved or deleted.
+
+Method: one node of every kind of file is stopped, and started again on a copy of its disk for each flipped byte. Few
+places of each file here; `FLIPS=all` takes every byte of every file, with a mask of chance.
+"""
+
+import os
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+from tests.sim.flips import Stopped, mask_of
+from tests.sim.loop import run
+
+FLIPS = os.environ.get("FLIPS", "6")
+FILES = ("__cluster_metadata-0/", "partition.metadata")
+
+
+@pytest.fixture(scope="module")
+def stopped() -> Stopped:
+    return run(Stopped.make())
+
+
+def chosen(stopped: Stopped, chance: Random) -> Iterator[tuple[str, list[int]]]:
+    """Places in each file: the first byte, the last, some between."""
+    for path in stopped.files():
+        size = stopped.disk.size(path)
+        if FLIPS == "all" or size <= int(FLIPS):
+            yield path, list(range(size))
+        else:
+            between = chance.sample(range(1, size - 1), int(FLIPS) - 2)
+            yield path, [0, size - 1, *between]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_flipped_byte_is_said_or_harms_nothing(stopped: Stopped, seed: int) -> None:
+    chance = Random(seed)
+    for path, places in chosen(stopped, chance):
+        if any(one in path for one in FILES):
+            for at in places:
+                run(stopped.flip(path, at, mask_of(chance)))
