@@ -3,7 +3,7 @@
 In: what `read` is asked for. Out: a topic as Arrow. Whoever imports only a part of the package pays for no other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -23,6 +23,8 @@ def read(  # noqa: PLR0913 - one argument for each thing to say
     tier_url: str | None = None,
     since: datetime | timedelta | int | str | None = None,
     until: datetime | timedelta | int | str | None = None,
+    offsets: Mapping[int, tuple[int | None, int | None]] | None = None,
+    partitions: Sequence[int] | None = None,
     columns: Sequence[str] | None = None,
     isolation: str = "read_uncommitted",
     fail_on_data_loss: bool = True,
@@ -31,15 +33,20 @@ def read(  # noqa: PLR0913 - one argument for each thing to say
     """A topic's records, history and tail, as Arrow record batches that are read while they are iterated.
 
     `bootstrap_servers` and `tier_url`, one or both, say where the log is: with both, the bucket is read past the
-    brokers and only the tail comes from them. `since` (inclusive) and `until` (exclusive) are times of records: with a
-    time zone, as ISO 8601, in milliseconds since 1970, or a timedelta back from now; without them everything that is
-    there now is read. `columns` are some of key, value, topic, partition, offset, timestamp, timestampType and
-    headers. With `isolation="read_committed"` records of aborted transactions are left out, and the tail ends where the
-    oldest open one begins. With `fail_on_data_loss=False` what is gone or damaged is logged, counted in
-    `figures.skipped` and passed over. `figures` are added to: the requests and bytes that reading took. Rows come
-    partition by partition, in the order of offsets. Needs `stratalog[arrow]`.
+    brokers and only the tail comes from them. Rows come partition by partition, in the order of offsets.
 
-    Raises ValueError for what is asked wrongly, Unavailable, Corrupt, DataLoss; ModuleNotFoundError without the extra.
+    - `since` (inclusive) and `until` (exclusive) bound the records' own timestamps, whatever order they have. Each is
+      a time with a zone, ISO 8601, milliseconds since 1970, or a timedelta back from now.
+    - `partitions`: only these. `offsets`: only these partitions, each from the first offset to before the second;
+      None: as far as the log goes.
+    - `columns`: some of key, value, topic, partition, offset, timestamp, timestampType, headers.
+    - `isolation="read_committed"` leaves out records of aborted transactions, and the tail ends where the oldest open
+      transaction begins.
+    - `fail_on_data_loss=False`: what is gone or damaged is logged, counted in `figures.skipped` and passed over.
+    - `figures` are added to: requests, bytes and records.
+
+    Raises ValueError for what is asked wrongly, Unavailable, Corrupt, DataLoss; ModuleNotFoundError without the extra
+    `stratalog[arrow]`.
     """
     for module in ("pyarrow", "numba"):
         if find_spec(module) is None:
@@ -54,6 +61,8 @@ def read(  # noqa: PLR0913 - one argument for each thing to say
         tier_url=tier_url,
         since=since,
         until=until,
+        offsets=offsets,
+        partitions=partitions,
         columns=columns,
         isolation=isolation,
         fail_on_data_loss=fail_on_data_loss,

@@ -205,10 +205,10 @@ def until(what: Callable[[], Any], why: str) -> Any:
     return found
 
 
-def tiered_end(broker: BrokerProcess, topic: str) -> int:
+def tiered_end(broker: BrokerProcess, topic: str, partition: int = 0) -> int:
     bucket = open_bucket(open_store(broker.bucket_url))
     found = bucket.topic(topic)
-    manifest = bucket.manifest(found, 0) if found is not None else None
+    manifest = bucket.manifest(found, partition) if found is not None else None
     return manifest.tiered_end if manifest is not None else 0
 
 

@@ -33,7 +33,9 @@ BATCH, RECORD, CURSOR, PREVIOUS_DELTA, ROWS, BYTES, HEADERS, STATUS, WANTED = ra
 BEGIN, STOP, MAX_ROWS, MAX_BYTES, WITH_KEYS, WITH_VALUES, WITH_HEADERS = range(9, 16)
 NULLS, NEEDED = 16, 20
 """From here on, of each column that has some: nulls; bytes that it must have room for."""
-STATE_SLOTS = 24
+SINCE, LATEST = 24, 25
+"""The least and the largest timestamp (epoch ms) of records that are taken."""
+STATE_SLOTS = 26
 
 KEYS, VALUES, NAMES, TEXTS = range(4)
 """Columns of bytes: of records, and of their headers."""
@@ -49,8 +51,9 @@ SLACK = 32
 """Bytes that `read_rows` may write behind what it copies."""
 
 # Slots of the state of `sift`: offsets, what is allowed, and how many transactions wait or are open.
-NEXT, FIRST, UNTIL, FOLLOWS, GAPS, WAITING, OPEN = range(7)
-SIFT_SLOTS = 7
+NEXT, FIRST, UNTIL, FOLLOWS, GAPS, WAITING, OPEN, OLDEST, YOUNGEST = range(9)
+"""OLDEST and YOUNGEST: as SINCE and LATEST."""
+SIFT_SLOTS = 9
 
 # Why `sift` stopped.
 SIFTED, ENOUGH, UNKNOWN_CODEC, TOO_MANY, BACKWARDS, GAP, BAD_MARKER = range(7)
@@ -62,7 +65,7 @@ BAD_LENGTH, BAD_VARINT, BAD_KEY, BAD_VALUE, BAD_HEADERS, BAD_DELTA, TRAILING, BA
 )
 
 HEADER_SIZE = 61
-_TRANSACTIONAL, _CONTROL = 0x10, 0x20
+_LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL = 0x08, 0x10, 0x20
 _MAX_MS = (2**63 - 1) // 1000
 
 _bytes_in = types.Array(types.uint8, 1, "C", readonly=True)
@@ -252,6 +255,10 @@ def sift(
         state[NEXT] = max(state[NEXT], last + 1)
         codec = row[ATTRIBUTES] & 0x07
         counts = last >= state[FIRST] and base < state[UNTIL] and row[COUNT] > 0
+        # The header has the largest timestamp; the least is known only where all records have that one.
+        counts &= row[MAX_TIMESTAMP] >= state[OLDEST]
+        if row[ATTRIBUTES] & _LOG_APPEND_TIME:
+            counts &= row[MAX_TIMESTAMP] <= state[YOUNGEST]
         if row[ATTRIBUTES] & _TRANSACTIONAL and transactions.shape[0]:
             place = _place_open(transactions, state, row[PRODUCER_ID], last)
             if place >= 0:
@@ -373,18 +380,29 @@ def _has_room(state: Any, key_end: int, keys: Any, value_end: int, values: Any) 
 
 
 @_INLINED
+def _timestamp(table: Any, batch: int, later: int) -> int:
+    """A record's timestamp (epoch ms): with log append time the batch's own."""
+    if table[batch, ATTRIBUTES] & _LOG_APPEND_TIME:
+        return table[batch, MAX_TIMESTAMP]  # type: ignore[no-any-return]
+    return table[batch, BASE_TIMESTAMP] + later  # type: ignore[no-any-return]
+
+
+@_INLINED
+def _is_wanted(state: Any, offset: int, timestamp: int) -> bool:
+    """Whether a record of this offset and timestamp becomes a row."""
+    is_inside = state[BEGIN] <= offset < state[STOP]
+    return is_inside and state[SINCE] <= timestamp <= state[LATEST]  # type: ignore[no-any-return]
+
+
+@_INLINED
 def _put_numbers(
-    table: Any, batch: int, delta: int, later: int, longs: Any, ints: Any, row: int
+    table: Any, batch: int, delta: int, timestamp: int, longs: Any, ints: Any, row: int
 ) -> None:
     """Note a row's offset and time; timestamps become microseconds, as far as an int64 carries them."""
-    timestamp = table[batch, BASE_TIMESTAMP] + later
-    kind = (table[batch, ATTRIBUTES] >> 3) & 1
-    if kind == 1:  # log append time: the batch's own
-        timestamp = table[batch, MAX_TIMESTAMP]
     place = types.uint64(row)
     longs[OFFSET, place] = table[batch, BASE_OFFSET] + delta
     longs[TIMESTAMP, place] = min(max(timestamp, -_MAX_MS), _MAX_MS) * 1000
-    ints[TIMESTAMP_TYPE, place] = kind
+    ints[TIMESTAMP_TYPE, place] = (table[batch, ATTRIBUTES] >> 3) & 1
 
 
 @_INLINED
@@ -418,7 +436,8 @@ def read_rows(
 ) -> None:
     """Turn the records of `table`'s batches into rows, from where `state` stopped, until done, full or wrong.
 
-    Only records with BEGIN <= offset < STOP become rows; every record is checked. All bits are set before.
+    Only records with BEGIN <= offset < STOP and SINCE <= timestamp <= LATEST become rows; every record is checked. All
+    bits are set before.
     """
     batch, record, position = state[BATCH], state[RECORD], state[CURSOR]
     previous, rows, taken = state[PREVIOUS_DELTA], state[ROWS], state[BYTES]
@@ -435,7 +454,8 @@ def read_rows(
                 status = types.int64(BAD_DELTA)
             if status != DONE:
                 break
-            if state[BEGIN] <= table[batch, BASE_OFFSET] + delta < state[STOP]:
+            timestamp = _timestamp(table, batch, later)
+            if _is_wanted(state, table[batch, BASE_OFFSET] + delta, timestamp):
                 length = behind - position  # bounds key, value and headers together
                 key_size *= state[WITH_KEYS]
                 value_size *= state[WITH_VALUES]
@@ -451,7 +471,7 @@ def read_rows(
                     )
                 if status != DONE:
                     break
-                _put_numbers(table, batch, delta, later, longs, ints, rows)
+                _put_numbers(table, batch, delta, timestamp, longs, ints, rows)
                 key_nulls += _take(data, key, key_size, keys, key_at, bits[KEYS], rows)
                 value_nulls += _take(data, value, value_size, values, value_at, bits[VALUES], rows)
                 key_at, value_at = key_at + max(key_size, 0), value_at + max(value_size, 0)

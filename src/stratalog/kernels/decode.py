@@ -67,6 +67,7 @@ class Decoder:
         self._unreadable = unreadable or _refuse
         self._rows = Rows(layout, self._unreadable)
         self._table = np.empty((_TABLE_ROWS, compiled.TABLE_COLUMNS), dtype=np.int64)
+        self._times = layout.times
         self._state = np.zeros(compiled.SIFT_SLOTS, dtype=np.int64)
         self._room = np.empty(ROOM_BYTES, dtype=np.uint8)
         self._room_view = self._room.data
@@ -96,6 +97,7 @@ class Decoder:
         state[:] = 0
         state[compiled.FIRST] = state[compiled.NEXT] = self.next_offset
         state[compiled.UNTIL], state[compiled.GAPS] = self.end, gaps
+        state[compiled.OLDEST], state[compiled.YOUNGEST] = self._times
         state[compiled.FOLLOWS] = -1  # the first may begin before what is wanted
         transactions = _transactions(aborted)
         self.consumed = 0

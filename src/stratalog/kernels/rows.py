@@ -23,6 +23,8 @@ MAX_BYTES = 4 << 20
 _HEADERS_A_ROW = 4
 """Room that is there before a record asks for more; an Arrow batch ends where its headers do not fit."""
 
+_LEAST, _LARGEST = -(1 << 63), (1 << 63) - 1
+
 _ASCII_END = 0x80
 
 _WRONG = {
@@ -54,7 +56,7 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What is the same for all rows: constants, the columns that are made, and the bounds of one Arrow batch.
+    """What is the same for all rows: constants, columns, times, and the bounds of one Arrow batch.
 
     A record larger than `max_bytes` makes an Arrow batch of its own.
     """
@@ -66,6 +68,15 @@ class Layout:
     """Where the rows come from, for the column of that name."""
     max_rows: int = MAX_ROWS
     max_bytes: int = MAX_BYTES
+    since_ms: int | None = None
+    until_ms: int | None = None
+    """Records older than the one (epoch ms), and not older than the other, become no rows."""
+
+    @property
+    def times(self) -> tuple[int, int]:
+        """The least and the largest timestamp (epoch ms) of a row."""
+        since = _LEAST if self.since_ms is None else self.since_ms
+        return since, _LARGEST if self.until_ms is None else self.until_ms - 1
 
 
 def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
@@ -90,6 +101,7 @@ class Rows:
         state[compiled.WITH_KEYS] = "key" in layout.columns
         state[compiled.WITH_VALUES] = "value" in layout.columns
         state[compiled.WITH_HEADERS] = HEADERS in layout.columns
+        state[compiled.SINCE], state[compiled.LATEST] = layout.times
         constants = {
             "topic": lambda: _constant(layout.topic, rows),
             "partition": lambda: _plain(

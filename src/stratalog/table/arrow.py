@@ -1,11 +1,14 @@
 """A topic as Arrow record batches, without Spark: for pandas, DuckDB, Polars and whatever else takes a reader.
 
-In: a topic's name, where its log is, and a span of time. Out: a `pyarrow.RecordBatchReader` that reads as it is
-iterated, a few MiB at a time. It never holds the topic, and never commits an offset.
+In: a topic's name, where its log is, a span of time, partitions, offsets. Out: a `pyarrow.RecordBatchReader` that
+reads as it is iterated, a few MiB at a time. It never holds the topic, and never commits an offset.
 """
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from operator import index
+from typing import SupportsIndex
 
 import pyarrow as pa
 
@@ -13,14 +16,20 @@ from stratalog.adapters.system import SystemClock
 from stratalog.kernels.rows import arrow_schema
 from stratalog.table.figures import Figures
 from stratalog.table.leasing import released
-from stratalog.table.options import Options, parse_options
+from stratalog.table.options import EARLIEST, LATEST, Options, parse_options
 from stratalog.table.places import store_at
 from stratalog.table.plan import Task
+from stratalog.table.pruning import Pruning
 from stratalog.table.query import batch_tasks, shared_of
 from stratalog.table.tasks import read_task
 
 Moment = datetime | timedelta | int | str
 """A time zone's time, how long ago, milliseconds since 1970, or ISO 8601."""
+Span = tuple[int | None, int | None]
+"""Offsets [first, end) of a partition; None: as far as the log goes."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS_MAX = (1 << 63) - 1
 
 
 def read_topic(  # noqa: PLR0913 - as `stratalog.read`
@@ -30,15 +39,15 @@ def read_topic(  # noqa: PLR0913 - as `stratalog.read`
     tier_url: str | None,
     since: Moment | None,
     until: Moment | None,
+    offsets: Mapping[int, Span] | None,
+    partitions: Sequence[int] | None,
     columns: Sequence[str] | None,
     isolation: str,
     fail_on_data_loss: bool,
     figures: Figures | None,
 ) -> pa.RecordBatchReader:
     """What `stratalog.read` says."""
-    given = {
-        "subscribe": topic,
-        "startingOffsetsByTimestampStrategy": "latest",
+    given = _chosen(topic, partitions, offsets) | {
         "kafka.isolation.level": isolation,
         "failOnDataLoss": str(fail_on_data_loss),
     }
@@ -46,13 +55,10 @@ def read_topic(  # noqa: PLR0913 - as `stratalog.read`
         given["kafka.bootstrap.servers"] = bootstrap_servers
     if tier_url is not None:
         given["tier.url"] = tier_url
-    for option, moment in (("startingTimestamp", since), ("endingTimestamp", until)):
-        if moment is not None:
-            given[option] = str(_epoch_ms(moment))
     if columns is not None:
         given["columns"] = ",".join(columns)
     options = parse_options(given)
-    tasks = batch_tasks(options)
+    tasks = batch_tasks(options, _times(since, until))
     return pa.RecordBatchReader.from_batches(
         arrow_schema(options.columns), _batches(tasks, options, figures)
     )
@@ -70,10 +76,59 @@ def _batches(
             released(tasks, store_at(shared.tier_url))
 
 
+def _chosen(topic: str, partitions: object, offsets: object) -> dict[str, str]:
+    """Options that choose the topic's partitions and bound their offsets."""
+    if partitions is None and offsets is None:
+        return {"subscribe": topic}
+    if partitions is not None and offsets is not None:
+        raise ValueError("partitions and offsets are both given: offsets names its partitions")
+    if offsets is None:
+        if not isinstance(partitions, Iterable):
+            raise ValueError(f"partitions is {partitions!r}: a list such as [0, 1] is needed")
+        offsets = dict.fromkeys(partitions, (None, None))
+    if not isinstance(offsets, Mapping):
+        raise ValueError(  # noqa: TRY004 - every wrong argument fails alike
+            f"offsets is {offsets!r}: {{partition: (first, end)}} is needed"
+        )
+    if not offsets:
+        raise ValueError("no partition is named: leave partitions or offsets out to read all")
+    spans = {_whole(key, "a partition"): _span(key, span) for key, span in offsets.items()}
+    return {
+        "assign": json.dumps({topic: list(spans)}),
+        "startingOffsets": json.dumps({topic: {key: first for key, (first, _) in spans.items()}}),
+        "endingOffsets": json.dumps({topic: {key: end for key, (_, end) in spans.items()}}),
+    }
+
+
+def _span(partition: object, span: object) -> tuple[int, int]:
+    if not isinstance(span, tuple | list) or len(span) != 2:
+        raise ValueError(f"offsets of partition {partition} are {span!r}: (first, end) is needed")
+    first, end = (None if at is None else _whole(at, "an offset") for at in span)
+    return EARLIEST if first is None else first, LATEST if end is None else end
+
+
+def _whole(value: object, what: str) -> int:
+    if isinstance(value, SupportsIndex) and not isinstance(value, bool) and index(value) >= 0:
+        return index(value)
+    raise ValueError(f"{value!r} is not {what}: a whole number from 0 on is needed")
+
+
+def _times(since: Moment | None, until: Moment | None) -> Pruning:
+    since_ms = None if since is None else _epoch_ms(since)
+    until_ms = None if until is None else _epoch_ms(until)
+    if since_ms is not None and until_ms is not None and since_ms > until_ms:
+        raise ValueError(f"since ({since}) is later than until ({until})")
+    return Pruning(since_ms=since_ms, until_ms=until_ms)
+
+
 def _epoch_ms(moment: Moment) -> int:
-    if isinstance(moment, bool):
-        raise ValueError(f"{moment!r} is no time")  # noqa: TRY004 - every wrong argument fails alike
-    if isinstance(moment, int):
+    """The first whole millisecond since 1970 that is not before `moment`.
+
+    Records have whole milliseconds, so as a bound of either side it parts them as `moment` does.
+    """
+    if isinstance(moment, int) and not isinstance(moment, bool):
+        if abs(moment) > _MS_MAX:
+            raise ValueError(f"{moment} is no time: milliseconds since 1970 have 63 bits")
         return moment
     if isinstance(moment, timedelta):
         return SystemClock().now_ms() - moment // timedelta(milliseconds=1)
@@ -84,6 +139,10 @@ def _epoch_ms(moment: Moment) -> int:
             raise ValueError(
                 f"{moment!r} is no time: write ISO 8601, such as 2026-01-31T12:00:00+00:00"
             ) from None
+    if not isinstance(moment, datetime):
+        raise ValueError(  # noqa: TRY004 - every wrong argument fails alike
+            f"{moment!r} is no time: a datetime, a timedelta, milliseconds or ISO 8601 is needed"
+        )
     if moment.tzinfo is None:
         raise ValueError(f"{moment.isoformat()} has no time zone: add one, such as +00:00")
-    return int(moment.astimezone(UTC).timestamp() * 1000)
+    return -((_EPOCH - moment) // timedelta(milliseconds=1))

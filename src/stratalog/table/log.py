@@ -14,7 +14,7 @@ from uuid import UUID
 
 from stratalog.client.blocking import BlockingClient
 from stratalog.client.calls import EARLIEST, LATEST, TOPIC, TopicInfo
-from stratalog.errors import ErrorCode
+from stratalog.errors import Corrupt, ErrorCode
 from stratalog.table.leasing import Leasing
 from stratalog.table.options import Options, Selection
 from stratalog.table.places import Shared, client_of, damage_log, store_at
@@ -104,6 +104,21 @@ class Log:
             key: self._bucket_offset_at(snapshot.extents[key], when) for key, when in wanted.items()
         }
 
+    def not_before(self, snapshot: Snapshot, wanted: Mapping[Key, int]) -> dict[Key, int | None]:
+        """Return an offset before which no record is as young as a timestamp (epoch ms); None where all are older.
+
+        The manifests answer where a live segment may hold such a record; brokers are asked for the other partitions.
+        No object is opened for it.
+        """
+        found = {key: self._first_live(snapshot.extents[key], when) for key, when in wanted.items()}
+        left = {key: when for key, when in wanted.items() if found[key] is None}
+        if self._client is None or not left:
+            return found
+        # A broker takes a negative timestamp for a place in the log.
+        early = {key: snapshot.extents[key].start for key, when in left.items() if when < 0}
+        asked = {key: when for key, when in left.items() if when >= 0}
+        return {**found, **early, **self.offsets_at(snapshot, asked)}
+
     def located(
         self, ranges: Iterable[tuple[Range, Manifest | None]]
     ) -> list[tuple[Range, list[RemoteSegment]]]:
@@ -131,6 +146,19 @@ class Log:
         """The query has ended: what it read may go."""
         if self._leasing is not None:
             self._leasing.release()
+
+    def _first_live(self, extent: Extent, since_ms: int) -> int | None:
+        """The first offset of the oldest segment that has a record of that time or later; None without one."""
+        if extent.manifest is None or self._bucket is None:
+            return None
+        live = self._bucket.archives.live(extent.manifest, first=extent.start, since_ms=since_ms)
+        try:
+            segment = next(live, None)
+        except Corrupt:
+            if self._options.fail_on_data_loss:
+                raise
+            return extent.start  # `located` reports the damage
+        return None if segment is None else max(extent.start, segment.entry.base_offset)
 
     def _live(self, manifest: Manifest | None, first: int, end: int) -> list[RemoteSegment]:
         if manifest is None or self._bucket is None:

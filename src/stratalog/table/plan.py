@@ -37,7 +37,7 @@ class Range:
     gaps: bool = False
     since_ms: int | None = None
     until_ms: int | None = None
-    """Records older than the one (epoch ms), and not older than the other, are not wanted: they may be left out."""
+    """Records older than the one (epoch ms), and not older than the other, are left out."""
 
     @property
     def bounds_times(self) -> bool:

@@ -1,7 +1,7 @@
 """What of a topic a query's conditions can be true for, so that the rest need not be read.
 
-In: bounds on the columns that say where a record lies. Out: ranges cut down to them. It never decides on a record:
-every condition is still checked on each row, and a bound that cannot be used is no error.
+In: bounds on the columns that say where a record lies. Out: ranges cut down to them, with the times that tasks are to
+keep to. It never looks at a record, and a bound that cannot be used is no error.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,7 +32,10 @@ class Pruning:
         end: Mapping[Key, int],
         ask: Callable[[Mapping[Key, int]], Mapping[Key, int | None]],
     ) -> tuple[dict[Key, int], dict[Key, int]]:
-        """Bounds of each partition, narrowed. `ask` finds the first offset of a record as young as a timestamp."""
+        """Bounds of each partition, narrowed.
+
+        `ask` finds an offset before which no record is as young as a timestamp (epoch ms).
+        """
         first, end = dict(first), dict(end)
         for key in first:
             if not self._touches(snapshot.topics[key[0]].name, key[1]):
@@ -45,7 +48,7 @@ class Pruning:
         if self.since_ms is not None:
             open_keys = [key for key in first if first[key] < end[key]]
             for key, offset in ask(dict.fromkeys(open_keys, self.since_ms)).items():
-                # Before the first that is as young, none is; None: all are older.
+                # None: all are older.
                 first[key] = end[key] if offset is None else min(max(first[key], offset), end[key])
         return first, end
 

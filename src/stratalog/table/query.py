@@ -52,7 +52,7 @@ def batch_tasks(options: Options, pruning: Pruning | None = None) -> list[Task]:
     bounds.check_order(snapshot, first, end)
     if pruning is not None:
         first, end = pruning.cut(
-            snapshot, first, end, lambda wanted: log.offsets_at(snapshot, wanted)
+            snapshot, first, end, lambda wanted: log.not_before(snapshot, wanted)
         )
     wanted = bounds.ranges(snapshot, first, end, fail_on_data_loss=options.fail_on_data_loss)
     if pruning is not None:

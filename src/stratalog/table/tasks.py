@@ -1,8 +1,8 @@
 """What a task does: one planned range, from the bucket or from a broker, to Arrow.
 
 In: a task of `plan.py` and what every task of the query shares. Out: Arrow record batches, bounded in rows and
-bytes, which together hold every offset of the range exactly once (but for records that the query's times rule out,
-where that is known); else an exception. Memory is bounded whatever the segments' sizes are: `chunks.py` says by what,
+bytes, which together hold every offset of the range exactly once, but for the records that its times rule out; else an
+exception. Memory is bounded whatever the segments' sizes are: `chunks.py` says by what,
 and beside it there are the Arrow batch that grows and the largest batch restored. It runs in Spark's Python workers,
 and keeps connections and stores open for the worker's next task.
 
@@ -80,7 +80,14 @@ class Losses:
 
 
 def _decoder(wanted: Range, shared: Shared, origin: str, losses: Losses) -> Decoder:
-    layout = Layout(wanted.topic, wanted.partition, shared.columns, origin)
+    layout = Layout(
+        wanted.topic,
+        wanted.partition,
+        shared.columns,
+        origin,
+        since_ms=wanted.since_ms,
+        until_ms=wanted.until_ms,
+    )
     unreadable = None if losses.fail else losses.skip
     return Decoder(layout, wanted.first, wanted.end, unreadable=unreadable)
 

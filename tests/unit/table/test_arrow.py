@@ -15,6 +15,7 @@ from tests.unit.table.buckets import NOW_MS, Bucket, batch
 from stratalog import read
 from stratalog.adapters.object_store import open_store
 from stratalog.kernels.columns import COLUMNS
+from stratalog.table.places import DataLoss
 from stratalog.wire.records import BatchBuilder
 
 SECOND = datetime.fromtimestamp(NOW_MS / 1000 + 0.020, UTC)
@@ -56,6 +57,23 @@ def test_until_is_the_first_that_is_not_read(url: str) -> None:
     assert offsets(url, since=NOW_MS + 5, until=NOW_MS + 8) == [5, 6, 7, 5, 6, 7]
 
 
+def test_partitions_and_offsets_choose_what_is_read(url: str) -> None:
+    assert offsets(url, partitions=[1]) == list(range(10))
+    assert offsets(url, partitions=range(2)) == [*range(30), *range(10)]
+    assert offsets(url, offsets={0: (28, None), 1: (None, 2)}) == [28, 29, 0, 1]
+    assert offsets(url, offsets={1: (3, 5)}) == [3, 4]
+    assert offsets(url, offsets={1: (3, 3)}) == []
+    assert offsets(url, offsets={0: (7, 20)}, since=NOW_MS + 5, until=NOW_MS + 9) == [7, 8]
+
+
+def test_offsets_that_the_log_lacks_are_lost_data_or_left_out(url: str) -> None:
+    beyond = {0: (25, 40), 1: (0, 5)}
+    with pytest.raises(DataLoss, match="t-0: offset 40 lies behind the log's end 30"):
+        offsets(url, offsets=beyond)
+    found = offsets(url, offsets=beyond, fail_on_data_loss=False)
+    assert found == [*range(25, 30), *range(5)]
+
+
 def test_a_duration_counts_back_from_now(url: str) -> None:
     assert offsets(url, since=timedelta(seconds=1)) == []
     assert len(offsets(url, since=timedelta(days=20_000))) == 40
@@ -68,6 +86,18 @@ def test_a_duration_counts_back_from_now(url: str) -> None:
         ({"since": "yesterday"}, "'yesterday' is no time: write ISO 8601"),
         ({"since": "2026-01-31"}, "has no time zone"),
         ({"since": True}, "True is no time"),
+        ({"since": 1.5}, "1.5 is no time: a datetime"),
+        ({"since": 10**30}, "is no time: milliseconds since 1970 have 63 bits"),
+        ({"since": NOW_MS + 1, "until": NOW_MS}, "since .* is later than until"),
+        ({"partitions": [2]}, "topic t has no partition 2"),
+        ({"partitions": []}, "no partition is named"),
+        ({"partitions": ["0"]}, "'0' is not a partition: a whole number"),
+        ({"partitions": 0}, "partitions is 0: a list"),
+        ({"partitions": [0], "offsets": {0: (1, 2)}}, "are both given"),
+        ({"offsets": (1, 2)}, r"offsets is \(1, 2\): {partition: \(first, end\)} is needed"),
+        ({"offsets": {0: 5}}, r"offsets of partition 0 are 5: \(first, end\) is needed"),
+        ({"offsets": {0: (-1, 5)}}, "-1 is not an offset"),
+        ({"offsets": {0: (9, 8)}}, "begin at offset 9 and end before it, at 8"),
         ({"columns": ["valeu"]}, "no column 'valeu'"),
         ({"tier_url": None}, "must say where the log is"),
     ],
