@@ -16,7 +16,6 @@ from pathlib import Path
 
 from pipelines.access_log.fetched import fetching
 from tests.compat.suites import (
-    CannotBeHadError,
     Outcome,
     Part,
     Suite,
@@ -24,6 +23,7 @@ from tests.compat.suites import (
     must_run,
     one_line,
 )
+from tests.compat.tools import CannotBeHadError
 
 VERSION = "3.0.12"
 FETCH_TIMEOUT_S = 300

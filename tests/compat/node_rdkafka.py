@@ -14,10 +14,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from pipelines.access_log.fetched import fetching
 from tests.compat.suites import (
-    CannotBeHadError,
     Outcome,
     Part,
     Suite,
@@ -27,6 +25,7 @@ from tests.compat.suites import (
     run_bounded,
     tell,
 )
+from tests.compat.tools import CannotBeHadError
 
 VERSION = "3.6.1"
 PACKAGE = f"node-rdkafka@{VERSION}"
@@ -100,11 +99,10 @@ def run(address: str, select: Sequence[str]) -> list[Outcome]:
 
 def create_topics(address: str) -> None:
     """Topics of one partition, where they are not there."""
-    admin = AdminClient({"bootstrap.servers": address})
-    there = admin.list_topics(timeout=STEP_TIMEOUT_S).topics
-    missing = [NewTopic(topic, 1, 1) for topic in TOPICS if topic not in there]
-    for created in admin.create_topics(missing).values() if missing else ():
-        created.result(STEP_TIMEOUT_S)
+    command = (sys.executable, "-m", "stratalog.cli.main", "topic", "create", "--if-not-exists")
+    one = ("--partitions", "1", "--replication-factor", "1", "--bootstrap-server", address)
+    for topic in TOPICS:
+        must_run(f"topic {topic}", *command, topic, *one, cwd=Path.cwd(), timeout_s=STEP_TIMEOUT_S)
 
 
 def judge(report: str, name: str, listed: Iterable[str], ended: int | None) -> Iterable[Outcome]:

@@ -18,12 +18,9 @@ from pathlib import Path
 from socket import socket
 
 from tests.broker_process import broker_process
+from tests.compat.tools import CannotBeHadError
 
 HERE = Path(__file__).parent
-
-
-class CannotBeHadError(Exception):
-    """A suite's sources or what builds them are not to be had here; the text says what and why."""
 
 
 @dataclass(frozen=True, slots=True)

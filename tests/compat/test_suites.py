@@ -7,22 +7,21 @@ repository's own history shows. What does not pass is told in FINDINGS.md.
 import json
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from tests.compat import kafka_python, librdkafka, node_rdkafka
 from tests.compat.kafka_python import outcomes
-from tests.compat.librdkafka import CASE, judge
+from tests.compat.librdkafka import CASE, LATER, judge
 from tests.compat.suites import (
     HERE,
-    CannotBeHadError,
     Outcome,
     Suite,
     account,
     run_suite,
     stopped_passing,
 )
-from tests.compat.tools import cannot_be_had
 
 SUITES = [kafka_python.SUITE, librdkafka.SUITE, node_rdkafka.SUITE]
 EACH = pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.name)
@@ -33,10 +32,7 @@ EACH = pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.name)
 @pytest.mark.timeout(3600)
 @EACH
 def test_what_passed_passes(suite: Suite) -> None:
-    try:
-        found = run_suite(suite, [])
-    except CannotBeHadError as missing:
-        cannot_be_had(suite.name, str(missing))
+    found = run_suite(suite, [])
     print(account(suite, found))
     lost = stopped_passing(suite, found)
     if lost:
@@ -81,6 +77,30 @@ def test_the_findings_give_the_counts(suite: Suite) -> None:
     )
     (told,) = re.findall(heading, (HERE / "FINDINGS.md").read_text(), re.MULTILINE)
     assert tuple(map(int, told)) == (len(ours), len(peer), theirs)
+
+
+def test_the_findings_say_what_never_runs() -> None:
+    text = (HERE / "FINDINGS.md").read_text()
+    (section,) = re.findall(r"^## Tests that never run$(.*?)^## ", text, re.MULTILINE | re.DOTALL)
+    skipped = {test for test, result in librdkafka.SUITE.apache_kafka().items() if result == "skip"}
+    assert set(re.findall(r"\b\d{4}_\w+", section)) == LATER.keys() | skipped
+
+
+# What requirements/dev.in has beyond the product.
+ONLY_FOR_TESTS = "aiokafka boto3 confluent_kafka duckdb hypothesis kafka moto psutil pytest"
+
+
+@EACH
+def test_a_command_needs_no_package_of_the_tests(suite: Suite, repository: Path) -> None:
+    program = (
+        f"import runpy, sys; sys.modules.update(dict.fromkeys({ONLY_FOR_TESTS.split()!r}));"
+        f"sys.argv[1:] = ['--help']; runpy.run_module('tests.compat.{suite.name}', run_name='__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=repository, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"tests.compat.{suite.name}" in done.stdout
 
 
 def test_a_test_that_stopped_passing_is_told() -> None:

@@ -2,7 +2,7 @@
 
 In: Maven coordinates, Go, npm and Debian packages. Out: Apache Kafka's jars, its command line tools as function calls;
 programs. What cannot be had skips the test with the reason, which the summary repeats; with CI=true it is a failure. It
-never writes into the checkout.
+never writes into the checkout, and imports no pytest: commands use it that run without the tests' packages.
 """
 
 import os
@@ -13,8 +13,8 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import NoReturn
+from unittest import SkipTest
 
-import pytest
 from pipelines.access_log.fetched import FETCH_TIMEOUT_S, fetch_jars, fetching
 
 KAFKA_VERSION = "4.3.1"
@@ -29,12 +29,16 @@ KAFKA_ARTIFACTS = (
 BUILD_TIMEOUT_S = 1800
 
 
+IN_CI = os.environ.get("CI", "").lower() in {"true", "1"}
+
+
+class CannotBeHadError(AssertionError if IN_CI else SkipTest):  # type: ignore[misc]
+    """A tool that this machine cannot give; the text says what and why. pytest skips the test that raises SkipTest."""
+
+
 def cannot_be_had(what: str, why: str) -> NoReturn:
-    """Skips the test that needs `what`; with CI=true fails it."""
-    reason = f"cannot be had: {what}: {why}"
-    if os.environ.get("CI", "").lower() in {"true", "1"}:
-        pytest.fail(reason, pytrace=False)
-    pytest.skip(reason)
+    """Raise CannotBeHadError: skips the test that needs `what`, and with CI=true fails it."""
+    raise CannotBeHadError(f"cannot be had: {what}: {why}")
 
 
 @cache

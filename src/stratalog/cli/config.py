@@ -86,9 +86,10 @@ async def print_configs(
     rows = [
         {
             "name": entry.name,
-            "value": "(secret)" if entry.sensitive else entry.value,
             "from": SOURCES.get(entry.source, str(entry.source)),
             "read only": entry.read_only,
+            # Last: a long value moves no other column.
+            "value": "(secret)" if entry.sensitive else entry.value,
         }
         for entry in sorted(found.entries, key=lambda entry: entry.name)
         if all_settings or entry.source != ConfigSource.DEFAULT_CONFIG
