@@ -348,6 +348,7 @@ def test_a_stream_is_taken_up_where_it_was_killed(
     assert behind == sorted(behind, reverse=True)
     assert behind[0] >= 700 > behind[-1] == 0
     assert {one["topics"][topic_id]["partitions"]["0"] for one in latest} == {6000}
+    assert not ended["source"].get("metrics"), "docs/spark.md says that Spark has none of ours"
     found = driver.ask("read_back", sink=where["sink"])
     whole(found, 0, 0, 6000)
     assert {part["origin"] for part in found} == {"bucket", "broker"}
