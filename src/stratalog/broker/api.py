@@ -7,14 +7,18 @@ from it.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
-from stratalog.broker.connection import Answer, Later
+from stratalog.broker.connection import Answer, Later, as_it_is, is_produce
+from stratalog.broker.figures import error_codes
+from stratalog.broker.turns import Slices
 from stratalog.errors import ErrorCode, Rejected
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.envelope import (
     Request,
     RequestHeader,
@@ -31,7 +35,10 @@ if TYPE_CHECKING:
 API_VERSIONS = 18
 _DECODED_TIMES: Final = 2
 """A request may take so many times `socket.request.max.bytes` once decoded."""
-_TO_COME: Final = (asyncio.Future, CoroutineType)
+_AT_ONCE_BYTES: Final = 256 << 10
+"""A request that takes more, once decoded, is decoded on a thread: this much takes two milliseconds."""
+_ITEMS_AT_ONCE: Final = 1000
+"""An answer about more is encoded on a thread."""
 
 
 BodyT = TypeVar("BodyT")
@@ -41,6 +48,7 @@ class Call(NamedTuple, Generic[BodyT]):
     """One request as its handler sees it: `body` is the decoded request.
 
     `listener` is the name of the listener it came through: addresses are told as that listener's clients reach them.
+    A handler that works on many things does so with `slices.each`.
     """
 
     broker: "Broker"
@@ -50,6 +58,7 @@ class Call(NamedTuple, Generic[BodyT]):
     client_host: str
     body: BodyT
     reply: Any
+    slices: Slices
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,19 +92,58 @@ class Dispatcher:
         self._served = {api.key: api.served for api in apis.values()}
         self._figures = broker.figures.requests
         self._request_bytes_max = _DECODED_TIMES * broker.config.int("socket.request.max.bytes")
+        self._budget = DecodeBudget(_AT_ONCE_BYTES)  # of the request that is decoded now
         self._elapsed_ns = broker.clock.elapsed_ns
 
     def serve(self, host: str, frame: memoryview) -> Answer | Later:
         """Answer one frame. Raises `Rejected` where the connection must be closed."""
         began_ns = self._elapsed_ns()
+        budget = self._budget
+        budget.charged = 0
         try:
-            request = decode_request(frame, self._served, DecodeBudget(self._request_bytes_max))
+            if len(frame) > _AT_ONCE_BYTES and not is_produce(frame):
+                return Later(self._serve_large(host, frame, began_ns), as_it_is)
+            request = decode_request(frame, self._served, budget)
+        except OverBudget:
+            return Later(self._serve_large(host, frame, began_ns), as_it_is)
         except Rejected as error:
-            self._figures.refused(error.code)
-            if isinstance(error, UnsupportedVersion) and _asks_for_versions(error):
-                return self._unsupported_api_versions(error.request_header)
-            raise
-        call = Call(
+            return self._refuse(error)
+        call = self._call(host, request)
+        result = self._apis[request.api_key].handle(call)
+        if isinstance(result, CoroutineType):
+            work = self._answer_later(call, request, result, began_ns)
+            return Later(work, as_it_is, budget.charged)
+        if isinstance(result, asyncio.Future):
+            return Later(result, lambda body: self._answer(request, body, began_ns), budget.charged)
+        return self._answer(request, result, began_ns)
+
+    async def _serve_large(self, host: str, frame: memoryview, began_ns: int) -> Answer:
+        """As `serve`, for a request that is decoded on a thread."""
+        large, memory = self._broker.large, self._broker.client_memory
+        budget = DecodeBudget(self._request_bytes_max)
+        decode = partial(decode_request, frame, self._served, budget)
+        try:
+            request = await large.decode(decode, budget, memory)
+        except Rejected as error:
+            return self._refuse(error)
+        try:
+            call = self._call(host, request)
+            result = self._apis[request.api_key].handle(call)
+            to_come = isinstance(result, (asyncio.Future, CoroutineType))
+            body = await result if to_come else result
+            return await self._answer_on_thread(request, body, began_ns)
+        finally:
+            memory.give_back(budget.charged)
+
+    def _refuse(self, error: Rejected) -> Answer:
+        """Answer a frame that is no request; raises the error where the connection must be closed."""
+        self._figures.refused(error.code)
+        if isinstance(error, UnsupportedVersion) and _asks_for_versions(error):
+            return self._unsupported_api_versions(error.request_header)
+        raise error
+
+    def _call(self, host: str, request: Request) -> Call[Any]:
+        return Call(
             self._broker,
             self._listener,
             request.version,
@@ -103,18 +151,31 @@ class Dispatcher:
             host,
             request.body,
             response(request.api_key, request.version),
+            Slices(self._broker.turns),
         )
-        result = self._apis[request.api_key].handle(call)
-        if isinstance(result, _TO_COME):
-            return Later(result, lambda body: self._answer(request, body, began_ns))
-        return self._answer(request, result, began_ns)
+
+    async def _answer_later(
+        self, call: Call[Any], request: Request, result: Awaitable[Any], began_ns: int
+    ) -> Answer:
+        body = await result
+        if call.slices.items > _ITEMS_AT_ONCE:
+            return await self._answer_on_thread(request, body, began_ns)
+        return self._answer(request, body, began_ns)
 
     def _answer(self, request: Request, body: Any, began_ns: int) -> Answer:
         """Encode and count. The time runs from the request's turn on its connection to its answer's."""
-        answer = None
-        if body is not None:
-            answer = encode_response(request.api_key, request.version, request.correlation_id, body)
+        answer = _encoded(request, body)
         self._figures.answered(request.api_key, body, self._elapsed_ns() - began_ns)
+        return answer
+
+    async def _answer_on_thread(self, request: Request, body: Any, began_ns: int) -> Answer:
+        """As `_answer`, for an answer that takes long to encode, and to search for errors."""
+
+        def work() -> tuple[Answer, Counter[int]]:
+            return _encoded(request, body), Counter(error_codes(body))
+
+        answer, errors = await self._broker.large.run(work)
+        self._figures.counted(request.api_key, errors, self._elapsed_ns() - began_ns)
         return answer
 
     def _unsupported_api_versions(self, header: RequestHeader) -> Answer:
@@ -131,6 +192,12 @@ def advertised(apis: dict[int, Api]) -> list[ApiVersion]:
         ApiVersion(api_key=api.key, min_version=api.advertised[0], max_version=api.advertised[1])
         for api in sorted(apis.values(), key=lambda api: api.key)
     ]
+
+
+def _encoded(request: Request, body: Any) -> Answer:
+    if body is None:
+        return None
+    return encode_response(request.api_key, request.version, request.correlation_id, body)
 
 
 def _asks_for_versions(error: UnsupportedVersion) -> bool:

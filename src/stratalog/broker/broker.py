@@ -17,10 +17,12 @@ from stratalog.broker.cluster_metadata import ClusterMetadata
 from stratalog.broker.figures import BrokerFigures
 from stratalog.broker.groups import OFFSETS_TOPIC, Groups
 from stratalog.broker.hosting import Hosting
+from stratalog.broker.large import LargeRequests
 from stratalog.broker.moves import Moves
 from stratalog.broker.partition import HostedPartition
 from stratalog.broker.purgatory import Purgatory
 from stratalog.broker.recompression import Recompression
+from stratalog.broker.turns import Turns
 from stratalog.config import (
     BrokerConfig,
     ConfigEntry,
@@ -88,6 +90,8 @@ class Broker:
         self.tiering = tiering
         self.fetch_bytes_max = config.int("fetch.max.bytes")
         self.client_memory = ClientMemory(-1, -1)  # a node has limits, and gives its own
+        self.turns = Turns(outside.clock.elapsed_ns)  # its node's, once it has connections
+        self.large = LargeRequests(outside.workers)
         self.recompression = Recompression(outside.workers)
         self.moves = moves
         self.groups = Groups(

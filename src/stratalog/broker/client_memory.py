@@ -1,7 +1,7 @@
 """The memory that clients together may take: requests received and not yet answered, answers not yet taken.
 
-In: what each connection holds, as it changes. Out: whether a connection may read on, and when; how large a fetch's
-answer may be. It never holds a byte itself.
+In: what each connection holds and what large requests become, as it changes. Out: whether a connection may read on,
+and when; how large a fetch's answer may be. It never holds a byte itself.
 
 At the limit of requests, connections that hold more than a little stop reading, in the order in which they came to it,
 and go on as answers leave. One of them at a time has the turn: it may finish the request it is receiving, past the
@@ -39,6 +39,9 @@ class ClientMemory:
         self.requests = 0
         self.requests_max = requests_max if requests_max >= 0 else _NO_LIMIT
         self.answers = 0
+        self._decoded = 0
+        """Of `requests`: what large ones have become."""
+        self._room: list[asyncio.Future[None]] = []
         self.answers_max = answers_max if answers_max >= 0 else _NO_LIMIT
         self._waiting: dict[Reading, None] = {}
         self._turn: Reading | None = None
@@ -53,6 +56,28 @@ class ClientMemory:
         """How large an answer may get; while too much is not taken by its clients, one batch at a time."""
         return wanted if self.answers < self.answers_max else min(wanted, 1)
 
+    async def room(self) -> None:
+        """Wait until another large request may be decoded: memory is not short, or no other one takes any of it."""
+        while self._decoded and self.is_short:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._room.append(waiter)
+            await waiter
+
+    def take(self, size: int) -> None:
+        """Count what a large request has become."""
+        self.requests += size
+        self._decoded += size
+
+    def give_back(self, size: int) -> None:
+        """Count no longer what `take` counted."""
+        self.requests -= size
+        self._decoded -= size
+        waiting, self._room = self._room, []
+        for waiter in waiting:
+            if not waiter.done():  # else its client went away
+                waiter.set_result(None)
+        self.freed(None)
+
     def may_read(self, connection: Reading, held: int) -> bool:
         """Asked where memory is short: whether the connection reads on. If not, `read_on` is called once it may."""
         if held < _LITTLE_BYTES or connection is self._turn:
@@ -64,9 +89,9 @@ class ClientMemory:
         self._waiting[connection] = None
         return False
 
-    def freed(self, connection: Reading) -> None:
+    def freed(self, connection: Reading | None) -> None:
         """A request of the connection was answered, or nobody waits for it any more."""
-        if connection is self._turn:
+        if connection is not None and connection is self._turn:
             self._turn = None
         if self._waiting and self._resuming is None:
             self._resuming = asyncio.get_running_loop().call_soon(self._resume)

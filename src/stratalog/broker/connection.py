@@ -49,10 +49,11 @@ class Awaited(asyncio.Future[Any]):
 
 @dataclass(slots=True)
 class Later:
-    """An answer to come: `work` gives what `encode` makes buffers of."""
+    """An answer to come: `work` gives what `encode` makes buffers of. `size` is what the request takes meanwhile."""
 
     work: "asyncio.Future[Any] | Coroutine[Any, Any, Any]"
     encode: Callable[[Any], Answer]
+    size: int = 0
 
 
 Serve = Callable[[str, memoryview], Answer | Later]
@@ -260,7 +261,7 @@ class Connection(asyncio.BufferedProtocol):
             frames
             and self._serial is None
             and self._writable
-            and (not answers or (len(answers) < _IN_FLIGHT_MAX and _is_produce(frames[0])))
+            and (not answers or (len(answers) < _IN_FLIGHT_MAX and is_produce(frames[0])))
         ):
             frame = frames.popleft()
             self._waiting_bytes -= len(frame)
@@ -322,16 +323,16 @@ class Connection(asyncio.BufferedProtocol):
             if not self._answers:
                 self._write(result)
                 return
-            result = Later(_done(self._loop, result), _as_it_is)
+            result = Later(_done(self._loop, result), as_it_is)
+        size = len(frame) + result.size
+        self._bytes_started += size
         if isinstance(result.work, asyncio.Future) and not isinstance(result.work, Awaited):
-            self._bytes_started += len(frame)
-            self._answers.append((result.work, result.encode, len(frame)))
+            self._answers.append((result.work, result.encode, size))
             result.work.add_done_callback(self._flush)
         else:
             work = result.work
             self._serial = work if isinstance(work, Awaited) else self._loop.create_task(work)
-            self._bytes_started += len(frame)
-            self._answers.append((self._serial, result.encode, len(frame)))
+            self._answers.append((self._serial, result.encode, size))
             self._serial.add_done_callback(self._serial_done)
 
     def _serial_done(self, work: "asyncio.Future[Any]") -> None:
@@ -377,11 +378,13 @@ class Connection(asyncio.BufferedProtocol):
             transport.writelines(buffers)
 
 
-def _is_produce(frame: memoryview) -> bool:
+def is_produce(frame: memoryview) -> bool:
+    """Return whether the frame is a Produce request: most of it is records then."""
     return frame[0] << 8 | frame[1] == _PRODUCE if len(frame) > 1 else False
 
 
-def _as_it_is(answer: Answer) -> Answer:
+def as_it_is(answer: Answer) -> Answer:
+    """Encode what is encoded already."""
     return answer
 
 

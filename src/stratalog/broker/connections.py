@@ -46,11 +46,12 @@ class Connections:
         self.memory = ClientMemory(
             config.int("queued.max.request.bytes"), config.int("queued.max.response.bytes")
         )
+        self.turns = Turns(elapsed_ns)
         self._shared = Shared(
             config.int("socket.request.max.bytes"),
             bytearray(SCRATCH_BYTES),
             self.memory,
-            Turns(elapsed_ns),
+            self.turns,
         )
         self._config = config
         self._count = count

@@ -9,7 +9,7 @@ whatever can be computed when somebody asks (offsets, sizes, lag) is not counted
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, Final, get_args, get_type_hints
 
@@ -91,20 +91,14 @@ class RequestFigures:
                     if partition.error_code:
                         self.errors[api_key, partition.error_code] += 1
             return
-        if type(body) is EncodedResponse:
-            if body.error_code:
-                self.errors[api_key, int(body.error_code)] += 1
-            for code in body.topics.errors:
-                self.errors[api_key, code] += 1
-            return
-        kind: Any = type(body)
-        for path in _paths(kind):
-            holders = [body]
-            for name in path:
-                holders = [inner for one in holders for inner in getattr(one, name) or ()]
-            for one in holders:
-                if one.error_code:
-                    self.errors[api_key, int(one.error_code)] += 1
+        for code in error_codes(body):
+            self.errors[api_key, code] += 1
+
+    def counted(self, api_key: int, errors: Mapping[int, int], duration_ns: int) -> None:
+        """As `answered`, where the error codes in the answer are counted already."""
+        self.durations[api_key].observe(duration_ns)
+        for code, times in errors.items():
+            self.errors[api_key, code] += times
 
     def refused(self, code: ErrorCode) -> None:
         """Count a frame that was no request, or none that is served."""
@@ -118,6 +112,23 @@ class BrokerFigures:
         self.requests = RequestFigures(api_keys)
         self.connections_accepted = 0
         self.connections_refused = 0
+
+
+def error_codes(body: Any) -> Iterator[int]:
+    """Yield each error code in an answer but NONE, as often as the answer has it."""
+    if type(body) is EncodedResponse:
+        if body.error_code:
+            yield int(body.error_code)
+        yield from body.topics.errors
+        return
+    kind: Any = type(body)
+    for path in _paths(kind):
+        holders = [body]
+        for name in path:
+            holders = [inner for one in holders for inner in getattr(one, name) or ()]
+        for one in holders:
+            if one.error_code:
+                yield int(one.error_code)
 
 
 @cache

@@ -1,0 +1,103 @@
+"""Large requests: decoded on a thread, one at a time; what they become is counted as memory of clients."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from tests.fuzz.large import LARGE
+from tests.sim.loop import run
+from tests.sim.machine import Machine
+from tests.sim.raw import Raw
+from tests.sim.world import World
+
+from stratalog.client.calls import NewTopic
+
+LIMIT = 400_000
+"""Of a frame; a request may take twice as much."""
+COUNT = 4000
+MOST = 600
+"""Kilobytes that the names of one request take, at most."""
+
+
+def story(tell: Callable[[Machine], Coroutine[Any, Any, None]], **settings: str) -> None:
+    async def whole() -> None:
+        limits = {"socket.request.max.bytes": str(LIMIT)}
+        limits |= {name.replace("__", "."): value for name, value in settings.items()}
+        machine = Machine(World(7), limits)
+        await machine.start()
+        client = await machine.connect()
+        await client.create_topics([NewTopic("large", partitions=1, configs={})])
+        await tell(machine)
+        assert machine.broken_tasks == []
+        await machine.stop()
+        memory = machine.node._connections.memory
+        assert (memory.requests, memory.answers) == (0, 0), "nothing is counted that is gone"
+
+    run(whole())
+
+
+async def ask(machine: Machine, name: str, count: int) -> "tuple[Raw, asyncio.Future[Any]]":
+    raw = await Raw.connect(machine.world.network)
+    large = LARGE[name]
+    answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    raw._waiting.append((large.key, large.version, answer))
+    raw.send(large.frame(count))
+    return raw, answer
+
+
+def test_a_large_request_is_decoded_on_a_thread_and_answered() -> None:
+    async def tell(machine: Machine) -> None:
+        started = machine.workers_started
+        _, few = await ask(machine, "ListOffsets, topics", 100)
+        assert len((await few).topics) == 100
+        assert not [name for name, *_ in started if name == "large-requests"]
+        _, many = await ask(machine, "ListOffsets, topics", 1500)
+        assert len((await many).topics) == 1500
+        assert [name for name, *_ in started if name == "large-requests"]
+
+    story(tell)
+
+
+def test_a_request_that_would_become_too_much_closes_its_connection() -> None:
+    async def tell(machine: Machine) -> None:
+        raw, answer = await ask(machine, "Metadata", LIMIT // 20)
+        await asyncio.wait_for(raw.closed, 10)
+        assert answer.cancelled()
+        memory = machine.node._connections.memory
+        assert memory.requests == 0
+
+    story(tell)
+
+
+def test_large_requests_wait_while_what_others_became_takes_the_memory() -> None:
+    async def tell(machine: Machine) -> None:
+        memory = machine.node._connections.memory
+        taken: list[int] = []
+        take = memory.take
+
+        def note(size: int) -> None:
+            take(size)
+            taken.append(memory.requests)
+
+        memory.take = note  # type: ignore[method-assign]
+        asked = [await ask(machine, "Metadata", COUNT) for _ in range(5)]
+        for _, answer in asked:
+            assert len((await answer).topics) == COUNT
+        assert len(taken) == 5
+        # One decoded at a time is past the limit, not five.
+        assert max(taken) < 2 * MOST * 1000, taken
+
+    story(tell, queued__max__request__bytes="200000")
+
+
+def test_a_client_that_goes_away_meanwhile_leaves_nothing() -> None:
+    async def tell(machine: Machine) -> None:
+        for wait_s in (0.0, 0.0005, 0.001, 0.002, 0.004, 0.01):
+            gone = [await ask(machine, "ListOffsets, topics", 1500) for _ in range(3)]
+            await asyncio.sleep(wait_s)
+            for raw, _ in gone:
+                raw.close()
+        _, answer = await ask(machine, "ListOffsets, topics", 1500)
+        assert len((await answer).topics) == 1500
+
+    story(tell, queued__max__request__bytes="200000")
