@@ -17,6 +17,8 @@ from uuid import UUID
 
 import structlog
 
+from stratalog.adapters.local_disk import check_distinct
+from stratalog.adapters.log_output import keep_logging
 from stratalog.adapters.memory import collect_seldom, keep_freed_memory
 from stratalog.adapters.network import event_loop
 from stratalog.adapters.system import outside as system
@@ -98,6 +100,7 @@ class Node:
         self._log.info("starting", node=self.node_id, directories=list(self.config.log_dirs))
         if INTERPRETED:
             self._log.warning("not compiled", reason=INTERPRETED)
+        check_distinct(self.config.log_dirs)
         console_port = await self._open_console()
         cluster_id, self.directories = open_directories(
             self.config, self.outside, self._open, self._directory_failed
@@ -412,7 +415,8 @@ def _endpoint(told: Listener, bound: Listener) -> Endpoint:
 
 
 def run_server(config: BrokerConfig, ready_file: str | None = None) -> None:
-    """Serve until SIGTERM or SIGINT. Raises UserError for what a person must mend."""
+    """Serve until SIGTERM, SIGINT or SIGHUP. Raises UserError for what a person must mend."""
+    keep_logging()
     keep_freed_memory()
     take_short_turns()
     collect_seldom()  # what was imported stays; loading partitions leaves garbage
@@ -423,8 +427,10 @@ def run_server(config: BrokerConfig, ready_file: str | None = None) -> None:
 async def _serve(config: BrokerConfig, ready_file: str | None) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        # As Java does, and for nohup: a SIGHUP that the process was started to ignore stays ignored.
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            loop.add_signal_handler(number, stopping.set)
     node = Node(config, system())
     reasons: list[str] = []
 

@@ -91,6 +91,11 @@ class Server:
         """SIGTERM; the exit code."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Wait for its end; the exit code."""
+        assert self._process is not None
         return self._process.wait(STOP_TIMEOUT_S)
 
     def kill(self) -> None:

@@ -343,9 +343,37 @@ def test_broker_unreachable() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    for words in (["topic", "list"], ["produce", "t"], ["consume", "t"]):
-        assert f"broker {address} unreachable" in line_of(strata(*words, "-b", address))
+    waiting = [
+        subprocess.Popen(
+            [*STRATA, *words, "-b", address],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for words in (["topic", "list"], ["produce", "t"], ["consume", "t"])
+    ]
+    for process in waiting:
+        said, errors = process.communicate(timeout=60)
+        done = subprocess.CompletedProcess(process.args, process.returncode, said, errors)
+        assert f"strata: broker {address} unreachable" in line_of(done)
     assert "--bootstrap-server" in line_of(strata("topic", "list", "-b", "nonsense"))
+
+
+def test_a_command_waits_for_a_server_that_is_starting(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [*STRATA, "topic", "create", "t", "-b", f"127.0.0.1:{port}"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as early:
+        assert early.stderr is not None
+        noted = early.stderr.readline()
+        with Server(tmp_path, port=port):
+            _, said = early.communicate(timeout=60)
+    assert "Connection refused; trying again for 10 s" in noted
+    assert (early.returncode, said) == (0, "created topic t with 1 partition(s)\n")
 
 
 def test_topic_missing_or_refused(server: Server) -> None:

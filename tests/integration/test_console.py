@@ -388,3 +388,36 @@ def test_it_stops_with_scrapes_in_flight(tmp_path: Path) -> None:
             half.sendall(asked[:20])
             assert get(port, "/healthz")[0] == 200
             assert broker.stop() == 0
+
+
+CHUNKED = b"POST /%s HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+NO_CHUNK = b"ZZZZ\r\nabc\r\n"
+
+
+def answer_of(port: int, *pieces: bytes) -> bytes:
+    """All that comes back; each piece after the first is sent once something of the answer is there."""
+    with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as connection:
+        connection.sendall(pieces[0])
+        found = b""
+        for piece in pieces[1:]:
+            found += connection.recv(1)
+            connection.sendall(piece)
+        while more := connection.recv(1 << 16):
+            found += more
+        return found
+
+
+@pytest.mark.parametrize("path", [b"metrics", b"healthz", b"nothing"])
+def test_a_malformed_chunk_is_a_400_and_nothing_in_the_log(
+    path: bytes, broker: BrokerProcess
+) -> None:
+    port = console_port(broker)
+    assert answer_of(port, CHUNKED % path + NO_CHUNK).startswith(b"HTTP/1.1 400 ")
+    # What is answered already is answered once.
+    answered = answer_of(port, CHUNKED % path, NO_CHUNK)
+    assert answered.startswith((b"HTTP/1.1 404 ", b"HTTP/1.1 405 "))
+    assert answered.count(b"HTTP/1.1") == 1
+    assert get(port, "/healthz") == (200, "ok\n")
+    log = broker.log_text
+    assert "Traceback" not in log
+    assert "Exception in ASGI application" not in log

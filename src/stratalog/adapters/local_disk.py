@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from stratalog.errors import UserError
 from stratalog.ports import Buffer, FileInfo
 
 _OPEN_FILES_MAX: Final = 512
@@ -57,6 +58,15 @@ class _File:
     def __del__(self) -> None:
         if self.fd >= 0:
             os.close(self.fd)
+
+
+def check_distinct(paths: Sequence[str]) -> None:
+    """Raise UserError where two of the paths are one directory, through a link or `..` (Kafka: LogManager)."""
+    known: dict[str, str] = {}
+    for path in paths:
+        first = known.setdefault(os.path.realpath(path), path)
+        if first is not path:
+            raise UserError(f"log.dirs: {first} and {path} are the same directory; name it once")
 
 
 class LocalDisk:

@@ -47,7 +47,7 @@ def offered(
     bootstrap = context.params.get("bootstrap_server") or DEFAULT_BOOTSTRAP
 
     async def names() -> list[str]:
-        async with connected(bootstrap, timeout_s=TIMEOUT_S) as client:
+        async with connected(bootstrap, timeout_s=TIMEOUT_S, patience_s=0) as client:
             return await ask(client)
 
     try:

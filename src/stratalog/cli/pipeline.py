@@ -78,9 +78,8 @@ class PipelineRun:
         """Run one update; `on_event(table, state)` hears of each table as it goes through Spark's states
         (QUEUED, STARTING, RUNNING, COMPLETED, FAILED, ...).
 
-        Raises UserError naming what is not installed, or what Spark said and where its whole log is.
+        Raises UserError naming what Spark said and where its whole log is.
         """
-        spark_home()
         spec, modules = self._prepare()
         log = self.state / "run.log"
         command = [*RUNNER, str(spec), *(["full"] if self.full else [])]
@@ -362,6 +361,7 @@ def run_command(
 
     Example: strata pipeline run mine --conf stratalog.tier.url=s3://bucket
     """
+    spark_home()  # before a bar is shown
     chosen = state or Path(".state") / directory.resolve().name
     pairs = [pair.partition("=") for pair in conf or []]
     for name, equals, _ in pairs:

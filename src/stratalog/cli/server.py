@@ -1,6 +1,6 @@
 """`strata server`: one node in the foreground.
 
-In: a properties file, overrides, the environment. Out: a broker that serves until SIGTERM or SIGINT. It never
+In: a properties file, overrides, the environment. Out: a broker that serves until SIGTERM, SIGINT or SIGHUP. It never
 detaches and writes no file of its own but `--ready-file`.
 """
 

@@ -51,7 +51,7 @@ def plain_words(words: Sequence[str]) -> ServerWords | None:
 
 
 def serve(told: ServerWords) -> None:
-    """Serve until SIGTERM or SIGINT. Raises UserError for what a person must mend."""
+    """Serve until SIGTERM, SIGINT or SIGHUP. Raises UserError for what a person must mend."""
     from stratalog.adapters.quick_start import start_quickly
 
     start_quickly()

@@ -32,6 +32,7 @@ def format_storage(
 
     Example: strata storage format server.properties
     """
+    from stratalog.adapters.local_disk import check_distinct
     from stratalog.adapters.system import SystemEntropy
     from stratalog.broker.storage import format_directory, new_cluster_id, read_meta
     from stratalog.errors import UserError
@@ -40,6 +41,7 @@ def format_storage(
     entropy = SystemEntropy()
     if cluster_id is not None:
         check_cluster_id(cluster_id)
+    check_distinct(config.log_dirs)
     disks = {path: locked_disk(path) for path in config.log_dirs}
     try:
         metas = {path: read_meta(path, disk) for path, disk in disks.items()}

@@ -5,8 +5,9 @@ In: rows and options. Out: lines on standard output; notes on standard error. It
 
 import json
 import sys
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -14,6 +15,7 @@ import typer
 
 if TYPE_CHECKING:
     from stratalog.client.aio import Client
+    from stratalog.errors import Unavailable
 
 T = TypeVar("T")
 
@@ -86,18 +88,55 @@ def cell(value: Any) -> str:
 
 
 @asynccontextmanager
-async def connected(bootstrap: str, *, timeout_s: float = 30.0) -> "AsyncIterator[Client]":
-    """A client of the cluster, closed at the end. Raises Unavailable, or UserError for a malformed address."""
+async def connected(
+    bootstrap: str, *, timeout_s: float = 30.0, patience_s: float = 10.0
+) -> "AsyncIterator[Client]":
+    """A client of the cluster, closed at the end. Raises Unavailable, or UserError for a malformed address.
+
+    A refused connection is tried again for `patience_s`, as Kafka's clients do: a server may be about to start.
+    """
     from stratalog.adapters.network import TcpNetwork
     from stratalog.client.aio import Client
-    from stratalog.errors import UserError
+    from stratalog.errors import Unavailable, UserError
 
+    connect = partial(Client.connect, TcpNetwork(), bootstrap, timeout_s=timeout_s)
     try:
-        client = await Client.connect(TcpNetwork(), bootstrap, timeout_s=timeout_s)
+        try:
+            client = await connect()
+        except Unavailable as error:
+            if not patience_s or not is_refused(error):
+                raise
+            note(f"{error}; trying again for {patience_s:g} s")
+            client = await answered(connect, patience_s)
     except ValueError as error:
         raise UserError(f"--bootstrap-server: {error}") from None
     async with client:
         yield client
+
+
+async def answered(connect: Callable[[], Awaitable["Client"]], patience_s: float) -> "Client":
+    """Connect as soon as the server listens. Raises the last Unavailable after `patience_s`."""
+    from asyncio import get_running_loop, sleep
+
+    from stratalog.errors import Unavailable
+
+    clock = get_running_loop().time
+    deadline = clock() + patience_s
+    while True:
+        await sleep(0.1)
+        try:
+            return await connect()
+        except Unavailable as error:
+            if clock() > deadline or not is_refused(error):
+                raise
+
+
+def is_refused(error: "Unavailable") -> bool:
+    """Whether nothing listened at an address (asyncio's own loop has no number for several refusals at once)."""
+    from errno import ECONNREFUSED
+
+    cause = error.__cause__
+    return isinstance(cause, OSError) and cause.errno in {ECONNREFUSED, None}
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

@@ -92,6 +92,7 @@ NODE = (
         Kind.LIST,
         (),
         "Directories that hold partitions; by default the one of `log.dir`.",
+        Shaped(check_directories, "directories separated by commas, each once"),
         kafka_default="null",
     ),
     Setting(

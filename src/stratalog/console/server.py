@@ -11,12 +11,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final, cast
 
+import h11
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from uvicorn import Config
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from stratalog.broker.figures import Histogram
@@ -121,7 +122,7 @@ class Console:
 
 
 class _Connection(H11Protocol):
-    """Uvicorn's, but for its end: too many, and those that ask nothing, are let go."""
+    """Uvicorn's, but for its end: too many, those that ask nothing, and those that send no HTTP, are let go."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -129,6 +130,17 @@ class _Connection(H11Protocol):
             transport.abort()
             return
         self.loop.call_later(_SILENT_S, self._end_silent)
+
+    def send_400_response(self, msg: str) -> None:
+        # Uvicorn forgets an answer that is under way: the two together are no HTTP.
+        cycle = cast(RequestResponseCycle | None, self.cycle)
+        if cycle is not None:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
 
     def _end_silent(self) -> None:
         if cast(object, self.cycle) is None:  # nothing was asked yet

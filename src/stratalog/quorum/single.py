@@ -8,7 +8,7 @@ LeaderState does, followed by KRaftVersion and Voters where these are not in the
 """
 
 from dataclasses import dataclass
-from json import JSONDecodeError, dumps, loads
+from json import dumps, loads
 from uuid import UUID
 
 from stratalog.errors import Corrupt
@@ -65,11 +65,11 @@ def encode_quorum_state(state: QuorumState) -> bytes:
 
 
 def decode_quorum_state(data: Buffer) -> QuorumState:
-    """The state in a `quorum-state` file of version 0 or 1; raises Corrupt for anything else."""
+    """Return the state in a `quorum-state` file of version 0 or 1; raises Corrupt for anything else."""
     try:
         content = loads(bytes(data))
         if content["data_version"] not in (0, 1):
-            raise Corrupt(f"{QUORUM_STATE_FILE}: data_version {content['data_version']}")
+            raise ValueError("of another version")
         state = QuorumState(
             leader_epoch=content["leaderEpoch"],
             leader_id=content["leaderId"],
@@ -78,17 +78,13 @@ def decode_quorum_state(data: Buffer) -> QuorumState:
                 content.get("votedDirectoryId", topic_id_text(ZERO_ID))
             ),
         )
-    except (
-        JSONDecodeError,
-        UnicodeDecodeError,
-        KeyError,
-        TypeError,
-        ValueError,
-        AttributeError,
-    ) as error:
-        raise Corrupt(f"{QUORUM_STATE_FILE}: {error!r}") from error
-    if not all(type(n) is int for n in (state.leader_epoch, state.leader_id, state.voted_id)):
-        raise Corrupt(f"{QUORUM_STATE_FILE}: {state}")
+        if not all(type(n) is int for n in (state.leader_epoch, state.leader_id, state.voted_id)):
+            raise ValueError("not whole numbers")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise Corrupt(
+            f"{QUORUM_STATE_FILE} is not as Kafka or Strata writes it; remove the file: the metadata log beside it has "
+            "the epoch, too"
+        ) from error
     return state
 
 
