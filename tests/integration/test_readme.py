@@ -36,6 +36,11 @@ def blocks(place: Path) -> dict[str, str]:
     return {language: text.replace("/tmp/", f"{place}/") for language, text in found}
 
 
+def activated() -> dict[str, str]:
+    """The environment of a person who has activated this Python's."""
+    return os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+
 def own_network() -> list[str]:
     """What runs a command in a network of its own, whose loopback is up; nothing where the system forbids it."""
     if shutil.which(NETWORK[0]) is None:
@@ -52,7 +57,7 @@ def pasted(block: str, place: Path) -> str:
     process = subprocess.Popen(
         [*own_network(), "bash", "-c", f"{block}\n{looking}; kill %1; wait"],
         cwd=place,
-        env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        env=activated(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -76,14 +81,13 @@ def test_the_blocks_work_when_pasted(tmp_path):
     assert "\ntiered\n" in said, said
     assert "strata: " not in said, said
     try:
-        environment = spark_environment(tmp_path, master="local[1]")
+        java = spark_environment(tmp_path, master="local")["JAVA_HOME"]
     except UserError as error:
         pytest.skip(str(error))
-    del environment["SPARK_REMOTE"], environment["SPARK_CONF_DIR"]
     read = subprocess.run(
         [sys.executable, "-c", block["python"]],
         cwd=tmp_path,
-        env=environment,
+        env=activated() | {"JAVA_HOME": java, "SPARK_LOCAL_IP": "127.0.0.1"},
         capture_output=True,
         text=True,
         timeout=600,

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from logging import getLogger
+from platform import node
 from typing import Final
 from uuid import UUID
 
@@ -32,7 +33,10 @@ from stratalog.wire.ids import topic_id_text
 
 
 class Leasing:
-    """The lease of one query, which lives `lease_ms` when nobody renews it; a stream keeps it from batch to batch."""
+    """The lease of one query, which lives `lease_ms` when nobody renews it; a stream keeps it from batch to batch.
+
+    `holder` is the query's client id; the lease names this machine too.
+    """
 
     def __init__(
         self,
@@ -47,7 +51,7 @@ class Leasing:
         self._empty = Lease(
             cluster_id=cluster_id,
             id=topic_id_text(SystemEntropy().uuid()),
-            holder=holder,
+            holder=f"{holder} on {node()}",
             versions={},
             lasts_ms=UNSET if lease_ms == LEASE_MS else lease_ms,
         )

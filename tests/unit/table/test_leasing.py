@@ -5,6 +5,7 @@ with a steady clock that the test turns.
 """
 
 import logging
+import platform
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from stratalog.errors import Unavailable
 from stratalog.ports import Buffer
 from stratalog.table.leasing import Leasing, kept
 from stratalog.table.plan import BrokerTask, BucketTask, PlannedLease, Range
-from stratalog.tier.leases import LEASE_MS, Lease, Leases
+from stratalog.tier.leases import LEASE_MS, Lease, Leases, list_leases
 from stratalog.tier.manifest import Manifest
 from stratalog.tier.partition_tier import PartitionTier, Retention
 from stratalog.wire.ids import topic_id_text
@@ -94,6 +95,14 @@ def test_a_reader_finishes_undisturbed_and_then_all_of_it_goes(url: str) -> None
     assert objects(url, "/leases/") == []
     leader.passes(GRACE_MS)
     assert objects(url, ".seg") == []
+
+
+def test_a_lease_names_the_client_and_its_machine(url: str) -> None:
+    reader = read("t", tier_url=url)
+    ((_, lease),) = list_leases(open_store(url), CLUSTER)
+    assert lease is not None
+    assert lease.holder == f"stratalog-spark on {platform.node()}"
+    reader.close()
 
 
 def test_a_reader_that_crashed_holds_things_up_for_the_time_of_a_lease(url: str) -> None:
