@@ -33,6 +33,17 @@ WRITTEN_BY_HAND = (
     "docs/spark.md",
     "docs/stores.md",
     "docs/testing.md",
+    "docs/README.md",
+    "docs/clients.md",
+    "docs/comparison.md",
+    "docs/concepts.md",
+    "docs/faq.md",
+    "docs/glossary.md",
+    "docs/limits.md",
+    "docs/production.md",
+    "docs/security.md",
+    "docs/tutorial.md",
+    "docs/upgrades.md",
 )
 
 
