@@ -9,6 +9,7 @@ import json
 import os
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ import structlog
 
 from stratalog.adapters.local_disk import check_distinct
 from stratalog.adapters.log_output import keep_logging
-from stratalog.adapters.memory import collect_seldom, keep_freed_memory
+from stratalog.adapters.memory import FreedMemory, collect_seldom, keep_freed_memory
 from stratalog.adapters.network import event_loop
 from stratalog.adapters.system import outside as system
 from stratalog.adapters.threads import take_short_turns
@@ -53,6 +54,7 @@ _DRAIN_STEP_S: Final = 0.01
 _IDLE_CONNECTIONS_S: Final = 2.0
 _IDLE_FILES_S: Final = 60.0
 _SLOW_DISKS_S: Final = 10.0
+_FREED_MEMORY_S: Final = 5.0
 _SLOW_DISK_NS: Final = 1_000_000_000
 _EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, not bound
 
@@ -444,7 +446,11 @@ async def _serve(config: BrokerConfig, ready_file: str | None) -> None:
         collect_seldom()
         if ready_file is not None:
             _write_ready_file(Path(ready_file), ready)
-        await stopping.wait()
+        freed = FreedMemory()
+        while not stopping.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stopping.wait(), _FREED_MEMORY_S)
+            freed.give_back()
     finally:
         await node.stop()
     if reasons:

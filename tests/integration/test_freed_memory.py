@@ -1,0 +1,91 @@
+"""What clients held in a broker's memory is the system's again once it is freed."""
+
+import os
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from tests.integration.server_process import Server
+from tests.wire_client import Wire
+
+from stratalog.client.apis import FIND_COORDINATOR, JOIN_GROUP, LEAVE_GROUP
+from stratalog.wire.envelope import request
+
+MIB = 1 << 20
+GROUPS = 200
+WAIT_S = 60
+LEFT_BEHIND = """
+import sys
+from stratalog.adapters.memory import FreedMemory, keep_freed_memory
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096 >> 20
+
+keep_freed_memory()
+freed = FreedMemory()
+first = freed.give_back()
+before = resident()
+pieces = [bytearray(1 << 20) for _ in range(300)]
+above = bytearray(4096)  # what lives on holds the heap's end
+held = freed.give_back()
+del pieces
+kept = resident()
+print(before, kept, first, held, freed.give_back(), freed.give_back() >> 20, resident(), freed.give_back())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's heap")
+def test_freed_memory_below_what_lives_on_is_given_back_at_the_second_look() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT_BEHIND], capture_output=True, text=True, timeout=60, check=True
+    )
+    before, kept, first, held, look, given, after, again = map(int, done.stdout.split())
+    assert kept > before + 250, "or there is nothing to give back"
+    assert (first, held, look) == (0, 0, 0)
+    assert given > 200
+    assert after < before + 50
+    assert again == 0
+
+
+def resident_mib(pid: int) -> int:
+    text = Path(f"/proc/{pid}/status").read_text()
+    return int(text.partition("VmRSS:")[2].split()[0]) >> 10
+
+
+def test_groups_that_were_left_leave_no_memory_behind(tmp_path: Path) -> None:
+    types, leaving = request(JOIN_GROUP, 3), request(LEAVE_GROUP, 3)
+    protocol = types.JoinGroupRequestProtocol(name="range", metadata=os.urandom(MIB))
+    deadline = time.monotonic() + WAIT_S
+    with (
+        Server(tmp_path, ["group.initial.rebalance.delay.ms=0"]) as server,
+        ExitStack() as connections,
+    ):
+        wires = [connections.enter_context(Wire(server.address)) for _ in range(GROUPS)]
+        find = request(FIND_COORDINATOR, 3).FindCoordinatorRequest(key="g0", key_type=0)
+        while wires[0].ask(FIND_COORDINATOR, 3, find).error_code != 0:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        before = resident_mib(server.pid)
+        for number, wire in enumerate(wires):
+            join = types.JoinGroupRequest(
+                group_id=f"g{number}",
+                session_timeout=timedelta(minutes=5),
+                rebalance_timeout=timedelta(minutes=5),
+                member_id="",
+                protocol_type="consumer",
+                protocols=(protocol,),
+            )
+            wire.send(JOIN_GROUP, 3, join)
+        answers = [wire.receive(JOIN_GROUP, 3) for wire in wires]
+        assert resident_mib(server.pid) > before + GROUPS
+        for number, (wire, answer) in enumerate(zip(wires, answers, strict=True)):
+            member = leaving.MemberIdentity(member_id=answer.member_id, group_instance_id=None)
+            leave = leaving.LeaveGroupRequest(group_id=f"g{number}", members=(member,))
+            assert wire.ask(LEAVE_GROUP, 3, leave).error_code == 0
+        while (after := resident_mib(server.pid)) > before + 50:
+            assert time.monotonic() < deadline, f"{before} MiB before, {after} MiB after"
+            time.sleep(0.5)
