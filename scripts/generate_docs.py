@@ -212,7 +212,8 @@ def cli() -> str:
 
 {NOTICE}
 Exit codes: 0; 1 where something that was looked at is not sound; 2 where a person must act, said in one line on
-standard error.
+standard error; 130 where Ctrl-C ended a command before its work was done. Output that is read no further (`| head`) is
+no failure.
 
 `strata --install-completion` teaches the shell it is called from (bash, zsh, fish) to complete commands, options, and
 the names of topics and groups, which it asks the cluster for: the one of `-b` where that was typed before, for two

@@ -61,9 +61,8 @@ class Interrupt:
         if self.happened:
             self.cut_input = True
             return None
-        read = (
-            getattr(lines, "read1", None) or lines.read
-        )  # available bytes: at most one system call
+        # The bytes that are available, by at most one system call.
+        read = getattr(lines, "read1", None) or lines.read
         data: bytes = read(READ_BYTES)
         return data
 
