@@ -123,7 +123,16 @@ class Steps:
             offset = found.next_offset
         return b"".join(pieces)
 
+    def sync_closed(self) -> None:
+        """Make closed segments durable, as a broker does in the background after each roll."""
+        end, first, syncs = self.log.unsynced()
+        self.decided((*first, *syncs))
+        self.perform_all()
+        self.log.synced(end)
+        self.recovery_point = self.log.recovery_point
+
     def due(self, *, limit_offset: int | None = None, tier: bool = False) -> None:
+        self.sync_closed()
         self.decided(
             self.log.due(self.now_ms, wall_ms=self.now_ms, limit_offset=limit_offset, tier=tier)
         )

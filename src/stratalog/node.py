@@ -145,6 +145,7 @@ class Node:
         self._stopping += (self.broker.recompression.close, self.broker.large.close)
         hosting.on_led.append(self._led)
         hosting.on_deleted.append(self._deleted)
+        hosting.on_rolled.append(self._sync_closed)
         await hosting.start(metadata.image, metadata.removed_topics)
         await metadata.lead()
         endpoints = await self._listen()
@@ -385,6 +386,17 @@ class Node:
                 await asyncio.wait((task,))
 
         self.spawn(loop())
+
+    def _sync_closed(self, hosted: HostedPartition) -> None:
+        """Have a segment that was just closed made durable in the background."""
+
+        async def sync() -> None:
+            with suppress(
+                Rejected
+            ):  # its directory failed, which has its own line, or it was deleted
+                await hosted.sync_closed()
+
+        self.spawn(sync())
 
     async def _retention(self, directory: LogDirectory) -> None:
         assert self.broker is not None

@@ -15,8 +15,8 @@ from tests.log_steps import Steps, batch
 
 from stratalog.config import LogConfig
 from stratalog.errors import ErrorCode, Rejected
-from stratalog.log.effects import Rename, run
-from stratalog.log.partition_log import Tiered
+from stratalog.log.effects import Effect, Rename, perform, run
+from stratalog.log.partition_log import PartitionLog, Tiered
 from stratalog.wire.batch import crc_holds, parse_header, scan
 from stratalog.wire.records import read_records
 
@@ -61,6 +61,7 @@ class LogAgainstList(RuleBasedStateMachine):
         self.steps = Steps(config, tail_cache_bytes=tail)
         self.list: list[Written] = []
         self.epoch = 0
+        self.syncing: tuple[PartitionLog, int, list[Effect]] | None = None
 
     # Appending
 
@@ -185,7 +186,7 @@ class LogAgainstList(RuleBasedStateMachine):
         kept_before = log.size if log.log_start_offset == log.segments[0].base_offset else 0
         limit = max(log.log_end_offset - below, log.log_start_offset)
         start = log.log_start_offset
-        self.steps.due(limit_offset=limit)
+        self._due(limit)
         assert log.log_start_offset <= max(limit, start)
         if keep_ms < 0 and kept_before:
             assert log.size >= min(keep_bytes, kept_before) if keep_bytes >= 0 else True
@@ -197,7 +198,39 @@ class LogAgainstList(RuleBasedStateMachine):
     def raise_log_start(self, chance):
         log = self.steps.log
         log.raise_log_start(chance.randint(log.log_start_offset, log.log_end_offset))
-        self.steps.due()
+        self._due()
+
+    def _due(self, limit=None):
+        now_ms = self.steps.now_ms
+        self.steps.decided(self.steps.log.due(now_ms, wall_ms=now_ms, limit_offset=limit))
+
+    @rule()
+    def begin_to_sync(self):
+        """Closed segments are synced on a thread of its own, while all else goes on."""
+        log = self.steps.log
+        end, first, syncs = log.unsynced()
+
+        def ready():
+            self.syncing = (log, end, syncs)
+
+        self.steps.decided(first, ready)
+
+    @rule(effects=st.integers(1, 9))
+    def go_on_syncing(self, effects):
+        log, end, syncs = self.syncing or (None, 0, [])
+        if log is not self.steps.log:
+            return  # it died, or was truncated
+        try:
+            for effect in syncs[:effects]:
+                perform(self.steps.disk, effect)
+        except FileNotFoundError:
+            self.syncing = None  # retention was quicker
+            return
+        del syncs[:effects]
+        if not syncs:
+            self.syncing = None
+            log.synced(end)
+            self.steps.decided(())  # the next checkpoint says so
 
     @rule()
     def new_leader(self):
@@ -310,6 +343,7 @@ class LogAgainstList(RuleBasedStateMachine):
     def truncate(self, chance):
         self.steps.perform_all()
         log = self.steps.log
+        self.syncing = None
         offset = chance.randint(log.local_start_offset, log.log_end_offset)
         self.steps.truncate(offset)
         end = log.log_end_offset

@@ -35,7 +35,7 @@ class Story:
 
     def note_durable(self, machine: Machine) -> None:
         log = machine.partition(self.topic).log
-        self.kept_below = max(self.kept_below, log.tiered_end)
+        self.kept_below = max(self.kept_below, log.tiered_end, log.recovery_point)
         if self.synced:
             self.kept_below = log.log_end_offset
 

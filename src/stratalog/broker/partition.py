@@ -82,6 +82,7 @@ class HostedPartition:
         self._held: list[tuple[Sequence[Effect], Done]] | None = None
         self._held_recovery_point = 0
         self._on_rolled = on_rolled
+        self._syncing = asyncio.Lock()
         self._clock = clock
         self._flush_is_set = False
         self._log = structlog.get_logger()
@@ -367,21 +368,25 @@ class HostedPartition:
             await self.perform(tuple(effects))  # a move may have copied what was there before
 
     async def sync_closed(self) -> None:
-        """Make closed segments durable ahead of `due`, which does what is left out here."""
-        epoch = self.replica.leader_epoch
-        end, first, syncs = self.log.unsynced()
-        if not syncs:
-            return
-        await self.write(first)  # and what was decided before: indexes
-        try:
-            await self.settle(syncs)
-        except FileNotFoundError:
-            return  # retention was quicker
-        if self.replica.leader_epoch == epoch:  # else it may have been truncated meanwhile
-            self.log.synced(end)
+        """Make closed segments durable, one call after another; the directory's syncing thread does it.
+
+        Raises `Rejected` where the partition is not hosted any more.
+        """
+        async with self._syncing:
+            epoch = self.replica.leader_epoch
+            end, first, syncs = self.log.unsynced()
+            if not syncs:
+                return
+            await self.write(first)  # and what was decided before: indexes
+            try:
+                await self.settle(syncs)
+            except FileNotFoundError:
+                return  # retention was quicker
+            if self.replica.leader_epoch == epoch:  # else it may have been truncated meanwhile
+                self.log.synced(end)
 
     async def keep_retention(self) -> None:
-        """Delete what need not be kept locally any more, and sync what is closed."""
+        """Sync what is closed, and delete what need not be kept locally any more."""
         await self.sync_closed()
         await self.perform(self.due())
 

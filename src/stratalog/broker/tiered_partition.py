@@ -199,11 +199,10 @@ class TieredPartition:
     async def _keep_local(self) -> int:
         """Local retention. Up to the offset returned this disk forgets nothing: the bucket must hold no more."""
         hosted = self._hosted
+        await hosted.write(hosted.due(tier=hosted.log.config.copies_to_tier))
         await hosted.sync_closed()
-        copies = hosted.log.config.copies_to_tier
-        effects = hosted.due(tier=copies)
         synced = hosted.log.recovery_point  # holds once what was decided so far is performed
-        await hosted.write(effects)
+        await hosted.write(())
         return synced
 
     async def _activate(self) -> None:

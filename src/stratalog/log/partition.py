@@ -243,11 +243,10 @@ class PartitionLog:
         effects.append(self._take_snapshot(base))
         if self.epochs.dirty:
             effects.append(self._write_epochs())
-        if self.recovery_point > old.base_offset:
-            # A checkpoint may say already that all up to here is durable: where the next segment begins, the files of
-            # this one are trusted, so they must be durable before that segment exists.
+        if self.recovery_point >= base:
+            # A checkpoint may say already that the next segment begins at the recovery point. Recovery then trusts the
+            # files of this one, so they are made durable before that segment exists. Its records are durable.
             effects += [*old.sync(closed=True), SyncDirectory(self.directory)]
-            self.recovery_point = base
         self.segments.append(Segment(self.directory, base, now_ms))
         self._entries_unsynced = True
         self._saved = False
@@ -286,7 +285,9 @@ class PartitionLog:
 
     def unsynced(self) -> tuple[int, tuple[Effect, ...], list[Effect]]:
         """Where the closed segments end; effects in the order of all others, then syncs in any order, that make them
-        durable. Call `synced` with that offset afterwards, unless the log was truncated; `due` then does none of it.
+        durable. Call `synced` with that offset afterwards, unless the log was truncated; `due` deletes nothing before.
+
+        Kafka: `UnifiedLog.roll`, which has the closed segment and the producers at its end flushed in the background.
         """
         end = self.segments[-1].base_offset
         return (end, *(self._making_durable(end) if self.recovery_point < end else ((), [])))
@@ -376,8 +377,8 @@ class PartitionLog:
     ) -> tuple[Effect, ...]:
         """What time asks for; call it now and then. Only what lies below `limit_offset` (high watermark) is deleted.
 
-        Rolls by `tier_max_lag_ms` with `tier`; syncs closed segments; expires producers; deletes by retention, which
-        is in the records' time. Rolling by `segment_ms` is so too, when they are appended.
+        Rolls by `tier_max_lag_ms` with `tier`; expires producers; deletes what is durable by retention, which is in the
+        records' time. Rolling by `segment_ms` is so too, when they are appended.
         """
         config = self.config
         effects = self._deleted.unlink(now_ms)
@@ -385,7 +386,6 @@ class PartitionLog:
         active = self.segments[-1]
         if tier and active.size and 0 <= config.tier_max_lag_ms <= now_ms - active.first_append_ms:
             effects += self.roll(now_ms)
-        effects += self._flush_below(self.segments[-1].base_offset)
         limit = self.log_end_offset if limit_offset is None else limit_offset
         effects += self._expire(now_ms, wall_ms, min(limit, self.log_end_offset))
         return tuple(effects)
@@ -398,6 +398,7 @@ class PartitionLog:
             wall_ms=wall_ms,
             limit_offset=limit_offset,
             log_start_offset=self.log_start_offset,
+            synced_end=self.recovery_point,
             tiered_end=self.tiered_end,
         )
         if count == 0:

@@ -1,7 +1,8 @@
 """Which closed segments go, and how.
 
 In: segments, the topic's limits, the time. Out: how many of the oldest to delete, and the effects that do it. It never
-deletes what is not below the limit offset (the high watermark), nor, with a tier, what the bucket does not hold yet.
+deletes what is not below the limit offset (the high watermark), what is closed and not durable yet (the next offset and
+the producers at its end would go with it), nor, with a tier, what the bucket does not hold yet.
 
 Kafka: `UnifiedLog.deleteOldSegments` (by time, by size, below log start), KIP-405 for local retention.
 """
@@ -25,6 +26,7 @@ def expired_segments(  # noqa: PLR0913 - what retention looks at
     wall_ms: int,
     limit_offset: int,
     log_start_offset: int,
+    synced_end: int,
     tiered_end: int,
 ) -> int:
     """How many of the oldest segments are to go; the active one among them if it too is expired (roll it first)."""
@@ -37,6 +39,8 @@ def expired_segments(  # noqa: PLR0913 - what retention looks at
     for segment in segments:
         active = segment is segments[-1]
         if segment.next_offset > limit_offset or (active and segment.size == 0):
+            break
+        if segment.next_offset > synced_end and not active:
             break
         gone = segment.next_offset <= log_start_offset and not active
         if not gone and bounded and not _only_here(segment, config, tiered_end):

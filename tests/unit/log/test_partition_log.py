@@ -6,7 +6,7 @@ from tests.sim.disk import paths
 
 from stratalog.config import LogConfig
 from stratalog.errors import Corrupt, ErrorCode, Rejected
-from stratalog.log.effects import Append, Sync, run
+from stratalog.log.effects import Append, Sync, SyncDirectory, run
 from stratalog.log.partition_log import ReadPlan
 from stratalog.wire.batch import check_produced, crc_holds, parse_header
 from stratalog.wire.records import read_records
@@ -235,17 +235,28 @@ def test_flush_messages_syncs_with_the_append_that_reaches_it():
     assert steps.log.recovery_point == 3
 
 
-def test_closed_segments_are_synced_when_due():
+@pytest.mark.parametrize("flushed", [0, 1, 3])
+def test_a_roll_syncs_nothing_in_the_order_of_appends(flushed):
     steps = Steps(LogConfig(segment_bytes=2 * SIZE))
-    for _ in range(3):
+    for at in range(5):
+        effects = steps.append(batch(1)).effects
+        assert not [one for one in effects if isinstance(one, Sync | SyncDirectory)]
+        if at + 1 == flushed:
+            steps.flush()  # in the middle of a segment
+            steps.perform_all()
+    assert bases(steps) == [0, 2, 4]
+
+
+def test_files_of_a_segment_that_ends_at_the_recovery_point_are_durable_before_the_next_begins():
+    """Recovery trusts them then: it scans from the segment that begins there."""
+    steps = Steps(LogConfig(segment_bytes=2 * SIZE, flush_messages=2))
+    for _ in range(2):
         steps.append(batch(1))
-    syncs = steps.disk.syncs
-    steps.due()
-    steps.perform_all()
     assert steps.log.recovery_point == 2
-    assert steps.disk.syncs > syncs
-    again = steps.log.due(steps.now_ms, wall_ms=steps.now_ms)
-    assert again == ()
+    *before, last = steps.append(batch(1)).effects
+    assert isinstance(last, Append)
+    synced = {e.path.rpartition(".")[2] for e in before if isinstance(e, Sync)}
+    assert synced == {"log", "index", "timeindex", "snapshot"}
 
 
 def test_closed_segments_synced_beside_the_order_of_effects_are_not_synced_again():

@@ -23,11 +23,11 @@ _ALL: Final = -1
 async def handle(call: Call[DeleteRecordsRequest]) -> DeleteRecordsResponse:
     """Have logs begin at the offsets asked for; answered once no crash can bring the records back.
 
-    Files of whole segments go at once; those in the bucket with its next cycle.
+    Files of whole segments go with retention's next round, those in the bucket with its next cycle.
     """
     asked = [(topic.name, one) for topic in call.body.topics for one in topic.partitions]
     raised = [_raise(call, topic, one) for topic, one in asked]
-    failed = await _make_durable(call, [one for one in raised if isinstance(one, HostedPartition)])
+    failed = await _checkpoint(call, [one for one in raised if isinstance(one, HostedPartition)])
     rows: dict[str, list[DeleteRecordsPartitionResult]] = {
         topic.name: [] for topic in call.body.topics
     }
@@ -69,16 +69,11 @@ def _raise(
     return hosted
 
 
-async def _make_durable(
+async def _checkpoint(
     call: Call[DeleteRecordsRequest], raised: list[HostedPartition]
 ) -> dict[str, Rejected]:
-    """Delete what lies below, write the log starts down; what went wrong, by directory."""
+    """Write the log starts down; return what went wrong, by directory."""
     failed: dict[str, Rejected] = {}
-    for hosted in raised:
-        try:
-            await hosted.keep_retention()
-        except Rejected as error:
-            failed[hosted.directory.path] = error
     for directory in {hosted.directory for hosted in raised}:
         try:
             await call.broker.hosting.checkpoint(directory)
