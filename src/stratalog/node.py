@@ -151,7 +151,7 @@ class Node:
         endpoints = await self._listen()
         await metadata.register(endpoints)
         await self._assign(hosting.unassigned())
-        self._resume_moves(hosting, moves)
+        await self._resume_moves(hosting, moves)
         if tiering is not None:
             tiering.start(self.broker.groups)
         for directory in self.directories:
@@ -302,12 +302,12 @@ class Node:
             except Rejected as error:
                 self._log.warning("directories not assigned", reason=error.message)
 
-    def _resume_moves(self, hosting: Hosting, moves: Moves) -> None:
+    async def _resume_moves(self, hosting: Hosting, moves: Moves) -> None:
         for key, path in hosting.resumed:
             hosted = hosting.by_id.get(key)
             try:
                 if hosted is not None:
-                    moves.ask(hosted.identity.topic, hosted.identity.index, path)
+                    await moves.ask(hosted.identity.topic, hosted.identity.index, path)
             except Rejected as error:
                 self._log.warning("move not begun again", reason=error.message)
 

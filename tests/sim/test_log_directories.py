@@ -347,7 +347,7 @@ def test_a_move_is_shown_while_it_is_under_way_and_may_be_changed() -> None:
         machine.slowness = 0.5
         client = await machine.restart()
         await create(client, MOVED, 1)
-        values = [b"%d" % n + b" " * 100_000 for n in range(40)]
+        values = [b"%d" % n + b" " * 300_000 for n in range(40)]
         for value in values:
             await client.produce(MOVED, 0, batch([value], START_MS))
         source = machine.partition(MOVED).directory.path

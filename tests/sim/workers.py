@@ -50,7 +50,7 @@ class SimWorker:
         try:
             result = call()
         except BaseException as error:  # noqa: BLE001 - carried to the caller
-            if not future.cancelled():
+            if not future.cancelled() and not self._workers.dead:  # the call itself was the end
                 future.set_exception(error)
         else:
             if not future.cancelled():

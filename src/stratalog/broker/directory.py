@@ -17,6 +17,7 @@ the disk does not refuse: decision 0008, `timed_disk.py`.
 """
 
 import asyncio
+import errno
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
@@ -36,6 +37,7 @@ _IN_FLIGHT_BYTES_MAX: Final = 64 << 20
 _INLINE_BYTES_MAX: Final = 16 << 10
 _JOBS_AT_ONCE: Final = 64
 _READERS: Final = 2
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _NO_ID: Final = UUID(int=0)
 
 
@@ -247,6 +249,28 @@ class LogDirectory:
 
         return self._beside(self._syncer, call)
 
+    def place(self, effects: Sequence[Effect], *, spare: int) -> "asyncio.Future[None]":
+        """Perform effects on files that nothing else uses yet, in order, on the syncing thread.
+
+        Raises Rejected(KAFKA_STORAGE_ERROR) where fewer than `spare` bytes are free, and where the drive says that it
+        is full. The directory stays online then: the caller's files alone are incomplete.
+        """
+        self.check()
+
+        def call() -> None:
+            free = self.disk.free_bytes()
+            if free < spare:
+                raise self._refusal(f"{free} bytes are free, {spare} are kept for appends")
+            try:
+                for effect in effects:
+                    perform(self.disk, effect)
+            except OSError as error:
+                if error.errno not in _FULL:
+                    raise
+                raise self._refusal(error) from error
+
+        return self._beside(self._syncer, call)
+
     def look(self, program: Program[T]) -> "asyncio.Future[T]":
         """Run a program whose order among writes does not matter, on a reader thread."""
         self.check()
@@ -355,7 +379,7 @@ class LogDirectory:
         worker.submit(call).add_done_callback(finished)
         return answer
 
-    def _refusal(self, error: BaseException) -> Rejected:
+    def _refusal(self, error: BaseException | str) -> Rejected:
         return Rejected(ErrorCode.kafka_storage_error, f"{self.path}: {error}")
 
     def _wake(self) -> None:

@@ -10,6 +10,9 @@ finishes what a crash left, `settling.py`), gets the partition's name, and takes
 files below its directory, so they may be performed in any.
 
 A crash before the commit leaves the partition where it was and begins the move again at the next start.
+
+A move that the target has no room for is refused, or fails alone when the room runs out during the copy: the copy never
+takes the last `_SPARE_BYTES`, which are for the appends of the partitions that live there.
 """
 
 import asyncio
@@ -27,6 +30,7 @@ from stratalog.errors import ErrorCode, Rejected
 from stratalog.log.checkpoints import PARTITION_METADATA, encode_partition_metadata
 from stratalog.log.effects import (
     Append,
+    Effect,
     ListDirectory,
     MakeDirectory,
     Program,
@@ -43,6 +47,7 @@ from stratalog.ports import Entropy, FileInfo
 _CHUNK_BYTES: Final = 1 << 20
 _NEAR_BYTES: Final = 1 << 20
 """So little is missing that appends may wait for it."""
+_SPARE_BYTES: Final = 64 << 20
 
 
 class _Abandoned(Exception):
@@ -69,12 +74,12 @@ class Moves:
         self._swaps: set[asyncio.Task[None]] = set()
         self._log = structlog.get_logger()
 
-    def ask(self, topic: str, index: int, path: str) -> None:
+    async def ask(self, topic: str, index: int, path: str) -> None:
         """Begin to move a partition to the log directory at `path`, in place of any earlier wish for that partition.
 
         Raises Rejected, checked in Kafka's order (`ReplicaManager.alterReplicaLogDirs`): INVALID_TOPIC_EXCEPTION for a
         name too long for a copy's, LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR where either directory is offline,
-        UNKNOWN_TOPIC_OR_PARTITION.
+        UNKNOWN_TOPIC_OR_PARTITION; last KAFKA_STORAGE_ERROR where the directory has no room for the partition.
         """
         name = f"{topic}-{index}"
         if not self._future(name).startswith(f"{name}."):
@@ -82,15 +87,30 @@ class Moves:
         target = next((one for one in self._hosting.directories if one.path == path), None)
         if target is None:
             raise Rejected(ErrorCode.log_dir_not_found, f"{path} is none of log.dirs")
-        target.check()
+        _total, free = await target.space()
         hosted = self._hosting.get(topic, index)
         hosted.check_hosted()
+        if hosted.directory is not target:
+            self._check_room(hosted, target, free)
         self._wanted[hosted] = target
         move = self._moves.get(hosted)
         if move is None:
             self._next(hosted)
         elif move.target is not target:
             move.abandoned = True
+
+    def _check_room(self, hosted: HostedPartition, target: LogDirectory, free: int) -> None:
+        """Raise Rejected(KAFKA_STORAGE_ERROR) where `free` bytes are too few for this move, other moves and appends."""
+        coming = {move.hosted: move.missing for move in self.to(target)}
+        needed = coming.pop(hosted, hosted.log.size)
+        others = sum(coming.values())
+        if free >= needed + others + _SPARE_BYTES:
+            return
+        reason = f"{needed} bytes are needed; {free} are free, {others} of them for other moves"
+        reason += f" and {_SPARE_BYTES} for appends"
+        told = {"partition": str(hosted.identity), "target": target.path}
+        self._log.warning("move refused", reason=reason, **told)
+        raise Rejected(ErrorCode.kafka_storage_error, f"{target.path}: {reason}")
 
     def to(self, target: LogDirectory) -> "Iterable[Move]":
         """The moves under way to a directory."""
@@ -142,7 +162,7 @@ class Moves:
             self._log.error("move failed", reason=error.message, **told)
         else:
             self._log.info("move abandoned", **told)
-        if not move.committed and target.failure is None:
+        if move.begun and not move.committed and target.failure is None:
             self._hosting.asides.discard(target, [move.future])
         del self._moves[hosted]
         self._next(hosted)
@@ -156,6 +176,8 @@ class Move:
         self.target = target
         self.future = future
         self.abandoned = False
+        self.begun = False
+        """Whether the copy's directory is there."""
         self.committed = False
         """Whether metadata may say that the copy counts."""
         self._source = hosted.directory
@@ -166,6 +188,11 @@ class Move:
     def size(self) -> int:
         """Bytes of log copied so far."""
         return sum(size for name, size in self._copied.items() if name.endswith(LOG))
+
+    @property
+    def missing(self) -> int:
+        """Bytes of log that are not copied yet."""
+        return max(self.hosted.log.size - self.size, 0)
 
     @property
     def lag(self) -> int:
@@ -180,12 +207,10 @@ class Move:
     async def copy(self) -> None:
         """Copy until little is missing. Raises _Abandoned, Rejected (a failed directory, a deleted topic)."""
         topic_id = encode_partition_metadata(self.hosted.identity.topic_id)
-        await self.target.write(
-            [
-                MakeDirectory(self.future),
-                WriteFile(f"{self.future}/{PARTITION_METADATA}", topic_id),
-                SyncDirectory(""),
-            ]
+        await self._place(MakeDirectory(self.future))
+        self.begun = True
+        await self._place(
+            WriteFile(f"{self.future}/{PARTITION_METADATA}", topic_id), SyncDirectory("")
         )
         self._copied[PARTITION_METADATA] = len(topic_id)
         log = self.hosted.log
@@ -221,12 +246,12 @@ class Move:
             if data is None:
                 return  # retention took it: the last round sees what is there
             if data or not position:
-                await self.target.write([Append(f"{self.future}/{name}", position, (data,))])
+                await self._place(Append(f"{self.future}/{name}", position, (data,)))
             position += len(data)
             self._copied[name] = position
             if not data:
                 break
-        await self.target.write([Sync(f"{self.future}/{name}")])
+        await self._place(Sync(f"{self.future}/{name}"))
 
     async def swap(
         self,
@@ -295,13 +320,15 @@ class Move:
                 is_log = entry.name.endswith(LOG)
                 await self._copy(f"{directory}/{entry.name}", entry.size if is_log else None)
         gone = [name for name in self._copied if name not in there]
-        await self.target.write(
-            [
-                *(Unlink(f"{self.future}/{name}") for name in gone),
-                SyncDirectory(self.future),
-                SyncDirectory(""),
-            ]
+        await self._place(
+            *(Unlink(f"{self.future}/{name}") for name in gone),
+            SyncDirectory(self.future),
+            SyncDirectory(""),
         )
+
+    async def _place(self, *effects: Effect) -> None:
+        """Write to the copy beside the appends of the partitions that live there. Raises Rejected without room."""
+        await self.target.place(effects, spare=_SPARE_BYTES)
 
 
 def _name(path: str) -> str:

@@ -291,10 +291,16 @@ async def move_partition(bootstrap: str, name: str, partition: int, path: str) -
             raise UserError(f"topic {name} has no partition {partition}; it has {len(known)}")
         leader = known[partition].leader
         result = await client.call(move_replica(name, partition, path), leader)
-        if result.error == ErrorCode.log_dir_not_found:
-            there = await client.call(log_directories(name), leader)
-            paths = ", ".join(one.path for one in there)
-            raise UserError(f"--to: {path!r} is none of broker {leader}'s log.dirs: {paths}")
+        if result.error in {ErrorCode.log_dir_not_found, ErrorCode.kafka_storage_error}:
+            there = {one.path: one for one in await client.call(log_directories(name), leader)}
+            if path not in there:
+                paths = ", ".join(there)
+                raise UserError(f"--to: {path!r} is none of broker {leader}'s log.dirs: {paths}")
+            if not there[path].error:
+                raise UserError(
+                    f"--to: {path} has too little room, {there[path].free_bytes} bytes: free some there, or "
+                    "choose another directory"
+                )
         accepted(result)
     note(f"moving {name}-{partition} to {path}; strata log dirs --topic {name} shows how far")
 

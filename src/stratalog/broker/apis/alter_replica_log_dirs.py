@@ -13,7 +13,7 @@ from stratalog.wire.messages.alter_replica_log_dirs import (
 )
 
 
-def handle(call: Call[AlterReplicaLogDirsRequest]) -> AlterReplicaLogDirsResponse:
+async def handle(call: Call[AlterReplicaLogDirsRequest]) -> AlterReplicaLogDirsResponse:
     """Begin to move each partition to the directory it is named under."""
     rows: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
     for directory in call.body.dirs:
@@ -21,7 +21,7 @@ def handle(call: Call[AlterReplicaLogDirsRequest]) -> AlterReplicaLogDirsRespons
             for index in topic.partitions:
                 row = AlterReplicaLogDirPartitionResult(
                     partition_index=index,
-                    error_code=_move(call, topic.name, index, directory.path),
+                    error_code=await _move(call, topic.name, index, directory.path),
                 )
                 rows.setdefault(topic.name, []).append(row)
     return AlterReplicaLogDirsResponse(
@@ -32,9 +32,11 @@ def handle(call: Call[AlterReplicaLogDirsRequest]) -> AlterReplicaLogDirsRespons
     )
 
 
-def _move(call: Call[AlterReplicaLogDirsRequest], topic: str, index: int, path: str) -> ErrorCode:
+async def _move(
+    call: Call[AlterReplicaLogDirsRequest], topic: str, index: int, path: str
+) -> ErrorCode:
     try:
-        call.broker.moves.ask(topic, index, path)
+        await call.broker.moves.ask(topic, index, path)
     except Rejected as error:
         return error.code
     return ErrorCode.none
