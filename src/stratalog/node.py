@@ -143,9 +143,7 @@ class Node:
         self.broker.turns = self._connections.turns
         self._configure(metadata.dynamic_configs.over(self.config))
         self._stopping += (self.broker.recompression.close, self.broker.large.close)
-        hosting.on_led.append(self._led)
-        hosting.on_deleted.append(self._deleted)
-        hosting.on_rolled.append(self._sync_closed)
+        self._follow(hosting)
         await hosting.start(metadata.image, metadata.removed_topics)
         await metadata.lead()
         endpoints = await self._listen()
@@ -310,6 +308,12 @@ class Node:
                     await moves.ask(hosted.identity.topic, hosted.identity.index, path)
             except Rejected as error:
                 self._log.warning("move not begun again", reason=error.message)
+
+    def _follow(self, hosting: Hosting) -> None:
+        """React to what happens to partitions."""
+        hosting.on_led.append(self._led)
+        hosting.on_deleted.append(self._deleted)
+        hosting.on_rolled.append(self._sync_closed)
 
     def _deleted(self, hosted: HostedPartition) -> None:
         assert self.broker is not None
