@@ -372,7 +372,7 @@ def test_a_command_waits_for_a_server_that_is_starting(tmp_path: Path) -> None:
         noted = early.stderr.readline()
         with Server(tmp_path, port=port):
             _, said = early.communicate(timeout=60)
-    assert "Connection refused; trying again for 10 s" in noted
+    assert "Connection refused; trying again for 20 s" in noted
     assert (early.returncode, said) == (0, "created topic t with 1 partition(s)\n")
 
 

@@ -53,7 +53,7 @@ def own_network() -> list[str]:
 def pasted(block: str, place: Path) -> str:
     """What a shell prints for the block. At its end the record is in the bucket and the block's server is stopped."""
     tiered = f"strata tier list {(place / 'bucket').as_uri()} --json | grep -q '\"records\": 1,'"
-    looking = f"for _ in {{1..100}}; do {tiered} && echo tiered && break; sleep 0.2; done"
+    looking = f"for _ in {{1..30}}; do {tiered} && echo tiered && break; sleep 0.2; done"
     process = subprocess.Popen(
         [*own_network(), "bash", "-c", f"{block}\n{looking}; kill %1; wait"],
         cwd=place,

@@ -89,7 +89,7 @@ def cell(value: Any) -> str:
 
 @asynccontextmanager
 async def connected(
-    bootstrap: str, *, timeout_s: float = 30.0, patience_s: float = 10.0
+    bootstrap: str, *, timeout_s: float = 30.0, patience_s: float = 20.0
 ) -> "AsyncIterator[Client]":
     """A client of the cluster, closed at the end. Raises Unavailable, or UserError for a malformed address.
 
