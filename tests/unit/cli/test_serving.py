@@ -54,7 +54,6 @@ def test_anything_else_is_left_to_typer(words: list[str]) -> None:
 
 HEAVY = {
     "anyio",
-    "msgspec",
     "numba",
     "obstore",
     "prometheus_client",
