@@ -63,7 +63,7 @@ def test_a_record_cut_anywhere_is_corrupt(size):
         (b"\x01\x7f\x00", "number 127"),
         (b"\x01\x02\x01", "version 1"),
         (b"\x01\x02\x00\xff\xff\xff\xff\x0f", "length 4294967294"),
-        (b"\x01\x02\x00\xff\xff\xff\xff\xff\x01", "varint"),
+        (b"\x01\x02\x00\xff\xff\xff\xff\xff\x01", "variable-length integer"),
         (b"\x01\x02\x00\x00", "length -1"),
         (b"\x01\x02\x00\x02\xff", "utf-8"),
     ],
