@@ -1,7 +1,7 @@
 """`strata demo`: the whole path in ten seconds, told as it happens.
 
 In: nothing. Out: a broker of its own in a temporary directory, records produced, tiered and read back, and a story of
-it on standard output. It leaves nothing behind, and needs neither Spark nor Java.
+it on standard output. It leaves nothing behind but the broker's log where it fails, and needs neither Spark nor Java.
 """
 
 from pathlib import Path
@@ -71,10 +71,10 @@ async def tell() -> None:
                 say(
                     f"Read {count:,} records back through the broker in {loop.time() - began:.1f} s"
                 )
-        if count != RECORDS or wrong:
-            sound = f"{count} of {RECORDS} records came back, {wrong} of them wrong"
-            typer.echo(sound, err=True)
-            raise typer.Exit(1)
+            if count != RECORDS or wrong:
+                sound = f"{count} of {RECORDS} records came back, {wrong} of them wrong"
+                typer.echo(sound, err=True)
+                raise typer.Exit(1)
         say("The broker is gone.")
         say(f"What is in the bucket is readable without it: {in_bucket(bucket)}")
     say("All is as it was written. Next: ./run, or `strata server --help`.")

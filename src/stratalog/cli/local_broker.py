@@ -1,7 +1,7 @@
 """A broker in a process of its own, for a command that needs one for a while.
 
 In: a directory of the command's own, settings. Out: its address and process id. It never outlives the command, and
-writes nothing outside the directory.
+writes nothing outside the directory but the log of a broker whose command failed.
 """
 
 import sys
@@ -10,6 +10,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from stratalog.cli.terminal import note
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -29,9 +31,10 @@ class Started:
 async def broker(place: Path, settings: Sequence[str]) -> AsyncIterator[Started]:
     """A broker on a free port of 127.0.0.1, its data in `place`; `settings` are NAME=VALUE. Stopped at the end.
 
-    Raises Unavailable with what it said where it does not start.
+    Where the body fails, the broker's log is kept beside `place`, and a note says where. Raises Unavailable with what
+    the broker said where it does not start.
     """
-    from asyncio import create_subprocess_exec
+    from asyncio import CancelledError, create_subprocess_exec
     from asyncio.subprocess import DEVNULL
 
     ready = place / "ready.json"
@@ -55,12 +58,19 @@ async def broker(place: Path, settings: Sequence[str]) -> AsyncIterator[Started]
             stdout=output,
             stderr=output,
         )
+    failed = True
     try:
         yield await _started(process, ready, log)
+        failed = False
+    except CancelledError:
+        failed = False  # Ctrl-C
+        raise
     finally:
         if process.returncode is None:
             process.terminate()
         await process.wait()
+        if failed:
+            _keep(log, place.with_name(f"{place.name}.log"))
 
 
 async def _started(process: "Process", ready: Path, log: Path) -> Started:
@@ -86,6 +96,13 @@ def _served(ready: Path) -> str | None:
     except FileNotFoundError:
         return None
     return f"{told['host']}:{told['port']}"
+
+
+def _keep(log: Path, kept: Path) -> None:
+    """Move the log out of a directory that will be removed, which a full disk allows too."""
+    last = _last_line(log)
+    log.replace(kept)
+    note(f"the broker's log is kept: {kept}; it ends with: {last}")
 
 
 def _last_line(log: Path) -> str:

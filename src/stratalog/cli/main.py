@@ -42,6 +42,12 @@ def exit_code(words: Sequence[str]) -> object:
     return 0
 
 
+_MEANINGS = {
+    "KAFKA_STORAGE_ERROR": "the broker cannot use the disk of the partition; the broker's log says why"
+}
+"""What a code means that a broker may send without a message."""
+
+
 def failures() -> tuple[type[BaseException], ...]:
     """What a person can act on, alone or in a task group; imported when something has failed."""
     from stratalog.errors import Corrupt, Fenced, Rejected, Unavailable, UserError
@@ -58,6 +64,7 @@ def explanation(error: BaseException) -> tuple[str, int] | None:
     match error:
         case Rejected(code=code, message=message):
             name = code.name.upper()
+            message = message or _MEANINGS.get(name, "")
             text = message.replace(code.name, name)
             text = text if name in text else f"{text} ({name})" if text else name
         case UserError() | Unavailable() | Fenced() | Corrupt():

@@ -72,7 +72,7 @@ class _Link(asyncio.BufferedProtocol):
             if future.done():  # whoever asked has given up
                 continue
             if isinstance(answer, Rejected):
-                future.set_exception(answer)
+                _refuse(future, answer)
             else:
                 future.set_result(answer)
 
@@ -94,7 +94,7 @@ class _Link(asyncio.BufferedProtocol):
         """Send at once; the future has the answer. Requests of one link arrive in the order of these calls."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         if self.closed or self._transport is None:
-            future.set_exception(Unavailable(f"broker {self.peer} closed the connection"))
+            _refuse(future, Unavailable(f"broker {self.peer} closed the connection"))
             return future
         correlation_id, pieces = self.core.send(call)
         self._transport.writelines(pieces)
@@ -116,7 +116,13 @@ class _Link(asyncio.BufferedProtocol):
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if not future.done():
-                future.set_exception(error)
+                _refuse(future, error)
+
+
+def _refuse(future: "asyncio.Future[Any]", error: Exception) -> None:
+    """Fail a future whose caller may have stopped waiting, by Ctrl-C or an earlier failure."""
+    future.set_exception(error)
+    future.exception()  # else asyncio reports "exception was never retrieved" for it
 
 
 class Client:
@@ -380,14 +386,19 @@ class Pipeline:
     async def send(
         self, topic: str, partition: int, batch: bytes | bytearray | memoryview
     ) -> "asyncio.Future[Produced]":
-        """Queue one whole batch, which must not change until it is acknowledged; waits while the window is full. The
-        future may be ignored: a refusal is raised here or by `drain` all the same.
+        """Queue one whole batch, which must not change until it is acknowledged; wait while the window is full.
+
+        The future may be ignored: a refusal is raised here or by `drain` all the same. Raises Rejected, Unavailable.
         """
         while len(self._in_flight) >= self._window:
             await self._settle()
         if self._failure is not None:
             raise self._failure
-        link = await self._client.leader_link(topic, partition)
+        try:
+            link = await self._client.leader_link(topic, partition)
+        except Unavailable:
+            await self.drain()  # a broker may have said why before it went away
+            raise
         await link.writable()
         call = calls.produce(
             topic, partition, batch, acks=self._acks, timeout_ms=int(self._client.timeout_s * 1000)

@@ -176,10 +176,9 @@ class Reader:
             raise Unavailable(f"no answer to a Fetch in {limit_s:g} s")
 
     def _forget(self) -> None:
-        """Whatever comes of what is under way, nobody waits for it."""
+        """Ignore the answers to what is under way."""
         for future in self._asked:
-            if not future.cancel() and not future.cancelled():
-                future.exception()  # asyncio logs one that nobody has looked at
+            future.cancel()
         self._asked.clear()
 
     async def _recover(self, error: Unavailable | Rejected) -> None:
