@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import NewTopic as KafkaTopic
 from tests.compat.apache_kafka import free_ports, kafka_process
+from tests.integration.waiting import wait_for
 from tests.unit.quorum.metadata_log import NOW_MS, MetadataLog
 
 from stratalog.metadata.image import Endpoint
@@ -114,6 +115,8 @@ def test_kafka_goes_on_where_we_stopped_and_we_go_on_where_kafka_did(tmp_path):
         settings = {"bootstrap.servers": f"127.0.0.1:{broker_port}", "log_level": 0}
         admin = AdminClient(settings)
         admin.create_topics([KafkaTopic("theirs", 3, 1)])["theirs"].result(30)
+        # The broker answers from its image, which may be behind the controller's answer.
+        wait_for(lambda: "theirs" in admin.list_topics(timeout=30).topics, "the topic in the image")
         topics = admin.list_topics(timeout=30).topics
         assert sorted(name for name in topics if not name.startswith("__")) == ["ours", "theirs"]
         assert sorted(topics["ours"].partitions) == [0, 1]

@@ -121,6 +121,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "protocol_type": "consumer",
         "protocols": [{"name": "range", "metadata": b""}],
     },
+    "ApiVersions": {"client_software_name": "test", "client_software_version": "1"},
     "Heartbeat": NOBODY,
     "LeaveGroup": {**NOBODY, "members": [{"member_id": "nobody"}]},
     "SyncGroup": NOBODY,
