@@ -1,4 +1,4 @@
-"""The longest turn of a broker's event loop while it does something large: nobody is served for that long.
+"""The longest turn of a broker's event loop while it does something large. No client is served during a turn.
 
 usage: python -m bench.turns [--partitions 100000] [--offsets 1000000]
 

@@ -11,7 +11,6 @@ from combined import LINE, REASONS
 from py4j.java_gateway import CallbackServerParameters, JavaGateway
 
 from stratalog.cli.pipeline import spark_environment
-from stratalog.errors import UserError
 
 TIME = "[17/May/2015:10:05:03 +0000]"
 HEAD = f"h - - {TIME}"
@@ -67,10 +66,7 @@ class CountedText:
 @pytest.fixture(scope="module")
 def java(tmp_path_factory: pytest.TempPathFactory):
     """A JVM that calls this process."""
-    try:
-        environment = spark_environment(tmp_path_factory.mktemp("java"), master="local")
-    except UserError as error:
-        pytest.skip(str(error))
+    environment = spark_environment(tmp_path_factory.mktemp("java"), master="local")
     (jar,) = (Path(pyspark.__file__).parent / "jars").glob("py4j*.jar")
     gateway = JavaGateway.launch_gateway(
         jarpath=str(jar), java_path=f"{environment['JAVA_HOME']}/bin/java", die_on_exit=True

@@ -10,7 +10,6 @@ import pytest
 from tests.integration.test_readme import README, own_network
 
 from stratalog.cli.pipeline import spark_environment
-from stratalog.errors import UserError
 
 TUTORIAL = README.parent / "docs" / "tutorial.md"
 
@@ -37,10 +36,7 @@ def test_the_tutorial_works_when_pasted(tmp_path):
     assert "anna:book" not in printed
     for line in ("book", "lamp", "chair", "3 record(s)", "2 record(s)", "is sound"):
         assert line in printed + ran.stderr, (line, printed, ran.stderr)
-    try:
-        environment = spark_environment(tmp_path, master="local[1]")
-    except UserError as error:
-        pytest.skip(str(error))
+    environment = spark_environment(tmp_path, master="local[1]")
     del environment["SPARK_REMOTE"], environment["SPARK_CONF_DIR"]
     program = "".join(block for language, block in found if language == "python")
     read = subprocess.run(

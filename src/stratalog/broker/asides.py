@@ -1,7 +1,7 @@
 """Directories of a log directory that are no partition's: deleted ones, and those that were not loaded.
 
 In: names of directories. Out: effects that free a name, and the removal of what was deleted. It never removes a
-directory of which it was not told that its partition was deleted.
+directory whose partition's deletion the metadata log does not record.
 
 What is deleted is renamed first, as Kafka does, so that the name is free at once, and removed after that. What was not
 loaded stays where it is until its name is needed, and is renamed then.

@@ -7,8 +7,8 @@ follow each other while their answers are pending (a producer's pipelined batche
 handler has done what depends on it when it returns a future. Reading stops while too much is
 unanswered or the client does not read its answers, so a connection's memory is bounded.
 
-A turn is bounded, in requests and in time: what is left waits until all others with requests had theirs (`turns.py`). A
-request that comes alone is served at once.
+A turn is bounded, in requests and in time. Requests left over wait until all other connections had a turn (`turns.py`).
+A request that comes alone is served at once.
 
 Whatever a handler does wrong costs this connection, and nothing else.
 """
