@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from load import BATCH_BYTES_MAX, LINE_BYTES_MAX, Survey, check_readable, lines, load, survey
 
@@ -15,6 +15,7 @@ from stratalog.errors import UserError
 from stratalog.wire.records import read_records
 
 HOUR_MS = 3_600_000
+GZIP_MAGIC = b"\x1f\x8b"
 
 
 class Client:
@@ -57,6 +58,7 @@ def line(hour, text="GET /"):
 )
 def test_every_line_comes_out_once_and_in_order(tmp_path_factory, texts, packed, ended):
     content = b"\n".join(texts) + (b"\n" if ended and texts else b"")
+    assume(packed or not content.startswith(GZIP_MAGIC))  # such a file is read as gzip
     path = tmp_path_factory.mktemp("log") / "log"
     path.write_bytes(gzip.compress(content) if packed else content)
     read = []
