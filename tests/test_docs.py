@@ -1,5 +1,6 @@
 """Documentation that cannot rot: references are what the code says; links, commands and settings exist."""
 
+import itertools
 import re
 from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
@@ -12,6 +13,7 @@ from typer.main import get_command
 from stratalog.cli.app import app
 from stratalog.config.broker_settings import BROKER_SETTINGS
 from stratalog.config.topic_settings import TOPIC_SETTINGS
+from stratalog.coordinators.states import TRANSITIONS
 from stratalog.sinks.cassandra_options import CASSANDRA_OPTIONS
 from stratalog.sinks.opensearch_options import OPENSEARCH_OPTIONS
 from stratalog.table.options import OPTION_NAMES, REFUSED, WITHOUT_EFFECT
@@ -19,6 +21,8 @@ from stratalog.table.sink_options import SINK_OPTIONS
 
 TOP = Path(__file__).parent.parent
 PAGES = sorted([*TOP.glob("*.md"), *TOP.glob("docs/**/*.md"), *TOP.glob("pipelines/**/*.md")])
+TOUR = sorted(TOP.glob("docs/architecture/*.md"))
+TOUR_START = TOP / "docs/architecture/README.md"
 WRITTEN_BY_HAND = (
     "README.md",
     "ARCHITECTURE.md",
@@ -44,6 +48,7 @@ WRITTEN_BY_HAND = (
     "docs/security.md",
     "docs/tutorial.md",
     "docs/upgrades.md",
+    *(str(page.relative_to(TOP)) for page in TOUR),
 )
 
 
@@ -76,6 +81,49 @@ def test_links_lead_somewhere(page: Path) -> None:
         if "://" not in target and not (page.parent / target).exists()
     ]
     assert not broken
+
+
+@cache
+def class_names() -> frozenset[str]:
+    files = [*TOP.glob("src/stratalog/**/*.py"), *TOP.glob("tests/sim/*.py")]
+    texts = [file.read_text() for file in files if file.parent.name not in {"messages", "internal"}]
+    return frozenset(re.findall(r"^class (\w+)", "\n".join(texts), re.MULTILINE))
+
+
+@pytest.mark.parametrize("page", TOUR, ids=lambda page: page.stem)
+def test_the_tour_names_classes_and_folders_that_exist(page: Path) -> None:
+    quoted = re.findall(r"(?<!`)`([^`\n]+)`(?!`)", page.read_text())
+    classes = {word for word in quoted if re.fullmatch(r"[A-Z][a-z]+\w*", word)}
+    assert classes <= class_names(), classes - class_names()
+    paths = [word for word in quoted if re.fullmatch(r"[a-z_]+/[a-z_/]*|[a-z_]+\.py", word)]
+    for path in paths:
+        assert any((top / path).exists() for top in (TOP, TOP / "src/stratalog")), path
+    assert classes or paths or page.stem == "README"
+
+
+def test_the_tour_leads_through_every_page() -> None:
+    order = re.findall(r"^\d+\. \[.*\]\((\w+\.md)\)$", TOUR_START.read_text(), re.MULTILINE)
+    assert sorted(order) == sorted(page.name for page in TOUR if page != TOUR_START)
+    for page, following in itertools.pairwise(order):
+        assert f"]({following}).\n" in (TOUR_START.parent / page).read_text().splitlines(True)[-1]
+    for page in order:
+        text = (TOUR_START.parent / page).read_text()
+        headings = ("```mermaid", "**In:**", "**Out:**", "## Invariants", "## Where the code is")
+        assert not [heading for heading in headings if heading not in text], page
+
+
+def test_the_picture_of_groups_has_every_transition() -> None:
+    drawn = re.findall(
+        r"^ +(\w+) --> (\w+): (.*)$",
+        (TOUR_START.parent / "coordinators.md").read_text(),
+        re.MULTILINE,
+    )
+    table = [
+        (before.value, after.value, why)
+        for before, transitions in TRANSITIONS.items()
+        for after, why in transitions.items()
+    ]
+    assert sorted(drawn) == sorted(table)
 
 
 def test_a_decision_has_a_number_of_its_own() -> None:
