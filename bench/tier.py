@@ -46,11 +46,11 @@ from stratalog.adapters.s3_bucket import S3Bucket
 from stratalog.adapters.system import SystemEntropy
 from stratalog.ports import ObjectStore
 from stratalog.table.plan import Range, plan
-from stratalog.tier.archives import Archives
-from stratalog.tier.identity import read_claim
-from stratalog.tier.manifest import Entry, Manifest, SegmentState, decode, encode
-from stratalog.tier.partition_tier import PartitionTier
-from stratalog.tier.reader import open_bucket
+from stratalog.tier.bucket.identity import read_claim
+from stratalog.tier.formats.manifest import Entry, Manifest, SegmentState, decode, encode
+from stratalog.tier.reading.archives import Archives
+from stratalog.tier.reading.reader import open_bucket
+from stratalog.tier.writing.tier_writer import TierWriter
 from stratalog.wire.ids import topic_id_text
 
 PARTITIONS = 64
@@ -359,7 +359,7 @@ def planned(figures: Figures, _scratch: Path, _bucket: str, _turn: int, _mb: int
     )
     end = segments[-1].last_offset + 1
     store = MemoryStore()
-    tier = PartitionTier(store, "c", topic_id, "t", 0, 0, SystemEntropy())
+    tier = TierWriter(store, "c", topic_id, "t", 0, 0, SystemEntropy())
     tier.activate(1, now_ms=0)
     tier.manifest = replace(tier.manifest, segments=segments, tiered_end=end)
     stored = encode(tier.spill(0))

@@ -27,7 +27,7 @@ def test_dependencies_point_downward(repository: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "line"),
     [
-        ("log/upward.py", "from stratalog.tier.paths import segment_path"),
+        ("log/upward.py", "from stratalog.tier.formats.paths import segment_path"),
         ("wire/clock.py", "import time"),
         ("quorum/keeps.py", "from stratalog.log.effects import Append"),
         ("broker/builds.py", "from stratalog.adapters import object_store"),

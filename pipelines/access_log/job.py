@@ -36,7 +36,7 @@ from stratalog.cli.main import explanation
 from stratalog.cli.pipeline import spark_environment
 from stratalog.client.aio import Client
 from stratalog.errors import Corrupt, Rejected, Unavailable, UserError
-from stratalog.tier.reader import open_bucket
+from stratalog.tier.reading.reader import open_bucket
 
 HERE = Path(__file__).parent
 SAMPLE = HERE / "apache_access.log"

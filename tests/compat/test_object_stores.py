@@ -29,7 +29,7 @@ from stratalog.adapters.object_store import open_store
 from stratalog.adapters.s3_bucket import S3Bucket
 from stratalog.errors import Unavailable, UserError
 from stratalog.ports import AlreadyExists
-from stratalog.tier.identity import claim_bucket
+from stratalog.tier.bucket.identity import claim_bucket
 
 pytestmark = [pytest.mark.big, pytest.mark.xdist_group("object_stores"), pytest.mark.timeout(300)]
 

@@ -15,10 +15,7 @@ from tests.unit.tier.segments import CountingEntropy, closed
 
 from stratalog.adapters.object_store import MemoryStore
 from stratalog.errors import Corrupt
-from stratalog.tier.archive_manifest import Archive, decode_archive, encode_archive
-from stratalog.tier.archiver import PartitionKey, archive
-from stratalog.tier.archives import Archives
-from stratalog.tier.cluster_state import (
+from stratalog.tier.bucket.cluster_state import (
     ClusterState,
     StateOffset,
     StatePartition,
@@ -26,10 +23,8 @@ from stratalog.tier.cluster_state import (
     newest_state,
     put_state,
 )
-from stratalog.tier.commit import FAN_OUT, is_pruned, prune, run
-from stratalog.tier.envelope import seal, unseal
-from stratalog.tier.fetcher import load_index
-from stratalog.tier.identity import (
+from stratalog.tier.bucket.commit import FAN_OUT, is_pruned, prune, run
+from stratalog.tier.bucket.identity import (
     claim_bucket,
     delete_topic,
     list_deleted,
@@ -37,14 +32,26 @@ from stratalog.tier.identity import (
     read_claim,
     register_topic,
 )
-from stratalog.tier.identity import decode as decode_document
-from stratalog.tier.identity import encode as encode_document
-from stratalog.tier.incarnation import claim_incarnation, newest_incarnation
-from stratalog.tier.leases import Lease
-from stratalog.tier.manifest import Manifest, RemoteSegment, SegmentState, decode, encode, given_up
-from stratalog.tier.paths import SegmentName, manifest_path
-from stratalog.tier.reader import read_entries
-from stratalog.tier.spilling import Spill, spilled
+from stratalog.tier.bucket.identity import decode as decode_document
+from stratalog.tier.bucket.identity import encode as encode_document
+from stratalog.tier.bucket.incarnation import claim_incarnation, newest_incarnation
+from stratalog.tier.bucket.leases import Lease
+from stratalog.tier.formats.archive_manifest import Archive, decode_archive, encode_archive
+from stratalog.tier.formats.envelope import seal, unseal
+from stratalog.tier.formats.manifest import (
+    Manifest,
+    RemoteSegment,
+    SegmentState,
+    decode,
+    encode,
+    given_up,
+)
+from stratalog.tier.formats.paths import SegmentName, manifest_path
+from stratalog.tier.reading.archives import Archives
+from stratalog.tier.reading.fetcher import load_index
+from stratalog.tier.reading.reader import read_entries
+from stratalog.tier.writing.archiver import PartitionKey, archive
+from stratalog.tier.writing.spilling import Spill, spilled
 from stratalog.wire.ids import topic_id_text
 
 FILES = Path(__file__).parent / "formats"

@@ -11,10 +11,10 @@ from tests.unit.tier.segments import CountingEntropy, closed, log_bytes
 from stratalog.adapters.object_store import open_store
 from stratalog.errors import Corrupt, Unavailable, UserError
 from stratalog.ports import AlreadyExists
-from stratalog.tier.fetcher import Fetcher
-from stratalog.tier.identity import claim_bucket, register_topic
-from stratalog.tier.partition_tier import PartitionTier
-from stratalog.tier.verify import verify
+from stratalog.tier.bucket.identity import claim_bucket, register_topic
+from stratalog.tier.checking.verify import verify
+from stratalog.tier.reading.fetcher import Fetcher
+from stratalog.tier.writing.tier_writer import TierWriter
 
 BUCKET = "stratalog-test"
 
@@ -115,21 +115,21 @@ def test_the_tier_over_s3(store):
     topic_id = CountingEntropy().uuid()
     claim_bucket(store, "cluster", 1)
     register_topic(store, "cluster", topic_id, "t", 1, {}, 1)
-    tier = PartitionTier(store, "cluster", topic_id, "t", 0, 1, CountingEntropy(50))
+    tier = TierWriter(store, "cluster", topic_id, "t", 0, 1, CountingEntropy(50))
     tier.activate(1, now_ms=1)
     data, end = log_bytes(0, [10] * 50)
     tier.archive([closed(data, 0, end)], last_stable_offset=end, log_start_offset=0, now_ms=2)
     fetcher = Fetcher(store)
     read = b""
     offset = 0
-    while (segment := tier.entry_for(offset)) is not None:
+    while (segment := tier.lookup.at(offset)) is not None:
         piece = fetcher.read(segment, offset, 5000)
         read += b"".join(piece.buffers)
         offset = piece.next_offset
     assert read == data
     assert verify(store, now_ms=1 << 50, grace_ms=0) == []
-    path = tier.entry_for(0).path
+    path = tier.lookup.at(0).path
     store.put(path, [store.get(path)[:100]])
     assert [problem.path for problem in verify(store, now_ms=1 << 50)] == [path]
     with pytest.raises(Corrupt, match=path):
-        Fetcher(store).read(tier.entry_for(0), 0, 1)
+        Fetcher(store).read(tier.lookup.at(0), 0, 1)

@@ -29,7 +29,7 @@ from stratalog.adapters.network import TcpNetwork
 from stratalog.adapters.object_store import open_store
 from stratalog.client.aio import Client
 from stratalog.client.calls import LATEST, NewTopic
-from stratalog.tier.reader import open_bucket
+from stratalog.tier.reading.reader import open_bucket
 from stratalog.wire.batch import parse_header
 from stratalog.wire.compression import CODEC_NAMES
 from stratalog.wire.records import BatchBuilder

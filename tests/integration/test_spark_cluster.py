@@ -26,7 +26,7 @@ from tests.integration.spark_cluster import (
 from tests.integration.test_spark_broker import Driver, produce, until, whole
 
 from stratalog.adapters.object_store import open_store
-from stratalog.tier.reader import open_bucket
+from stratalog.tier.reading.reader import open_bucket
 
 pytestmark = [pytest.mark.big, pytest.mark.timeout(1800), pytest.mark.xdist_group("spark")]
 

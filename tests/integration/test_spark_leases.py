@@ -24,8 +24,8 @@ from tests.integration.test_spark_broker import (
 
 from stratalog.adapters.object_store import open_store
 from stratalog.ports import ObjectStore
-from stratalog.tier.leases import Lease, put_lease
-from stratalog.tier.reader import open_bucket
+from stratalog.tier.bucket.leases import Lease, put_lease
+from stratalog.tier.reading.reader import open_bucket
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("spark")]
 

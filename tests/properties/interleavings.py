@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from stratalog.errors import Corrupt, Fenced, Unavailable
-from stratalog.tier.commit import Delete, Exists, Get, List, PutAbsent
+from stratalog.tier.bucket.commit import Delete, Exists, Get, List, PutAbsent
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,13 @@ from msgspec.structs import replace
 from tests.properties.interleavings import Confirmed, World
 
 from stratalog.errors import Fenced, Unavailable
-from stratalog.tier import commit as protocol
-from stratalog.tier import spilling as spilling_rules
-from stratalog.tier.archive_manifest import decode_archive
-from stratalog.tier.commit import PutAbsent, Writer, commit, load_latest, prune
-from stratalog.tier.manifest import Entry, Manifest, SegmentState, decode, encode
-from stratalog.tier.paths import manifest_path
-from stratalog.tier.spilling import SpillLimits, next_spill, spilled, with_spilled
+from stratalog.tier.bucket import commit as protocol
+from stratalog.tier.bucket.commit import PutAbsent, Writer, commit, load_latest, prune
+from stratalog.tier.formats.archive_manifest import decode_archive
+from stratalog.tier.formats.manifest import Entry, Manifest, SegmentState, decode, encode
+from stratalog.tier.formats.paths import manifest_path
+from stratalog.tier.writing import spilling as spilling_rules
+from stratalog.tier.writing.spilling import SpillLimits, next_spill, spilled, with_spilled
 from stratalog.wire.ids import ZERO_ID, topic_id_text
 
 FAN_OUT = 2

@@ -4,7 +4,7 @@ Goal: after any appends, rolls, copies, expiries and restarts, with any request 
 `tests/faulty_store.py` knows, every offset from the log's start is read back with exactly the bytes that were
 appended; nothing local was dropped before it could be read from the bucket; nothing in retention is gone; a read of a
 bucket that tears or alters bytes gives those bytes or an error; and what is left over is found by a sweep. Method: a
-list of batches is the model; a Hypothesis state machine drives `PartitionTier` over a store that fails when told.
+list of batches is the model; a Hypothesis state machine drives `TierWriter` over a store that fails when told.
 
 `TIER_EXAMPLES=20000 python -m pytest tests/properties/test_tier_equals_log.py --timeout 36000` is the long run.
 """
@@ -20,14 +20,14 @@ from tests.unit.tier.segments import CountingEntropy, closed, log_bytes
 
 from stratalog.adapters.object_store import MemoryStore
 from stratalog.errors import Corrupt, Fenced, Unavailable
-from stratalog.tier.archives import Archives
-from stratalog.tier.commit import load_latest, run
-from stratalog.tier.fetcher import Fetcher
-from stratalog.tier.identity import claim_bucket, register_topic
-from stratalog.tier.merging import MergeLimits
-from stratalog.tier.partition_tier import PartitionTier, Retention
-from stratalog.tier.spilling import SpillLimits
-from stratalog.tier.verify import sweep, verify
+from stratalog.tier.bucket.commit import load_latest, run
+from stratalog.tier.bucket.identity import claim_bucket, register_topic
+from stratalog.tier.checking.verify import sweep, verify
+from stratalog.tier.reading.archives import Archives
+from stratalog.tier.reading.fetcher import Fetcher
+from stratalog.tier.writing.merging import MergeLimits
+from stratalog.tier.writing.spilling import SpillLimits
+from stratalog.tier.writing.tier_writer import Retention, TierWriter
 from stratalog.wire.batch import scan
 
 CLUSTER = "cluster"
@@ -40,7 +40,7 @@ class Node:
 
     def __init__(self, number, store, topic_id, entropy):
         self.number = number
-        self.tier = PartitionTier(store, CLUSTER, topic_id, "topic", 0, number, entropy)
+        self.tier = TierWriter(store, CLUSTER, topic_id, "topic", 0, number, entropy)
         self.tier.index_interval_bytes = 150
         self.tier.spill_limits = SpillLimits(segments=3, kept=1, archive_segments=5)
 
@@ -125,7 +125,7 @@ class TierEqualsLog(RuleBasedStateMachine):
         offset, batch = data.draw(st.sampled_from(inside))
         fetcher = Fetcher(self.store, 4000, range_bytes=400)
         with self.no_fault():
-            segment = self.node.tier.entry_for(offset)
+            segment = self.node.tier.lookup.at(offset)
         for _ in range(3):
             with suppress(Corrupt, Unavailable):
                 assert b"".join(fetcher.read(segment, offset, 1).buffers) == batch
@@ -276,7 +276,7 @@ class TierEqualsLog(RuleBasedStateMachine):
             wanted = found.entry.max_timestamp
             first = next(one for one in live if one.entry.max_timestamp >= wanted)
             with self.no_fault():
-                assert tier.entry_for_timestamp(wanted).path == first.path
+                assert tier.lookup.at_timestamp(wanted).path == first.path
 
     @contextmanager
     def no_fault(self):
@@ -291,7 +291,7 @@ class TierEqualsLog(RuleBasedStateMachine):
             if base <= offset < end:
                 return next(data[p : p + h.size] for p, h in scan(data) if h.last_offset >= offset)
         with self.no_fault():
-            segment = self.node.tier.entry_for(offset)
+            segment = self.node.tier.lookup.at(offset)
         assert segment is not None, f"offset {offset} is nowhere"
         return b"".join(fetcher.read(segment, offset, 1).buffers)
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from stratalog.client.aio import Client
 from stratalog.ports import ObjectStore
-from stratalog.tier.manifest import Manifest
-from stratalog.tier.reader import open_bucket
+from stratalog.tier.formats.manifest import Manifest
+from stratalog.tier.reading.reader import open_bucket
 from stratalog.wire.batch import scan
 from stratalog.wire.records import BatchBuilder, read_records
 

@@ -11,8 +11,8 @@ from stratalog.client.admin import alter_configs, commit_offsets, find_coordinat
 from stratalog.client.calls import NewTopic
 from stratalog.config.rules import Resource
 from stratalog.errors import ErrorCode
-from stratalog.tier.cluster_state import KEPT_STATES, ClusterState, newest_state
-from stratalog.tier.verify import verify
+from stratalog.tier.bucket.cluster_state import KEPT_STATES, ClusterState, newest_state
+from stratalog.tier.checking.verify import verify
 
 INTERVAL_S = 30.0
 STATE = "/cluster/state/"

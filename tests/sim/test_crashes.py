@@ -22,7 +22,7 @@ from tests.sim.store import FaultyStore
 from tests.sim.world import World
 
 from stratalog.client.calls import NewTopic
-from stratalog.tier.verify import verify
+from stratalog.tier.checking.verify import verify
 
 TIERED, SYNCED = "tiered", "synced"
 URL = "memory://bucket"

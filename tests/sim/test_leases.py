@@ -7,9 +7,9 @@ from tests.sim.records import in_bucket, read_all
 from tests.sim.test_tier_service import Tale, in_bucket_segments, tell
 
 from stratalog.errors import Rejected
-from stratalog.tier.leases import LEASE_MS, Lease, put_lease, release_lease
-from stratalog.tier.manifest import Manifest
-from stratalog.tier.verify import verify
+from stratalog.tier.bucket.leases import LEASE_MS, Lease, put_lease, release_lease
+from stratalog.tier.checking.verify import verify
+from stratalog.tier.formats.manifest import Manifest
 from stratalog.wire.envelope import request
 
 

@@ -22,7 +22,7 @@ from stratalog.broker.directory import LogDirectory
 from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
 from stratalog.errors import Rejected, Unavailable
-from stratalog.tier.verify import verify
+from stratalog.tier.checking.verify import verify
 from stratalog.wire.envelope import request
 
 PATHS = ("/data", "/more", "/third")

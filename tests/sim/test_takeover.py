@@ -22,9 +22,9 @@ from stratalog.config.rules import Resource
 from stratalog.errors import ErrorCode, Rejected, UserError
 from stratalog.metadata.image import Topic
 from stratalog.ops.takeover import Taken, take_over
-from stratalog.tier.identity import delete_topic
-from stratalog.tier.reader import open_bucket
-from stratalog.tier.verify import verify
+from stratalog.tier.bucket.identity import delete_topic
+from stratalog.tier.checking.verify import verify
+from stratalog.tier.reading.reader import open_bucket
 from stratalog.wire.records import BatchBuilder
 
 T = TypeVar("T")

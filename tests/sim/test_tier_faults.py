@@ -14,10 +14,10 @@ from tests.sim.test_tier_service import Tale, tell
 from tests.sim.tier_faults import play
 
 from stratalog.errors import ErrorCode, Rejected
-from stratalog.tier.cluster_state import newest_state
-from stratalog.tier.identity import claim_bucket
-from stratalog.tier.reader import open_bucket
-from stratalog.tier.verify import verify
+from stratalog.tier.bucket.cluster_state import newest_state
+from stratalog.tier.bucket.identity import claim_bucket
+from stratalog.tier.checking.verify import verify
+from stratalog.tier.reading.reader import open_bucket
 
 
 @pytest.mark.parametrize("seed", range(16))

@@ -14,7 +14,7 @@ from tests.sim.world import START_MS
 
 from stratalog.client.calls import NewTopic
 from stratalog.errors import ErrorCode
-from stratalog.tier.reader import open_bucket
+from stratalog.tier.reading.reader import open_bucket
 
 PARTITIONS = 64
 VALUE = b"v" * 1000

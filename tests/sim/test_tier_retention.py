@@ -15,10 +15,10 @@ from tests.sim.world import START_MS
 from stratalog.broker.partition import HostedPartition
 from stratalog.client.admin import create_partitions
 from stratalog.errors import ErrorCode
-from stratalog.tier import partition_tier
-from stratalog.tier.reader import open_bucket
-from stratalog.tier.spilling import SpillLimits
-from stratalog.tier.verify import sweep, verify
+from stratalog.tier.checking.verify import sweep, verify
+from stratalog.tier.reading.reader import open_bucket
+from stratalog.tier.writing import tier_writer
+from stratalog.tier.writing.spilling import SpillLimits
 
 EVERY_S = 4
 INTERVAL_MS = 1000
@@ -215,7 +215,7 @@ def test_what_piled_up_in_small_segments_is_merged_before_it_is_archived() -> No
         await watched.check()
         await tale.machine.stop()
 
-    with patch.object(partition_tier, "SPILL_LIMITS", SpillLimits(16, 8, 64)):
+    with patch.object(tier_writer, "SPILL_LIMITS", SpillLimits(16, 8, 64)):
         tell(story)
 
 
@@ -256,5 +256,5 @@ def test_a_damaged_archive_manifest_is_told_once_and_the_rest_goes_on() -> None:
         await watched.check()
         await tale.machine.stop()
 
-    with patch.object(partition_tier, "SPILL_LIMITS", SpillLimits(4, 2, 6)):
+    with patch.object(tier_writer, "SPILL_LIMITS", SpillLimits(4, 2, 6)):
         tell(story)

@@ -21,7 +21,7 @@ from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
 from stratalog.config.rules import Resource
 from stratalog.errors import ErrorCode
-from stratalog.tier.verify import verify
+from stratalog.tier.checking.verify import verify
 
 URL = "memory://bucket"
 TIERED = {

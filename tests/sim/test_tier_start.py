@@ -10,7 +10,7 @@ from tests.sim.test_tier_service import Tale, tell
 from tests.sim.world import START_MS
 
 from stratalog.errors import UserError
-from stratalog.tier.identity import claim_bucket
+from stratalog.tier.bucket.identity import claim_bucket
 
 
 def test_another_clusters_bucket_is_refused_at_the_start_and_later() -> None:

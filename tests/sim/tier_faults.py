@@ -33,9 +33,9 @@ from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
 from stratalog.errors import Rejected, Unavailable, UserError
 from stratalog.ports import ObjectStore
-from stratalog.tier import partition_tier
-from stratalog.tier.spilling import SpillLimits
-from stratalog.tier.verify import sweep, verify
+from stratalog.tier.checking.verify import sweep, verify
+from stratalog.tier.writing import tier_writer
+from stratalog.tier.writing.spilling import SpillLimits
 
 URL = "memory://bucket"
 LIVES = 6
@@ -213,7 +213,7 @@ def play(seed: int) -> Run:
         await made.play()
         return made
 
-    with patch.object(partition_tier, "SPILL_LIMITS", SpillLimits(4, 2, 12)):
+    with patch.object(tier_writer, "SPILL_LIMITS", SpillLimits(4, 2, 12)):
         return run(main())
 
 

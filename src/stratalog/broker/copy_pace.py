@@ -9,7 +9,7 @@ import asyncio
 from stratalog.config import BrokerConfig
 from stratalog.config.kinds import LONG_MAX
 from stratalog.ports import Clock
-from stratalog.tier.quota import ByteQuota
+from stratalog.tier.writing.quota import ByteQuota
 
 
 class CopyPace:

@@ -26,9 +26,9 @@ from stratalog.config import BrokerConfig
 from stratalog.errors import Corrupt, ErrorCode, Rejected, Unavailable
 from stratalog.log.reading import Slices
 from stratalog.ports import ObjectStore, Outside, Worker
-from stratalog.tier.fetcher import RANGE_BYTES, Fetcher
-from stratalog.tier.manifest import RemoteSegment
-from stratalog.tier.partition_tier import PartitionTier
+from stratalog.tier.formats.manifest import RemoteSegment
+from stratalog.tier.reading.fetcher import RANGE_BYTES, Fetcher
+from stratalog.tier.writing.tier_writer import TierWriter
 from stratalog.wire.batch import scan
 
 T = TypeVar("T")
@@ -165,7 +165,7 @@ class RemoteReads:
         return None if found is None else (found.offset, found.timestamp)
 
     def progress(
-        self, hosted: HostedPartition, tier: PartitionTier, offset: int, end: int, size: int
+        self, hosted: HostedPartition, tier: TierWriter, offset: int, end: int, size: int
     ) -> None:
         """A consumer got `size` bytes, from `offset` to before `end`; if it is on its way, what follows is brought."""
         readers = self._readers.setdefault(hosted, {})
@@ -183,7 +183,7 @@ class RemoteReads:
             reader.ahead = reader.depth
             self._bring(tier, end, hosted.log.local_start_offset, range(there, reader.depth))
 
-    def _bring(self, tier: PartitionTier, offset: int, stop: int, span: range) -> None:
+    def _bring(self, tier: TierWriter, offset: int, stop: int, span: range) -> None:
         """What lies so many bytes behind `offset`. `stop`: what is from there on is on the local disk, too."""
         if self._quota is not None and self._quota.wait_ms(self._clock.steady_ms()):
             return  # what consumers ask for comes first
@@ -191,7 +191,7 @@ class RemoteReads:
         def bring(skip: int, left: int) -> None:
             at = offset
             for _ in range(_AHEAD_SEGMENTS_MAX):
-                segment = tier.entry_for(at)
+                segment = tier.lookup.at(at)
                 if segment is None or left <= 0 or at >= stop:
                     break
                 there = self._fetcher.prefetch(segment, at, left, skip)

@@ -1,8 +1,9 @@
 """Tells the bucket what it lacks: topics, settings and committed offsets, so that it is enough to begin anew.
 
-In: metadata, hosted partitions, groups. Out: versions of the cluster's state in the bucket (`tier/cluster_state.py`),
-every `tier.state.interval.ms` in which something changed, and at a clean stop. Nothing here blocks the event loop, and
-a bucket that fails keeps nobody waiting: the next interval, or a later one, brings what is newest then.
+In: metadata, hosted partitions, groups. Out: versions of the cluster's state in the bucket
+(`tier/bucket/cluster_state.py`), every `tier.state.interval.ms` in which something changed, and at a clean stop.
+Nothing here blocks the event loop, and a bucket that fails keeps nobody waiting: the next interval, or a later one,
+brings what is newest then.
 
 What must not be in a bucket is left out: settings that are secrets.
 """
@@ -23,7 +24,7 @@ from stratalog.config.broker_settings import is_secret
 from stratalog.coordinators.records import KeptOffset
 from stratalog.errors import Corrupt, Rejected, Unavailable
 from stratalog.metadata.image import Image, ResourceType
-from stratalog.tier.cluster_state import (
+from stratalog.tier.bucket.cluster_state import (
     ClusterState,
     StateOffset,
     StatePartition,
@@ -31,7 +32,7 @@ from stratalog.tier.cluster_state import (
     put_state,
     state_version,
 )
-from stratalog.tier.incarnation import check_incarnation
+from stratalog.tier.bucket.incarnation import check_incarnation
 from stratalog.wire.ids import topic_id_text
 
 Ends = dict[tuple[UUID, int], tuple[int, int]]

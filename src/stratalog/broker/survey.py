@@ -186,7 +186,7 @@ def _tiered(directory: str) -> Program[tuple[int, int] | None]:
     try:
         data = yield Read(f"{directory}/{TIER_MANIFEST}", 0, _CHECKPOINT_BYTES_MAX)
         assert isinstance(data, bytes)
-        from stratalog.tier.manifest import decode  # noqa: PLC0415 - brokers without a bucket have none
+        from stratalog.tier.formats.manifest import decode  # noqa: PLC0415 - brokers without a bucket have none
 
         manifest = decode(data, f"{directory}/{TIER_MANIFEST}")
     except FileNotFoundError:

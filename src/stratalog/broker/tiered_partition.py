@@ -26,14 +26,14 @@ from stratalog.log.effects import Unlink, WriteFile
 from stratalog.log.partition_log import SegmentInfo
 from stratalog.metadata.image import Image
 from stratalog.ports import Disk, ObjectStore, Outside, Worker
-from stratalog.tier.archiver import ClosedSegment
-from stratalog.tier.archives import Archives
-from stratalog.tier.backoff import Backoff
-from stratalog.tier.identity import register_topic
-from stratalog.tier.leases import Leases
-from stratalog.tier.manifest import Manifest
-from stratalog.tier.merging import MergeLimits
-from stratalog.tier.partition_tier import PartitionTier, Retention
+from stratalog.tier.bucket.identity import register_topic
+from stratalog.tier.bucket.leases import Leases
+from stratalog.tier.formats.manifest import Manifest
+from stratalog.tier.reading.archives import Archives
+from stratalog.tier.writing.archiver import ClosedSegment
+from stratalog.tier.writing.backoff import Backoff
+from stratalog.tier.writing.merging import MergeLimits
+from stratalog.tier.writing.tier_writer import Retention, TierWriter
 
 _CHUNK_BYTES: Final = 1 << 20
 _SEGMENTS_PER_COMMIT: Final = 8
@@ -76,7 +76,7 @@ class TieredPartition:
 
     def __init__(self, bucket: Bucket, hosted: HostedPartition) -> None:
         identity = hosted.identity
-        self.tier = PartitionTier(
+        self.tier = TierWriter(
             bucket.store,
             bucket.cluster_id,
             identity.topic_id,

@@ -28,17 +28,17 @@ from stratalog.config import BrokerConfig
 from stratalog.errors import Corrupt, ErrorCode, Fenced, Rejected, Unavailable, UserError
 from stratalog.log.partition_log import Slices
 from stratalog.ports import ObjectStore, Outside, Worker
-from stratalog.tier.archives import Archives
-from stratalog.tier.identity import (
+from stratalog.tier.bucket.identity import (
     claim_bucket,
     delete_topic,
     list_deleted,
     read_claim,
     remove_deleted_topics,
 )
-from stratalog.tier.incarnation import check_incarnation, mark_strays
-from stratalog.tier.leases import Leases
-from stratalog.tier.partition_tier import PartitionTier
+from stratalog.tier.bucket.incarnation import check_incarnation, mark_strays
+from stratalog.tier.bucket.leases import Leases
+from stratalog.tier.reading.archives import Archives
+from stratalog.tier.writing.tier_writer import TierWriter
 
 _SUPERSEDED: Final = (
     "its clients belong to the new one; what only this node's disk has can be read without tier.url"
@@ -237,9 +237,9 @@ class Tiering:
         Raises Rejected: OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE, and those to come again.
         """
         tier = await self._tier(hosted)
-        segment = tier.known_entry_for(offset)
+        segment = tier.lookup.known_at(offset)
         if segment is None:
-            segment = await self._reads.find(hosted, partial(tier.entry_for, offset))
+            segment = await self._reads.find(hosted, partial(tier.lookup.at, offset))
         if segment is None:
             raise Rejected(
                 ErrorCode.offset_out_of_range, f"{hosted.identity}: {offset} is not in the bucket"
@@ -265,7 +265,7 @@ class Tiering:
         tier = await self._tier(hosted)
         start = hosted.log.log_start_offset
         while True:
-            search = partial(tier.entry_for_timestamp, timestamp, start)
+            search = partial(tier.lookup.at_timestamp, timestamp, start)
             segment = await self._reads.find(hosted, search, search=True)
             if segment is None:
                 return None
@@ -277,17 +277,17 @@ class Tiering:
     async def max_timestamp(self, hosted: HostedPartition) -> tuple[int, int] | None:
         """(offset, timestamp) of the record in the bucket with the latest timestamp. Raises Rejected as `read` does."""
         tier = await self._tier(hosted)
-        segment = await self._reads.find(hosted, tier.entry_for_max_timestamp, search=True)
+        segment = await self._reads.find(hosted, tier.lookup.at_max_timestamp, search=True)
         if segment is None:
             return None
         return await self._reads.search(hosted, segment, segment.entry.max_timestamp)
 
-    def known(self, hosted: HostedPartition) -> PartitionTier | None:
+    def known(self, hosted: HostedPartition) -> TierWriter | None:
         """Where the partition's offsets are in the bucket; None while that is not known."""
         partition = self._partitions.get(hosted)
         return partition.tier if partition is not None and partition.activated.is_set() else None
 
-    async def _tier(self, hosted: HostedPartition) -> PartitionTier:
+    async def _tier(self, hosted: HostedPartition) -> TierWriter:
         """Where the partition's offsets are in the bucket; waits a while for its manifest after a start.
 
         Raises Rejected(REPLICA_NOT_AVAILABLE), which clients try again: what is in the bucket is not lost.
@@ -434,7 +434,7 @@ class Tiering:
                 for topic_id in removed:
                     delete_topic(store, cluster_id, topic_id, now_ms)
                 marked = {mark.topic_id for mark in list_deleted(store, cluster_id)}
-                # As for segments (`tier/grace.py`): from when this node saw the mark first.
+                # As for segments (`tier/writing/grace.py`): from when this node saw the mark first.
                 seen = self._marks_seen
                 self._marks_seen = {one: seen.get(one, steady_ms) for one in marked}
                 due = {one for one, since in self._marks_seen.items() if since <= due_ms}

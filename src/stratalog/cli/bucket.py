@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stratalog.ports import ObjectStore
-    from stratalog.tier.verify import Problem
+    from stratalog.tier.checking.verify import Problem
 
 Url = Annotated[str, typer.Argument(metavar="URL", help="As in tier.url: file:///…, s3://….")]
 

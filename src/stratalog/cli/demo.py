@@ -161,7 +161,7 @@ async def read_back(client: "Client") -> tuple[int, int]:
 def in_bucket(bucket: Path) -> str:
     """What the bucket alone says it holds."""
     from stratalog.adapters.object_store import open_store
-    from stratalog.tier.reader import open_bucket
+    from stratalog.tier.reading.reader import open_bucket
 
     reader = open_bucket(open_store(bucket.as_uri()))
     topic = reader.topic(TOPIC)

@@ -18,9 +18,9 @@ from stratalog.cli.tier_sweep import sweep
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from stratalog.tier.identity import TierTopic
-    from stratalog.tier.manifest import ArchivedManifest, Entry, Manifest
-    from stratalog.tier.reader import Bucket
+    from stratalog.tier.bucket.identity import TierTopic
+    from stratalog.tier.formats.manifest import ArchivedManifest, Entry, Manifest
+    from stratalog.tier.reading.reader import Bucket
 
 tier_app = typer.Typer(help="Look at a bucket, and check it.", no_args_is_help=True)
 tier_app.command("check")(check)
@@ -35,7 +35,7 @@ def list_bucket(url: Url, json: Json = False) -> None:
 
     Example: strata tier list s3://bucket/prefix
     """
-    from stratalog.tier.reader import open_bucket
+    from stratalog.tier.reading.reader import open_bucket
 
     bucket = open_bucket(opened(url))
     topics = bucket.topics()
@@ -72,7 +72,7 @@ def describe(
 
     Example: strata tier describe s3://bucket/prefix orders
     """
-    from stratalog.tier.reader import open_bucket
+    from stratalog.tier.reading.reader import open_bucket
 
     bucket = open_bucket(opened(url))
     if json:
@@ -166,7 +166,7 @@ def verify(url: Url, json: Json = False) -> None:
     from dataclasses import asdict
 
     from stratalog.adapters.system import SystemClock
-    from stratalog.tier import verify as tier_verify
+    from stratalog.tier.checking import verify as tier_verify
 
     checked = tier_verify.Checked()
     now_ms = SystemClock().now_ms()

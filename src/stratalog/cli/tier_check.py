@@ -13,7 +13,7 @@ from stratalog.cli.terminal import Json, note, run, show
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stratalog.tier.check import Finding
+    from stratalog.tier.checking.check import Finding
 
 
 def check(
@@ -32,7 +32,7 @@ def check(
     """
     from stratalog.cli.quantities import parse_bytes
     from stratalog.errors import UserError
-    from stratalog.tier.check import LARGE_BYTES_MAX, LARGE_BYTES_MIN
+    from stratalog.tier.checking.check import LARGE_BYTES_MAX, LARGE_BYTES_MIN
 
     large_bytes = int(parse_bytes(size, "--size"))
     if not LARGE_BYTES_MIN <= large_bytes <= LARGE_BYTES_MAX:
@@ -57,7 +57,7 @@ async def tried(
 ) -> "list[Finding]":
     """The findings about the store at a URL."""
     from stratalog.adapters.system import outside
-    from stratalog.tier.check import RACERS, check_store
+    from stratalog.tier.checking.check import RACERS, check_store
 
     system = outside()
     stores = [opened(url) for _ in range(RACERS)]

@@ -16,7 +16,7 @@ from stratalog.cli.terminal import Json, note, show
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from stratalog.tier.export import Chunk
+    from stratalog.tier.reading.export import Chunk
 
 
 class Format(StrEnum):
@@ -49,8 +49,8 @@ def export(
     Example: strata tier export file:///srv/bucket orders out --format json
     """
     from stratalog.errors import UserError
-    from stratalog.tier.export import read_segment
-    from stratalog.tier.reader import open_bucket
+    from stratalog.tier.reading.export import read_segment
+    from stratalog.tier.reading.reader import open_bucket
 
     bucket = open_bucket(opened(url))
     found = bucket.topic(topic)

@@ -11,7 +11,7 @@ from stratalog.cli.terminal import Json, note, show, show_json
 
 if TYPE_CHECKING:
     from stratalog.ports import ObjectInfo
-    from stratalog.tier.leases import Lease
+    from stratalog.tier.bucket.leases import Lease
 
 
 def leases(url: Url, json: Json = False) -> None:
@@ -23,8 +23,8 @@ def leases(url: Url, json: Json = False) -> None:
     Example: strata tier leases s3://bucket/prefix
     """
     from stratalog.adapters.system import SystemClock
-    from stratalog.tier.leases import list_leases
-    from stratalog.tier.reader import open_bucket
+    from stratalog.tier.bucket.leases import list_leases
+    from stratalog.tier.reading.reader import open_bucket
 
     bucket = open_bucket(opened(url))
     found = [
@@ -44,7 +44,7 @@ def leases(url: Url, json: Json = False) -> None:
 
 def lease_json(info: "ObjectInfo", lease: "Lease | None") -> dict[str, Any]:
     """Return a lease for JSON. Times are epoch ms; a damaged lease has no holder and no versions."""
-    from stratalog.tier.leases import LEASE_MS
+    from stratalog.tier.bucket.leases import LEASE_MS
 
     return {
         "path": info.path,

@@ -13,7 +13,7 @@ from stratalog.cli.terminal import Json, note
 
 if TYPE_CHECKING:
     from stratalog.adapters.bucket_url import BucketUrl
-    from stratalog.tier.verify import Problem
+    from stratalog.tier.checking.verify import Problem
 
 
 def sweep(
@@ -40,8 +40,8 @@ def sweep(
     from stratalog.adapters.system import SystemClock
     from stratalog.cli.quantities import parse_duration_s
     from stratalog.errors import UserError
-    from stratalog.tier.verify import ORPHAN_GRACE_MS, find_orphans
-    from stratalog.tier.verify import sweep as sweep_bucket
+    from stratalog.tier.checking.verify import ORPHAN_GRACE_MS, find_orphans
+    from stratalog.tier.checking.verify import sweep as sweep_bucket
 
     grace_ms = round(parse_duration_s(grace, "--grace") * 1000)
     if grace_ms < ORPHAN_GRACE_MS and not no_broker:
@@ -78,7 +78,7 @@ def uploads_of(at: "BucketUrl", before_ms: int, *, dry_run: bool) -> "list[Probl
 
     from stratalog.adapters.s3_bucket import S3Bucket
     from stratalog.errors import Unavailable
-    from stratalog.tier.verify import Problem
+    from stratalog.tier.checking.verify import Problem
 
     with closing(S3Bucket(at)) as bucket:
         old = [upload for upload in bucket.unfinished_uploads() if upload.begun_ms <= before_ms]

@@ -22,8 +22,8 @@ from stratalog.coordinators.records import KeptOffset
 from stratalog.errors import Rejected
 from stratalog.log.reading import batch_at
 from stratalog.log.segment import Segment
-from stratalog.tier.manifest import SegmentState
-from stratalog.tier.partition_tier import PartitionTier
+from stratalog.tier.formats.manifest import SegmentState
+from stratalog.tier.writing.tier_writer import TierWriter
 
 LOOKUPS_MAX: Final = 500
 _RATE_NS_MIN: Final = 1_000_000_000
@@ -129,13 +129,13 @@ class GroupLags:
     def _place_in_bucket(self, hosted: HostedPartition, offset: int) -> _Place | None:
         """From the manifest alone: to within one segment, or what one archive manifest names, which goes as a whole."""
         tier = self._tier(hosted)
-        span = tier.time_span_at(max(offset, hosted.log.log_start_offset)) if tier else None
+        span = tier.lookup.time_span_at(max(offset, hosted.log.log_start_offset)) if tier else None
         if span is None:
             return None
         earliest, latest = span
         return _Place(offset, earliest if earliest >= 0 else latest, latest, None, 0)
 
-    def _tier(self, hosted: HostedPartition) -> PartitionTier | None:
+    def _tier(self, hosted: HostedPartition) -> TierWriter | None:
         tiering = self._broker.tiering
         return None if tiering is None else tiering.known(hosted)
 

@@ -16,17 +16,17 @@ from uuid import UUID
 
 from stratalog.broker.groups import OFFSETS_TOPIC
 from stratalog.ports import ObjectStore
-from stratalog.tier.cluster_state import (
+from stratalog.tier.bucket.cluster_state import (
     ClusterState,
     StateOffset,
     StatePartition,
     StateTopic,
     newest_state,
 )
-from stratalog.tier.identity import TierTopic, list_deleted, list_topics
-from stratalog.tier.incarnation import newest_incarnation
-from stratalog.tier.manifest import Manifest
-from stratalog.tier.reader import Bucket, open_bucket
+from stratalog.tier.bucket.identity import TierTopic, list_deleted, list_topics
+from stratalog.tier.bucket.incarnation import newest_incarnation
+from stratalog.tier.formats.manifest import Manifest
+from stratalog.tier.reading.reader import Bucket, open_bucket
 from stratalog.wire.ids import topic_id_parse
 
 T = TypeVar("T")

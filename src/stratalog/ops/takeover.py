@@ -61,13 +61,17 @@ from stratalog.metadata.image import (
 from stratalog.metadata.snapshot import encode_snapshot, snapshot_id
 from stratalog.ops.restore import Found, FoundPartition, FoundTopic, InOrder, look
 from stratalog.ports import Disk, Entropy, ObjectStore
-from stratalog.tier.archives import Archives
-from stratalog.tier.cluster_state import StateOffset, newest_state
-from stratalog.tier.fetcher import load_index
-from stratalog.tier.incarnation import check_incarnation, claim_incarnation, newest_incarnation
-from stratalog.tier.manifest import Manifest, encode
-from stratalog.tier.partition_tier import PartitionTier
-from stratalog.tier.reader import open_bucket
+from stratalog.tier.bucket.cluster_state import StateOffset, newest_state
+from stratalog.tier.bucket.incarnation import (
+    check_incarnation,
+    claim_incarnation,
+    newest_incarnation,
+)
+from stratalog.tier.formats.manifest import Manifest, encode
+from stratalog.tier.reading.archives import Archives
+from stratalog.tier.reading.fetcher import load_index
+from stratalog.tier.reading.reader import open_bucket
+from stratalog.tier.writing.tier_writer import TierWriter
 from stratalog.wire.ids import topic_id_parse, topic_id_text
 from stratalog.wire.records import Record, build_batch
 
@@ -199,7 +203,7 @@ def _fence(
     index, epoch = partition.index, partition.leader_epoch + _EPOCHS_APART * found.incarnation
     if not topic.is_registered:
         return _Restored(index, None, epoch, 0, ProducerStates(), None)
-    tier = PartitionTier(store, found.cluster_id, topic.id, topic.name, index, node_id, entropy)
+    tier = TierWriter(store, found.cluster_id, topic.id, topic.name, index, node_id, entropy)
     manifest = tier.activate(epoch, now_ms=now_ms)
     end = FoundPartition(index, manifest, partition.told).end_offset
     producers, damage = ProducerStates(), None

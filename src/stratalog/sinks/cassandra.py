@@ -27,7 +27,7 @@ from stratalog.adapters.system import SystemEntropy
 from stratalog.errors import Unavailable, UserError
 from stratalog.sinks.cassandra_options import RECORD, CassandraOptions
 from stratalog.sinks.cql import columns_of, create_keyspace, create_table, insert, rows_of
-from stratalog.tier.backoff import Backoff
+from stratalog.tier.writing.backoff import Backoff
 
 __all__ = ["connected", "prepare", "write_rows"]
 

@@ -15,7 +15,7 @@ from stratalog.table.log import Extent, Key, Snapshot
 from stratalog.table.options import EARLIEST, LATEST, Bound
 from stratalog.table.places import DataLoss
 from stratalog.table.plan import Range
-from stratalog.tier.manifest import Manifest
+from stratalog.tier.formats.manifest import Manifest
 
 AskTimestamps = Callable[[Mapping[Key, int]], Mapping[Key, int | None]]
 

@@ -21,9 +21,9 @@ from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.ports import ObjectStore
 from stratalog.table.figures import Figures
 from stratalog.table.plan import BucketTask, Piece, Range
-from stratalog.tier.reader import load_index, read_entries
-from stratalog.tier.segment_index import FLAG_MINIMUM_EXACT, FLAG_TRANSACTIONAL, IndexBlock
-from stratalog.tier.segment_object import SegmentIndex, read_range
+from stratalog.tier.formats.segment_index import FLAG_MINIMUM_EXACT, FLAG_TRANSACTIONAL, IndexBlock
+from stratalog.tier.formats.segment_object import SegmentIndex, read_range
+from stratalog.tier.reading.reader import load_index, read_entries
 from stratalog.wire.transactions import AbortedTransaction, reaching
 
 CHUNK_BYTES = 4 << 20

@@ -4,10 +4,10 @@ In: planned tasks and the manifests that they come from. Out: the tasks with the
 query that may not write to the bucket reads without one, and is told so once.
 
 A streaming query's goes when it stops. Spark tells nobody when a batch query has ended: its lease ends by itself
-(`tier/leases.py`). Nor does anything of ours run before a query's first task, or between two that compute for long on
-what they have read: a lease lives as long as that may take. Whether a task renews one that is young is told by what its
-own machine's clock says of the plan's time, so the clocks of a query's machines must agree to within two thirds of a
-lease's time.
+(`tier/bucket/leases.py`). Nor does anything of ours run before a query's first task, or between two that compute for
+long on what they have read: a lease lives as long as that may take. Whether a task renews one that is young is told by
+what its own machine's clock says of the plan's time, so the clocks of a query's machines must agree to within two
+thirds of a lease's time.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,8 +27,8 @@ from stratalog.adapters.system import SystemClock, SystemEntropy
 from stratalog.errors import Unavailable
 from stratalog.ports import Clock, ObjectStore
 from stratalog.table.plan import BucketTask, PlannedLease, Task
-from stratalog.tier.leases import LEASE_MS, Lease, put_lease, release_lease
-from stratalog.tier.manifest import Manifest
+from stratalog.tier.bucket.leases import LEASE_MS, Lease, put_lease, release_lease
+from stratalog.tier.formats.manifest import Manifest
 from stratalog.wire.ids import topic_id_text
 
 

@@ -19,11 +19,11 @@ from stratalog.table.leasing import Leasing
 from stratalog.table.options import Options, Selection
 from stratalog.table.places import Shared, client_of, damage_log, store_at
 from stratalog.table.plan import Range, Task
-from stratalog.tier.commit import load_latest, run
-from stratalog.tier.fetcher import Fetcher
-from stratalog.tier.manifest import Manifest, RemoteSegment
-from stratalog.tier.paths import partition_prefix
-from stratalog.tier.reader import Bucket, open_bucket
+from stratalog.tier.bucket.commit import load_latest, run
+from stratalog.tier.formats.manifest import Manifest, RemoteSegment
+from stratalog.tier.formats.paths import partition_prefix
+from stratalog.tier.reading.fetcher import Fetcher
+from stratalog.tier.reading.reader import Bucket, open_bucket
 from stratalog.wire.ids import ZERO_ID
 
 Key = tuple[UUID, int]

@@ -21,7 +21,7 @@ from stratalog.client.calls import READ_COMMITTED, READ_UNCOMMITTED
 from stratalog.client.cluster import parse_bootstrap
 from stratalog.config.shown import shown
 from stratalog.kernels.columns import COLUMNS, HEADERS, ORIGIN
-from stratalog.tier.leases import LEASE_MS, LEASE_MS_MAX
+from stratalog.tier.bucket.leases import LEASE_MS, LEASE_MS_MAX
 
 T = TypeVar("T")
 

@@ -16,8 +16,8 @@ from math import ceil
 from uuid import UUID
 
 from stratalog.kernels.missing import Missing
-from stratalog.tier.leases import Lease
-from stratalog.tier.manifest import RemoteSegment
+from stratalog.tier.bucket.leases import Lease
+from stratalog.tier.formats.manifest import RemoteSegment
 
 TASK_BYTES = 128 << 20
 SMALLEST_TASK_BYTES = 8 << 20

@@ -12,7 +12,7 @@ from stratalog.table.options import EARLIEST, LATEST, Bound, Options
 from stratalog.table.places import Shared, damage_log
 from stratalog.table.plan import Range, Task, plan
 from stratalog.table.pruning import Pruning
-from stratalog.tier.manifest import Manifest
+from stratalog.tier.formats.manifest import Manifest
 
 
 def shared_of(options: Options) -> Shared:

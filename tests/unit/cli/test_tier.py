@@ -15,9 +15,9 @@ from tests.integration.server_process import STRATA, strata
 from tests.unit.tier.segments import CountingEntropy, closed, log_bytes
 
 from stratalog.adapters.object_store import open_store
-from stratalog.tier.identity import claim_bucket, register_topic
-from stratalog.tier.leases import LEASE_MS, Lease, put_lease
-from stratalog.tier.partition_tier import PartitionTier
+from stratalog.tier.bucket.identity import claim_bucket, register_topic
+from stratalog.tier.bucket.leases import LEASE_MS, Lease, put_lease
+from stratalog.tier.writing.tier_writer import TierWriter
 from stratalog.wire.ids import topic_id_text
 
 CLUSTER = "a-cluster-of-22-chars_"
@@ -33,7 +33,7 @@ def bucket(tmp_path):
     register_topic(store, CLUSTER, topic_id, "events", 2, {}, 1)
     written = {}
     for partition in range(2):
-        tier = PartitionTier(
+        tier = TierWriter(
             store, CLUSTER, topic_id, "events", partition, 1, CountingEntropy(100 * partition)
         )
         tier.activate(1, now_ms=1)

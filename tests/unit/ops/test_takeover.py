@@ -18,18 +18,18 @@ from stratalog.errors import Fenced, Unavailable, UserError
 from stratalog.log.effects import run
 from stratalog.ops.restore import look
 from stratalog.ops.takeover import RESTORING, prepare, take_over
-from stratalog.tier.cluster_state import (
+from stratalog.tier.bucket.cluster_state import (
     ClusterState,
     StateOffset,
     StatePartition,
     StateTopic,
     put_state,
 )
-from stratalog.tier.identity import claim_bucket, delete_topic, register_topic
-from stratalog.tier.incarnation import check_incarnation
-from stratalog.tier.manifest import decode
-from stratalog.tier.partition_tier import PartitionTier
-from stratalog.tier.reader import open_bucket
+from stratalog.tier.bucket.identity import claim_bucket, delete_topic, register_topic
+from stratalog.tier.bucket.incarnation import check_incarnation
+from stratalog.tier.formats.manifest import decode
+from stratalog.tier.reading.reader import open_bucket
+from stratalog.tier.writing.tier_writer import TierWriter
 from stratalog.wire.ids import topic_id_text
 
 CLUSTER = "a-cluster-of-22-chars_"
@@ -54,7 +54,7 @@ class OldNode:
         register_topic(self.store, CLUSTER, TOPIC_ID, "events", 3, {"retention.ms": "-1"}, 1)
         self.tiers = []
         for index in range(3):
-            tier = PartitionTier(
+            tier = TierWriter(
                 self.store, CLUSTER, TOPIC_ID, "events", index, 1, CountingEntropy(100 * index)
             )
             tier.activate(4, now_ms=2)

@@ -32,7 +32,7 @@ from stratalog.errors import UserError
 from stratalog.kernels.rows import arrow_schema
 from stratalog.spark.source import StratalogSource, _settle_worker
 from stratalog.table.places import DataLoss
-from stratalog.tier.identity import delete_topic
+from stratalog.tier.bucket.identity import delete_topic
 from stratalog.wire.ids import topic_id_text
 
 ALL = ReadAllAvailable()

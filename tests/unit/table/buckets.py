@@ -7,9 +7,9 @@ from uuid import UUID, uuid5
 
 from stratalog.adapters.system import SystemEntropy
 from stratalog.ports import ObjectStore
-from stratalog.tier.archiver import ClosedSegment
-from stratalog.tier.identity import claim_bucket, register_topic
-from stratalog.tier.partition_tier import PartitionTier
+from stratalog.tier.bucket.identity import claim_bucket, register_topic
+from stratalog.tier.writing.archiver import ClosedSegment
+from stratalog.tier.writing.tier_writer import TierWriter
 from stratalog.wire.records import BatchBuilder
 from stratalog.wire.transactions import AbortedTransaction
 
@@ -65,7 +65,7 @@ class Bucket:
         `aborted` are the log's; each segment is told of those that have records in it.
         """
         interval = self.index_interval_bytes
-        tier = PartitionTier(
+        tier = TierWriter(
             self.store, CLUSTER, topic_id(name), name, partition, 1, SystemEntropy(), interval
         )
         tier.activate(0, now_ms=NOW_MS)

@@ -17,7 +17,7 @@ from stratalog.adapters.object_store import open_store
 from stratalog.errors import Corrupt
 from stratalog.table.plan import Range, plan
 from stratalog.table.tasks import read_task
-from stratalog.tier.segment_object import SegmentIndex, read_footer
+from stratalog.tier.formats.segment_object import SegmentIndex, read_footer
 
 END, SEGMENT = 600, 200
 ENTRY = 10

@@ -22,9 +22,9 @@ from stratalog.errors import Unavailable
 from stratalog.ports import Buffer
 from stratalog.table.leasing import Leasing, kept
 from stratalog.table.plan import BrokerTask, BucketTask, PlannedLease, Range
-from stratalog.tier.leases import LEASE_MS, Lease, Leases, list_leases
-from stratalog.tier.manifest import Manifest
-from stratalog.tier.partition_tier import PartitionTier, Retention
+from stratalog.tier.bucket.leases import LEASE_MS, Lease, Leases, list_leases
+from stratalog.tier.formats.manifest import Manifest
+from stratalog.tier.writing.tier_writer import Retention, TierWriter
 from stratalog.wire.ids import topic_id_text
 
 GRACE_MS = 60_000
@@ -53,7 +53,7 @@ class Leader:
     def __init__(self, url: str) -> None:
         self.clock = Turned()
         store = open_store(url)
-        self.tier = PartitionTier(store, CLUSTER, topic_id("t"), "t", 0, 1, SystemEntropy())
+        self.tier = TierWriter(store, CLUSTER, topic_id("t"), "t", 0, 1, SystemEntropy())
         self.tier.steady_ms = self.clock.steady_ms
         self.tier.leases = Leases(store, CLUSTER)
         self.tier.activate(1, now_ms=NOW_MS)

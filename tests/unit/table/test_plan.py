@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stratalog.kernels.missing import Missing
 from stratalog.table.plan import BrokerTask, BucketTask, Range, Task, plan
-from stratalog.tier.manifest import Entry, Manifest, RemoteSegment, SegmentState
+from stratalog.tier.formats.manifest import Entry, Manifest, RemoteSegment, SegmentState
 from stratalog.wire.ids import topic_id_text
 
 TOPIC = UUID(int=5)

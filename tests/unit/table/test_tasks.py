@@ -24,8 +24,8 @@ from stratalog.table import chunks, tasks
 from stratalog.table.places import DataLoss, Shared
 from stratalog.table.plan import BrokerTask, Range, Task, plan
 from stratalog.table.tasks import read_task
-from stratalog.tier.manifest import Manifest
-from stratalog.tier.reader import open_bucket, read_entries
+from stratalog.tier.formats.manifest import Manifest
+from stratalog.tier.reading.reader import open_bucket, read_entries
 from stratalog.wire.compression import CODEC_NAMES
 from stratalog.wire.fetch import FetchedPartition
 from stratalog.wire.transactions import AbortedTransaction

@@ -24,8 +24,8 @@ from stratalog.ports import ObjectStore
 from stratalog.table import log as log_module
 from stratalog.table import tasks
 from stratalog.table.arrow import _epoch_ms
-from stratalog.tier.reader import load_index, open_bucket
-from stratalog.tier.segment_index import FLAG_MINIMUM_EXACT
+from stratalog.tier.formats.segment_index import FLAG_MINIMUM_EXACT
+from stratalog.tier.reading.reader import load_index, open_bucket
 from stratalog.wire.compression import CODEC_NAMES
 from stratalog.wire.records import BatchBuilder
 

@@ -2,7 +2,7 @@
 
 import uuid
 
-from stratalog.tier.archiver import ClosedSegment
+from stratalog.tier.writing.archiver import ClosedSegment
 from stratalog.wire.records import Record, build_batch
 
 

@@ -1,0 +1,139 @@
+"""What the bucket is told of the cluster besides its records: topics, settings, committed offsets.
+
+In: values; a store. Out: numbered versions of one sealed JSON object, and the newest of them. It never decides when a
+version is due, and never touches a manifest.
+
+Versions of one incarnation are in a folder of its own, so that a fenced cluster's last words do not come between its
+successor's. Each is put if absent under the next number; a number that is taken (a put of which the answer was lost) is
+passed over. The highest number counts. The newest few are kept: one that is damaged has the one before it.
+"""
+
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from stratalog.errors import Corrupt, Unavailable
+from stratalog.ports import AlreadyExists, ObjectStore
+from stratalog.tier.bucket.identity import decode, encode
+from stratalog.tier.formats.paths import manifest_version, state_path, states_prefix
+
+__all__ = [
+    "ClusterState",
+    "StateOffset",
+    "StatePartition",
+    "StateTopic",
+    "newest_state",
+    "put_state",
+    "state_version",
+]
+
+KEPT_STATES: Final = 8
+_ATTEMPTS_MAX: Final = 8
+
+
+class StatePartition(Struct, frozen=True, array_like=True):
+    """A partition as its leader had it; -1 where that was not known."""
+
+    leader_epoch: int
+    log_start_offset: int
+    end_offset: int
+
+
+class StateTopic(Struct, frozen=True, kw_only=True):
+    """A topic. `topic_id` is in 22 characters; `configs` are its own; partitions are in order, from 0."""
+
+    name: str
+    topic_id: str
+    configs: dict[str, str] = {}
+    partitions: tuple[StatePartition, ...]
+
+
+class StateOffset(Struct, frozen=True, array_like=True):
+    """A committed offset. Times are epoch ms, -1: none; `topic_id` is in 22 characters."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_ms: int
+    expire_ms: int
+
+
+class ClusterState(Struct, frozen=True, kw_only=True):
+    """One version of it, as of `written_ms`.
+
+    `brokers` are settings altered at work, by node id, "" for every broker's. `groups` are committed offsets by group;
+    a group without any is not there, nor are members: they join again.
+    """
+
+    format: int = 1
+    cluster_id: str
+    incarnation: int
+    version: int = 0
+    node_id: int
+    written_ms: int
+    next_producer_id: int = 0
+    brokers: dict[str, dict[str, str]] = {}
+    topics: tuple[StateTopic, ...] = ()
+    groups: dict[str, tuple[StateOffset, ...]] = {}
+
+
+def state_version(store: ObjectStore, cluster_id: str, incarnation: int) -> int:
+    """The highest version of an incarnation that a list shows; 0 for none. Raises Unavailable, Corrupt."""
+    found = store.list(states_prefix(cluster_id, incarnation))
+    return max((manifest_version(info.path) for info in found), default=0)
+
+
+def put_state(store: ObjectStore, state: ClusterState, after: int) -> ClusterState:
+    """Put a version above `after`, the newest that is known; what was put. Versions long behind it go.
+
+    Raises Unavailable: whether it was put is not known then, and does not matter for the next.
+    """
+    for version in range(after + 1, after + 1 + _ATTEMPTS_MAX):
+        numbered = replace(state, version=version)
+        try:
+            store.put_if_absent(
+                state_path(state.cluster_id, state.incarnation, version), encode(numbered)
+            )
+        except AlreadyExists:
+            continue
+        # A few more than one, should an earlier removal have failed.
+        gone = range(max(1, version - 2 * KEPT_STATES), max(1, version - KEPT_STATES + 1))
+        if gone:
+            store.delete([state_path(state.cluster_id, state.incarnation, one) for one in gone])
+        return numbered
+    raise Unavailable(f"{states_prefix(state.cluster_id, state.incarnation)}: {after} is long ago")
+
+
+def newest_state(
+    store: ObjectStore, cluster_id: str, incarnation: int
+) -> tuple[ClusterState | None, list[str]]:
+    """The newest version that is sound, of this incarnation or the last before it that has one; what is damaged.
+
+    Raises Unavailable.
+    """
+    damaged: list[str] = []
+    for life in range(incarnation, -1, -1):
+        version = state_version(store, cluster_id, life)
+        while _get(store, state_path(cluster_id, life, version + 1)) is not None:
+            version += 1  # the list was out of date
+        for number in range(version, max(0, version - 2 * KEPT_STATES), -1):
+            path = state_path(cluster_id, life, number)
+            data = _get(store, path)
+            if data is None:
+                continue
+            try:
+                return decode(data, ClusterState, path), damaged
+            except Corrupt as corrupt:
+                damaged.append(str(corrupt))
+    return None, damaged
+
+
+def _get(store: ObjectStore, path: str) -> bytes | None:
+    try:
+        return store.get(path)
+    except FileNotFoundError:
+        return None

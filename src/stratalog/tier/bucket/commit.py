@@ -1,0 +1,290 @@
+"""How a new version of a manifest comes to count, whoever else is writing.
+
+In: a change to make, as a function of the newest manifest. Out: programs that yield operations on the bucket and are
+sent each one's result, so that tests can drive every interleaving; `run` drives one against a store. Nothing here
+waits or draws an id.
+
+The rules, which `tests/properties/test_tier_commit.py` checks under every interleaving:
+
+- A version is an object put if absent under the next number, so one of several racers has it. A lost race or a
+  time-out is settled by reading the object back: every write has an id of its own.
+- A writer that meets a higher leader epoch (or its own from another node) is fenced. A new leader's first act is a
+  version of its epoch.
+- Old versions are pruned in groups of `fan_out`. Before any of a group is removed its *boundary object* is there, for
+  good (it is put if absent and never changes). A writer looks for its version's boundary object after its put: a leader
+  that slept through the pruning re-creates a version that is gone, and this is where it finds out. Only a write so
+  confirmed counts, and only after one may anything be deleted, here or on a disk.
+- Boundary objects of `fan_out` groups are replaced by one of the next level (put first, removed afterwards; looked
+  for in the other order), so that a few remain however many versions there were.
+
+Why not one boundary object that is overwritten: a late write of a slow pruner would move it back.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from msgspec.structs import replace
+
+from stratalog.errors import Corrupt, Fenced, Unavailable
+from stratalog.ports import AlreadyExists, ObjectStore
+from stratalog.tier.formats.envelope import seal
+from stratalog.tier.formats.manifest import Manifest, decode, encode
+from stratalog.tier.formats.paths import (
+    boundary_path,
+    manifest_path,
+    manifest_prefix,
+    manifest_version,
+)
+
+__all__ = [
+    "Delete",
+    "Exists",
+    "Get",
+    "List",
+    "Operation",
+    "Program",
+    "PutAbsent",
+    "Writer",
+    "commit",
+    "decode_version",
+    "is_pruned",
+    "load_latest",
+    "prune",
+    "run",
+]
+
+T = TypeVar("T")
+
+FAN_OUT: Final = 64
+KEPT_VERSIONS: Final = 16
+"""Versions behind the newest that pruning leaves for readers on their way."""
+ATTEMPTS_MAX: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class PutAbsent:
+    """Result: True where the object is ours, False where one was there. Unavailable: either may be true."""
+
+    path: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Get:
+    """Result: the object's bytes, None where there is none."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exists:
+    """Result: whether the object is there."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class List:
+    """Result: the paths below a prefix, perhaps not the newest."""
+
+    prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Remove objects, where they are there. Result: None."""
+
+    paths: Sequence[str]
+
+
+Operation = PutAbsent | Get | Exists | List | Delete
+Program = Generator[Operation, Any, T]
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Who writes."""
+
+    node_id: int
+    leader_epoch: int
+
+
+def perform(store: ObjectStore, operation: Operation) -> Any:
+    """Carry out one operation. Raises Unavailable."""
+    match operation:
+        case PutAbsent(path, data):
+            try:
+                store.put_if_absent(path, data)
+            except AlreadyExists:
+                return False
+            return True
+        case Get(path):
+            try:
+                return store.get(path)
+            except FileNotFoundError:
+                return None
+        case Exists(path):
+            try:
+                store.size(path)
+            except FileNotFoundError:
+                return False
+            return True
+        case List(prefix):
+            return [info.path for info in store.list(prefix)]
+        case Delete(paths):
+            return store.delete(paths)
+
+
+def run(store: ObjectStore, program: Program[T]) -> T:
+    """Drive a program to its end, blocking. An Unavailable is thrown into it at its yield."""
+    result: Any = None
+    failure: Unavailable | None = None
+    while True:
+        try:
+            operation = program.send(result) if failure is None else program.throw(failure)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        result, failure = None, None
+        try:
+            result = perform(store, operation)
+        except Unavailable as unavailable:
+            failure = unavailable
+
+
+def load_latest(
+    prefix: str, hint: Manifest | None = None, *, fan_out: int = FAN_OUT
+) -> Program[Manifest | None]:
+    """The newest version of a partition's manifest; None where there is none.
+
+    With a `hint` (a version known before) nothing is listed unless it is long out of date. Without, a stale list can
+    give an older version, or None, but never one that does not count. Raises Unavailable, Corrupt.
+    """
+    newest = hint
+    for _ in range(ATTEMPTS_MAX):
+        if newest is None:
+            newest = yield from _listed(prefix)
+            if newest is None:
+                return None
+        while (data := (yield Get(manifest_path(prefix, newest.version + 1)))) is not None:
+            newest = decode_version(data, manifest_path(prefix, newest.version + 1))
+        # Its successor may be missing because both are behind the boundary.
+        if not (yield from is_pruned(prefix, newest.version, fan_out=fan_out)):
+            return newest
+        newest = None
+    raise Unavailable(f"{prefix}: the list of its manifests stays out of date")
+
+
+def decode_version(data: bytes, path: str) -> Manifest:
+    """The manifest stored at `path`. Raises Corrupt naming it for altered bytes, and where it belongs elsewhere."""
+    manifest = decode(data, path)
+    if manifest_path(manifest.prefix, manifest.version) != path:
+        raise Corrupt(f"{path}: says that it is version {manifest.version} of {manifest.prefix}")
+    return manifest
+
+
+def _listed(prefix: str) -> Program[Manifest | None]:
+    """The newest version that a list shows."""
+    for _ in range(ATTEMPTS_MAX):
+        paths = yield List(manifest_prefix(prefix))
+        if not paths:
+            return None
+        path = max(paths, key=manifest_version)
+        data = yield Get(path)
+        if data is not None:
+            return decode_version(data, path)
+    raise Unavailable(f"{prefix}: the list of its manifests stays out of date")
+
+
+def commit(
+    prefix: str,
+    base: Manifest | None,
+    change: Callable[[Manifest | None], Manifest | None],
+    writer: Writer,
+    write_id: str,
+    *,
+    fan_out: int = FAN_OUT,
+) -> Program[Manifest | None]:
+    """Make `change` on top of the newest version, which may be `base` or a later one; the version that has it.
+
+    `change` is given the newest version and returns what shall follow, or None for nothing to do (then the newest is
+    the result); it is called again on a lost race, so it must do nothing where it finds its work done. Number, writer
+    and write id are filled in here. Raises Fenced; Unavailable where the outcome is unknown or the store does not
+    answer (then the same change may simply be committed again); Corrupt.
+    """
+    tip = base
+    for _ in range(ATTEMPTS_MAX):
+        if tip is not None:
+            _refuse_if_fenced(tip, writer)
+        changed = change(tip)
+        if changed is None:
+            return tip
+        new = replace(
+            changed,
+            version=tip.version + 1 if tip is not None else 1,
+            node_id=writer.node_id,
+            leader_epoch=writer.leader_epoch,
+            write_id=write_id,
+        )
+        winner: Manifest | None = yield from _put_version(prefix, new)
+        if winner is new:
+            if not (yield from is_pruned(prefix, new.version, fan_out=fan_out)):
+                return new
+            winner = None  # the version was used and pruned long ago: what we knew is out of date
+        tip = yield from load_latest(prefix, winner, fan_out=fan_out)
+    raise Unavailable(f"{prefix}: no version could be committed in {ATTEMPTS_MAX} attempts")
+
+
+def _refuse_if_fenced(tip: Manifest, writer: Writer) -> None:
+    newer = tip.leader_epoch > writer.leader_epoch
+    if newer or (tip.leader_epoch == writer.leader_epoch and tip.node_id != writer.node_id):
+        raise Fenced(
+            f"{tip.prefix}: leader epoch {tip.leader_epoch} of node {tip.node_id} has written version {tip.version}"
+        )
+
+
+def _put_version(prefix: str, new: Manifest) -> Program[Manifest]:
+    """Put a version; the one that has its number: `new` itself, or another writer's."""
+    path = manifest_path(prefix, new.version)
+    data = encode(new)
+    for _ in range(ATTEMPTS_MAX):
+        try:
+            if (yield PutAbsent(path, data)):
+                return new
+        except Unavailable:
+            pass  # it may have happened: reading back tells
+        found = yield Get(path)
+        if found == data:
+            return new
+        if found is not None:
+            return decode_version(found, path)
+    raise Unavailable(f"{path}: can be neither put nor read back")
+
+
+def is_pruned(prefix: str, version: int, *, fan_out: int = FAN_OUT) -> Program[bool]:
+    """Whether a version lies behind the boundary."""
+    for level in (0, 1):
+        if (yield Exists(boundary_path(prefix, level, version // fan_out ** (level + 1)))):
+            return True
+    return False
+
+
+def prune(
+    prefix: str, tip: Manifest, *, kept: int = KEPT_VERSIONS, fan_out: int = FAN_OUT
+) -> Program[int]:
+    """Remove versions long behind a confirmed `tip`; the `boundary` for the next version to record.
+
+    Groups go in order, and a group's boundary object is there before the next group's: `load_latest` relies on it.
+    A crash on the way is made good by the next call, which repeats what was not recorded. Raises Unavailable.
+    """
+    target = max(tip.boundary, (tip.version - kept) // fan_out)
+    for group in range(tip.boundary, target):
+        yield PutAbsent(boundary_path(prefix, 0, group), seal(b"{}"))
+        first = group * fan_out
+        yield Delete(tuple(manifest_path(prefix, v) for v in range(first, first + fan_out)))
+        if (group + 1) % fan_out == 0:
+            above = group // fan_out
+            yield PutAbsent(boundary_path(prefix, 1, above), seal(b"{}"))
+            groups = range(above * fan_out, (above + 1) * fan_out)
+            yield Delete(tuple(boundary_path(prefix, 0, below) for below in groups))
+    return target

@@ -1,0 +1,133 @@
+"""Which life of a cluster it is: a takeover begins the next one, and what went before is fenced.
+
+In: a store. Out: small sealed JSON objects `<cluster-id>/cluster/incarnations/<number>`, each put if absent, and who
+may go on. It never removes one.
+
+The first life has the number 0 and no object. Whoever takes a cluster over puts the next number; of several exactly
+one does. A node asks for its successor's number, by path, so a stale list does no harm: after it began, before it
+sends what the bucket is to know of the cluster, and after its first version of a partition's manifest. So whoever takes
+over, puts the number first and then lists topics finds every manifest that its predecessor may take for confirmed, and
+fences it by a version of a higher leader epoch.
+"""
+
+from collections.abc import Callable, Container
+from datetime import UTC, datetime
+from typing import Final
+from uuid import UUID
+
+from msgspec import Struct
+
+from stratalog.errors import Fenced, Unavailable, UserError
+from stratalog.ports import AlreadyExists, ObjectStore
+from stratalog.tier.bucket.commit import load_latest, run
+from stratalog.tier.bucket.identity import TierTopic, decode, delete_topic, encode, list_topics
+from stratalog.tier.formats.paths import incarnation_path, partition_prefix
+
+__all__ = [
+    "Incarnation",
+    "check_incarnation",
+    "claim_incarnation",
+    "mark_strays",
+    "newest_incarnation",
+]
+
+_ATTEMPTS_MAX: Final = 4
+
+
+class Incarnation(Struct, frozen=True, kw_only=True):
+    """One life of a cluster. `write_id` tells whose claim of the number it is."""
+
+    format: int = 1
+    cluster_id: str
+    incarnation: int
+    node_id: int
+    write_id: str
+    created_ms: int
+
+
+def newest_incarnation(store: ObjectStore, cluster_id: str, known: int = 0) -> int:
+    """The cluster's present life; `known` is one that there was. Raises Unavailable."""
+    while _is_there(store, incarnation_path(cluster_id, known + 1)):
+        known += 1
+    return known
+
+
+def check_incarnation(store: ObjectStore, cluster_id: str, mine: int) -> None:
+    """Raises Fenced where a later life than `mine` has begun, Unavailable, Corrupt."""
+    path = incarnation_path(cluster_id, mine + 1)
+    try:
+        later = decode(store.get(path), Incarnation, path)
+    except FileNotFoundError:
+        return
+    at = datetime.fromtimestamp(later.created_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    raise Fenced(
+        f"cluster {cluster_id} was taken over at {at} by node {later.node_id}: its incarnation is "
+        f"{later.incarnation}, this node's is {mine}"
+    )
+
+
+def claim_incarnation(
+    store: ObjectStore, cluster_id: str, *, node_id: int, write_id: str, now_ms: int
+) -> Incarnation:
+    """Begin the cluster's next life. Raises UserError where somebody else just did; Unavailable, Corrupt.
+
+    After Unavailable the number may be claimed all the same: claim again, which takes the next one.
+    """
+    number = newest_incarnation(store, cluster_id) + 1
+    path = incarnation_path(cluster_id, number)
+    mine = Incarnation(
+        cluster_id=cluster_id,
+        incarnation=number,
+        node_id=node_id,
+        write_id=write_id,
+        created_ms=now_ms,
+    )
+    for _ in range(_ATTEMPTS_MAX):
+        try:
+            store.put_if_absent(path, encode(mine))
+        except AlreadyExists:
+            # Perhaps our own, of which the answer was lost.
+            found = decode(store.get(path), Incarnation, path)
+            if found.write_id == write_id:
+                return mine
+            raise UserError(
+                f"{store.url}: another takeover, by node {found.node_id}, has just begun incarnation {number} "
+                f"of cluster {cluster_id}; nothing was changed"
+            ) from None
+        except Unavailable:
+            continue
+        return mine
+    raise Unavailable(f"{path}: can be neither put nor read back")
+
+
+def mark_strays(
+    store: ObjectStore, cluster_id: str, known: Callable[[], Container[UUID]], now_ms: int
+) -> list[TierTopic]:
+    """Mark those topics deleted that a fenced node registered too late to be taken over; which they are.
+
+    Only a node that took the cluster over may call it: it knew all that were registered by then. `known` gives the
+    topics that it has; it is asked once the registry was read. One that holds anything is left alone. Raises
+    Unavailable, Corrupt.
+    """
+    registered = list_topics(store, cluster_id)
+    living = known()
+    strays = []
+    for topic in registered:
+        if topic.topic_uuid in living:
+            continue
+        prefixes = [
+            partition_prefix(cluster_id, topic.topic_uuid, n) for n in range(topic.partitions)
+        ]
+        tips = [run(store, load_latest(prefix)) for prefix in prefixes]
+        if not any(tip is not None and any(tip.everything()) for tip in tips):
+            delete_topic(store, cluster_id, topic.topic_uuid, now_ms)
+            strays.append(topic)
+    return strays
+
+
+def _is_there(store: ObjectStore, path: str) -> bool:
+    try:
+        store.size(path)
+    except FileNotFoundError:
+        return False
+    return True

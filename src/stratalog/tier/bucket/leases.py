@@ -1,0 +1,130 @@
+"""Read leases: a query that has pinned manifest versions says so in the bucket, and what they name stays.
+
+In: a store; pinned versions; steady time. Out: one small object per query (`<cluster>/cluster/leases/<id>`), put when
+it is planned, put again while it runs, removed at its end; and, for those who remove, the oldest version pinned.
+
+No clock is compared with another's: who removes counts a lease as live until it has not changed for its time (LEASE_MS,
+or what it says) by the remover's own steady clock. One that was abandoned so ends that long after it was first seen
+unchanged, and is removed.
+What a lease must keep was given up after it was put, so a list that is out of date by less than
+`remote.delete.grace.ms` does no harm.
+
+Who may not write keeps no lease, and reads on for the grace alone.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final
+
+from msgspec import UNSET, Struct, UnsetType
+
+from stratalog.errors import Corrupt
+from stratalog.ports import ObjectInfo, ObjectStore
+from stratalog.tier.bucket.identity import decode, encode
+from stratalog.tier.formats.paths import lease_path, leases_prefix
+
+__all__ = [
+    "LEASE_MS",
+    "LEASE_MS_MAX",
+    "Lease",
+    "Leases",
+    "list_leases",
+    "put_lease",
+    "release_lease",
+]
+
+LEASE_MS: Final = 60 * 60 * 1000
+"""A lease that is not renewed for so long has ended, unless it says another time. Renewed after a third of it."""
+LEASE_MS_MAX: Final = 24 * 60 * 60 * 1000
+"""No lease that nobody renews lives longer, whatever it says."""
+
+
+class Lease(Struct, frozen=True, kw_only=True):
+    """What one query reads: by topic id and partition (as text) the version of the manifest that it pinned."""
+
+    format: int = 1
+    cluster_id: str
+    id: str
+    holder: str
+    versions: dict[str, dict[str, int]]
+    lasts_ms: int | UnsetType = UNSET
+
+    @property
+    def lives_ms(self) -> int:
+        """How long it is live after it was put."""
+        return LEASE_MS if self.lasts_ms is UNSET else min(self.lasts_ms, LEASE_MS_MAX)
+
+    @property
+    def path(self) -> str:
+        """Where it is."""
+        return lease_path(self.cluster_id, self.id)
+
+
+def put_lease(store: ObjectStore, lease: Lease) -> None:
+    """Put it, or renew it. Raises what the store does where it may not be written."""
+    store.put(lease.path, [encode(lease)])
+
+
+def release_lease(store: ObjectStore, lease: Lease) -> None:
+    """The query has ended. Raises Unavailable."""
+    store.delete([lease.path])
+
+
+def list_leases(store: ObjectStore, cluster_id: str) -> Iterator[tuple[ObjectInfo, Lease | None]]:
+    """Yield each lease's object, and the lease: None where its bytes are damaged. Raises Unavailable."""
+    for info in store.list(leases_prefix(cluster_id)):
+        with suppress(FileNotFoundError):  # released since the list
+            yield info, _read(store, info.path)
+
+
+def _read(store: ObjectStore, path: str) -> Lease | None:
+    """Return the lease in an object, or None where its bytes are damaged. Raises FileNotFoundError, Unavailable."""
+    try:
+        return decode(store.get(path), Lease, path)
+    except Corrupt:
+        return None
+
+
+class Leases:
+    """The leases of one cluster, as those see them who remove. For any thread; raises Unavailable."""
+
+    def __init__(self, store: ObjectStore, cluster_id: str) -> None:
+        self._store = store
+        self._cluster_id = cluster_id
+        self._seen: dict[tuple[str, int], tuple[Lease | None, int]] = {}
+
+    def pinned(self, topic_id: str, partition: int, steady_ms: int) -> int | None:
+        """The oldest version of a partition's manifest that a live lease pins; None where none does."""
+        number = str(partition)
+        versions = [
+            0 if lease is None else lease.versions[topic_id][number]
+            for lease in self._live(steady_ms)
+            if lease is None or number in lease.versions.get(topic_id, {})
+        ]
+        return min(versions, default=None)
+
+    def holds_topic(self, topic_id: str, steady_ms: int) -> bool:
+        """Whether a live lease pins anything of a topic."""
+        return any(lease is None or topic_id in lease.versions for lease in self._live(steady_ms))
+
+    def _live(self, steady_ms: int) -> list[Lease | None]:
+        """The live ones; None for one that cannot be read, which may pin anything. The others are removed."""
+        seen = {}
+        ended = []
+        for info in self._store.list(leases_prefix(self._cluster_id)):
+            key = info.path, info.modified_ms
+            lease, since = self._seen.get(key) or (self._read(info.path), steady_ms)
+            if steady_ms - since < (LEASE_MS if lease is None else lease.lives_ms):
+                seen[key] = lease, since
+            else:
+                ended.append(info.path)
+        self._seen = seen
+        if ended:
+            self._store.delete(ended)
+        return [lease for lease, _ in seen.values()]
+
+    def _read(self, path: str) -> Lease | None:
+        try:
+            return _read(self._store, path)
+        except FileNotFoundError:  # released since the list
+            return Lease(cluster_id=self._cluster_id, id="", holder="", versions={})

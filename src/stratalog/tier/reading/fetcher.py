@@ -1,0 +1,356 @@
+"""Reads records back from segment objects.
+
+In: a segment that a manifest names, an offset. Out: whole batches, each byte checked against the object's index. It
+never lists the bucket and never returns a byte that was not archived: a missing or altered object is Corrupt, by name.
+
+Objects are read in ranges that begin and end at index entries, about `range_bytes` each and always the same ones, so
+that a sequential reader, and all who follow it, need one request per range; ranges and decoded tails are cached.
+Neighbouring ranges come in one request, and who wants a range that is on its way waits for that one.
+"""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from concurrent.futures import Future  # noqa: TID251 - no threads: one waits for what another brings
+from dataclasses import dataclass
+from functools import partial
+from itertools import takewhile
+from typing import Any, Final, NamedTuple
+
+from stratalog.errors import Corrupt
+from stratalog.log.reading import Slices
+from stratalog.ports import ObjectStore
+from stratalog.tier.formats.manifest import Entry, RemoteSegment
+from stratalog.tier.formats.segment_index import IndexBlock
+from stratalog.tier.formats.segment_object import SegmentIndex, read_footer, read_ranges
+from stratalog.tier.reading.cache import ByteCache
+from stratalog.wire.batch import scan
+from stratalog.wire.records import read_records
+
+__all__ = ["Fetcher", "TimestampOffset", "load_index"]
+
+RANGE_BYTES: Final = 1024 * 1024
+_TAIL: Final = -1
+"""Stands for a segment's tail among its ranges."""
+READ_BYTES_MAX: Final = 8 * 1024 * 1024
+"""What one `read` gives at most (but for a larger batch), whatever is asked for."""
+
+
+class TimestampOffset(NamedTuple):
+    """The record that a search by time found."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Tail:
+    """A decoded tail and the first index entry of each range."""
+
+    index: SegmentIndex
+    firsts: "array[int]"
+
+    def range_of(self, entry: int) -> int:
+        return bisect_right(self.firsts, entry) - 1
+
+    def entries_of(self, number: int) -> tuple[int, int]:
+        """First entry of a range, and of the next."""
+        last = number + 1 == len(self.firsts)
+        return self.firsts[number], len(self.index.entries) if last else self.firsts[number + 1]
+
+
+def load_index(store: ObjectStore, segment: RemoteSegment) -> SegmentIndex:
+    """A segment's decoded tail, in one request. Raises Corrupt where it is not what the manifest names; Unavailable."""
+    entry = segment.entry
+    index = read_footer(store, segment.path, entry.size, entry.data_size)
+    if not _same(index, entry):
+        raise Corrupt(f"{segment.path}: not the object that the manifest names")
+    return index
+
+
+def _same(index: SegmentIndex, entry: Entry) -> bool:
+    summary = index.summary
+    found = (summary.footer_crc, summary.data_crc, summary.data_size, summary.base_offset)
+    return found == (entry.footer_crc, entry.data_crc, entry.data_size, entry.base_offset)
+
+
+class Fetcher:
+    """Cached reads of tiered segments. Blocking, and safe to use from several threads at once.
+
+    `cache_bytes` bounds the ranges held; decoded tails have a sixteenth of it beside them. `spent` is told the bytes of
+    each request for batches, on the thread that made it.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        cache_bytes: int = 64 << 20,
+        *,
+        range_bytes: int = RANGE_BYTES,
+        spent: Callable[[int], None] = lambda _size: None,
+    ) -> None:
+        self.store = store
+        self.range_bytes = range_bytes
+        self._spent = spent
+        self._on_their_way: dict[tuple[str, int], Future[Any]] = {}
+        self._ranges: ByteCache[bytes] = ByteCache(cache_bytes)
+        self._tails: ByteCache[_Tail] = ByteCache(cache_bytes // 16)
+
+    def read(
+        self,
+        segment: RemoteSegment,
+        offset: int,
+        max_bytes: int,
+        *,
+        minimum_one: bool = True,
+    ) -> Slices:
+        """Whole batches of `segment` from the one that holds `offset` (in a gap: the next one), at most `max_bytes`.
+
+        With `minimum_one` the first batch comes whole even where it is larger. Empty where the segment has nothing at
+        or after `offset`. Raises Corrupt naming the object, Unavailable.
+        """
+        tail = self._tail(segment)
+        found = self._read(
+            tail, offset, max_bytes, minimum_one, partial(self._pieces, segment, tail)
+        )
+        assert found is not None, "all of it was brought"
+        return found
+
+    def held(
+        self, segment: RemoteSegment, offset: int, max_bytes: int, *, minimum_one: bool = True
+    ) -> Slices | None:
+        """As `read`, of what is in the cache, as far as that goes; None where it does not begin there. Never waits."""
+        tail = self._tails.get(segment.path)
+        if tail is None:
+            return None
+        pieces = partial(self._held, segment.path)
+        return self._read(tail, offset, max_bytes, minimum_one, pieces)
+
+    def _held(self, path: str, number: int, stop: int) -> list[bytes]:
+        found = map(self._ranges.get, [(path, one) for one in range(number, stop)])
+        return list(takewhile(lambda piece: piece is not None, found))  # type: ignore[arg-type]
+
+    def _read(
+        self,
+        tail: _Tail,
+        offset: int,
+        max_bytes: int,
+        minimum_one: bool,  # noqa: FBT001  # as `read` has it
+        pieces_of: Callable[[int, int], list[bytes]],
+    ) -> Slices | None:
+        """`pieces_of` gives the bytes of ranges from the first to before the second, or of fewer."""
+        entries = tail.index.entries
+        first = entries.entry_of(offset)
+        if first == len(entries):
+            return Slices([], offset, offset)
+        start = entries.positions[first]
+        wanted = min(max_bytes, READ_BYTES_MAX)
+        # The batch asked for may lie at the end of its entry: what is before it does not count.
+        before = entries.lengths[first] if entries.base_offsets[first] < offset else 0
+        number = stop = tail.range_of(first)
+        while stop < len(tail.firsts):
+            end = _end(entries, tail.entries_of(stop)[1])
+            stop += 1
+            if end - start - before >= wanted:
+                break
+        pieces = pieces_of(number, stop)
+        if not pieces:
+            return None
+        origin = entries.positions[tail.firsts[number]]
+        limit = start - origin + entries.lengths[first]
+        reaching = ((at, h) for at, h in scan(pieces[0], start - origin, limit))
+        # The index says that the entry has it.
+        begin, header = next((at, h) for at, h in reaching if h.last_offset >= offset)
+        cut, next_offset = _cut(tail, pieces, number, begin, (first, offset), wanted)
+        if cut == begin and minimum_one:
+            cut, next_offset = begin + header.size, header.next_offset
+        return Slices(_between(pieces, begin, cut), offset, next_offset)
+
+    def offset_for_timestamp(
+        self, segment: RemoteSegment, timestamp: int, start_offset: int = 0
+    ) -> TimestampOffset | None:
+        """The first record at or after `start_offset` whose timestamp (epoch ms) is `timestamp` or later; None.
+
+        Opens batches, whole ranges of them at worst. Raises Corrupt naming the object, Unavailable.
+        """
+        tail = self._tail(segment)
+        entries = tail.index.entries
+        for at in range(entries.entry_of(start_offset), len(entries)):
+            if entries.max_timestamps[at] < timestamp:
+                continue
+            number = tail.range_of(at)
+            (data,) = self._pieces(segment, tail, number, number + 1)
+            begin = entries.positions[at] - entries.positions[tail.firsts[number]]
+            for position, header in scan(data, begin, begin + entries.lengths[at]):
+                if header.max_timestamp < timestamp:
+                    continue
+                for record in read_records(data[position : position + header.size]):
+                    if record.timestamp >= timestamp and record.offset >= start_offset:
+                        epoch = header.leader_epoch
+                        return TimestampOffset(record.offset, record.timestamp, epoch)
+        return None
+
+    def prefetch(self, segment: RemoteSegment, offset: int, size: int, skip: int = 0) -> int:
+        """Have in the cache what is from `skip` to `skip + size` bytes behind `offset`, as far as the segment goes;
+        its bytes from `offset` on. What is on its way is not waited for. Raises as `read`.
+        """
+        tail = self._tail(segment)
+        entries = tail.index.entries
+        first = entries.entry_of(offset)
+        if first == len(entries):
+            return 0
+        start = entries.positions[first]
+        number = tail.range_of(first)
+        aheads = [max(entries.positions[at] - start, 0) for at in tail.firsts[number:]]
+        stop = number + bisect_left(aheads, skip + size)
+        number += bisect_left(aheads, skip)
+        while number < stop:
+            mine = self._claim(segment.path, number, stop)
+            if mine:
+                self._request(segment, tail, number, mine)
+            number += len(mine) or 1
+        return segment.entry.data_size - start
+
+    def _tail(self, segment: RemoteSegment) -> _Tail:
+        tail = self._tails.get(segment.path)
+        while tail is None:
+            mine = self._claim(segment.path, _TAIL, _TAIL + 1)
+            if not mine:
+                other = self._on_their_way.get((segment.path, _TAIL))
+                tail = self._tails.get(segment.path) if other is None else other.result()
+                continue
+            try:
+                # It may have come between the look and the claim.
+                tail = self._tails.get(segment.path) or self._request_tail(segment)
+                mine[0].set_result(tail)
+            finally:
+                self._arrived(segment.path, _TAIL, mine)
+        return tail
+
+    def _request_tail(self, segment: RemoteSegment) -> _Tail:
+        index = load_index(self.store, segment)
+        tail = _Tail(index, _firsts(index.entries, self.range_bytes))
+        size = segment.entry.size - segment.entry.data_size + 8 * len(tail.firsts)
+        self._tails.put(segment.path, tail, size)
+        return tail
+
+    def _pieces(self, segment: RemoteSegment, tail: _Tail, number: int, stop: int) -> list[bytes]:
+        """The bytes of ranges `number` to `stop` (excluded), one by one; neighbours that are neither cached nor on
+        their way come in one request.
+        """
+        path = segment.path
+        pieces: list[bytes] = []
+        while number < stop:
+            held = self._ranges.get((path, number))
+            other = self._on_their_way.get((path, number)) if held is None else None
+            if other is not None:
+                held = other.result()
+            if held is not None:
+                pieces.append(held)
+                number += 1
+                continue
+            mine = self._claim(path, number, stop)  # nothing where another thread was quicker
+            if mine:
+                pieces += self._request(segment, tail, number, mine)
+            number += len(mine)
+        return pieces
+
+    def _claim(self, path: str, number: int, stop: int) -> list[Future[Any]]:
+        """What this thread shall bring, from `number` on: a future for each, for those who want it meanwhile."""
+        mine: list[Future[Any]] = []
+        for one in range(number, stop):
+            flight: Future[Any] = Future()
+            if self._on_their_way.setdefault((path, one), flight) is not flight:
+                break
+            mine.append(flight)
+            if self._ranges.get((path, one)) is not None:  # it came before the claim
+                self._arrived(path, one, [mine.pop()])
+                break
+        return mine
+
+    def _arrived(self, path: str, number: int, mine: list[Future[Any]]) -> None:
+        """What was claimed is there; what is not has failed, and those who wait try for themselves."""
+        for at, flight in enumerate(mine):
+            self._on_their_way.pop((path, number + at), None)
+            if not flight.done():
+                flight.set_result(None)
+
+    def _request(
+        self, segment: RemoteSegment, tail: _Tail, number: int, mine: list[Future[Any]]
+    ) -> list[bytes]:
+        """Bring the ranges that were claimed, from `number` on."""
+        entries = tail.index.entries
+        numbers = range(number, number + len(mine))
+        spans = [tail.entries_of(one) for one in numbers]
+        sizes = [_end(entries, stop) - entries.positions[first] for first, stop in spans]
+        found = read_ranges(self.store, segment.path, entries.positions[spans[0][0]], sizes)
+        pieces = []
+        try:
+            for one, flight, span, piece in zip(numbers, mine, spans, found, strict=True):
+                self._spent(len(piece))
+                entries.check(*span, piece, segment.path)
+                pieces.append(piece)
+                self._ranges.put((segment.path, one), piece, len(piece))
+                flight.set_result(piece)
+        finally:
+            self._arrived(segment.path, number, mine)
+        return pieces
+
+
+def _cut(
+    tail: _Tail,
+    pieces: list[bytes],
+    number: int,
+    begin: int,
+    first: tuple[int, int],
+    wanted: int,
+) -> tuple[int, int]:
+    """The end of the last whole batch within `wanted` bytes of `begin`, in the bytes of ranges `number` on, and the
+    offset behind it. `first`: the index entry that has `begin`, and the offset asked for.
+
+    Only the entry where the bytes run out is scanned.
+    """
+    entries = tail.index.entries
+    limit = begin + wanted
+    total = sum(map(len, pieces))
+    if limit >= total:
+        return total, entries.last_offsets[tail.entries_of(number + len(pieces) - 1)[1] - 1] + 1
+    origin = entries.positions[tail.firsts[number]]
+    entry = bisect_right(entries.positions, origin + limit) - 1
+    cut, next_offset = begin, first[1]
+    if entry > first[0]:
+        cut, next_offset = entries.positions[entry] - origin, entries.last_offsets[entry - 1] + 1
+    holder = tail.range_of(entry)
+    start = entries.positions[tail.firsts[holder]] - origin
+    for at, header in scan(pieces[holder - number], cut - start):
+        if start + at + header.size > limit:
+            break
+        cut, next_offset = start + at + header.size, header.next_offset
+    return cut, next_offset
+
+
+def _between(pieces: list[bytes], begin: int, end: int) -> list[memoryview]:
+    """Bytes `begin` to `end` of the pieces put together."""
+    found = []
+    for piece in pieces:
+        if begin < len(piece) and end > 0:
+            found.append(memoryview(piece)[max(begin, 0) : end])
+        begin -= len(piece)
+        end -= len(piece)
+    return [view for view in found if view]
+
+
+def _end(entries: IndexBlock, stop: int) -> int:
+    """Where the entry before `stop` ends in the data."""
+    return entries.positions[stop - 1] + entries.lengths[stop - 1]
+
+
+def _firsts(entries: IndexBlock, range_bytes: int) -> "array[int]":
+    firsts = array("q")
+    start = 0
+    for at, position in enumerate(entries.positions):
+        if not firsts or position - start >= range_bytes:
+            firsts.append(at)
+            start = position
+    return firsts

@@ -1,0 +1,123 @@
+"""The segment of one partition that covers an offset or a timestamp.
+
+In: the newest manifest, offsets, timestamps. Out: remote segments. It opens archive manifests where it must, and never
+reads a segment object.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from itertools import chain, islice
+from typing import Final
+
+from stratalog.errors import Corrupt
+from stratalog.tier.formats.manifest import ArchivedManifest, Manifest, RemoteSegment, SegmentState
+from stratalog.tier.reading.archives import Archives
+
+__all__ = ["SegmentLookup"]
+
+_WINDOW_SEGMENTS: Final = 64
+_WINDOWS_MAX: Final = 4
+
+
+class SegmentLookup:
+    """Finds segments in the newest manifest that `manifest` returns (None: no leader knows one yet).
+
+    Any thread may call it. `at`, `at_timestamp` and `at_max_timestamp` may open an archive manifest: they block then,
+    and raise as `Archives` does. `known_at` and `time_span_at` never block.
+    """
+
+    def __init__(self, manifest: Callable[[], Manifest | None], archives: Archives) -> None:
+        self._manifest = manifest
+        self._archives = archives
+        # Runs of segments that `at` found in archive manifests, the newest run first.
+        self._windows: tuple[tuple[RemoteSegment, ...], ...] = ()
+
+    def forget(self) -> None:
+        """Drop the segments remembered from archive manifests: the tier was taken away from the topic."""
+        self._windows = ()
+
+    def known_at(self, offset: int) -> RemoteSegment | None:
+        """Return the segment that covers `offset`; None also where only an archive manifest can tell."""
+        manifest = self._manifest()
+        if manifest is None:
+            return None
+        if _archived_at(manifest, offset) is None:
+            return manifest.recent_segment_for(offset)
+        for window in self._windows:
+            if window[0].entry.base_offset <= offset <= window[-1].entry.last_offset:
+                return window[bisect_left(window, offset, key=lambda one: one.entry.last_offset)]
+        return None
+
+    def at(self, offset: int) -> RemoteSegment | None:
+        """Return the segment that covers `offset`; None below the start offset and from the tiered end on.
+
+        Remembers the segments that follow in the same archive manifest, because a consumer reads on.
+        """
+        if (known := self.known_at(offset)) is not None:
+            return known
+
+        def look(manifest: Manifest) -> Iterator[RemoteSegment]:
+            named = _archived_at(manifest, offset)
+            end = named.last_offset + 1 if named is not None else 0
+            return islice(self._archives.live(manifest, first=offset, end=end), _WINDOW_SEGMENTS)
+
+        window = tuple(self._looked(look))
+        if not window:
+            return None
+        self._windows = (window, *self._windows)[:_WINDOWS_MAX]
+        return window[0]
+
+    def time_span_at(self, offset: int) -> tuple[int, int] | None:
+        """Return the least and greatest timestamp (epoch ms) near `offset`, without opening anything.
+
+        The span is the segment's, or its archive manifest's. None where the bucket does not hold `offset`.
+        """
+        manifest, known = self._manifest(), self.known_at(offset)
+        if known is not None:
+            return known.entry.min_timestamp, known.entry.max_timestamp
+        named = _archived_at(manifest, offset) if manifest is not None else None
+        return (named.min_timestamp, named.max_timestamp) if named is not None else None
+
+    def at_timestamp(self, timestamp: int, start_offset: int = 0) -> RemoteSegment | None:
+        """Return the first segment that has a record of `timestamp` (epoch ms) or later.
+
+        Only segments that end at `start_offset` or later count. The record may lie below `start_offset`, or below the
+        log's start: where a search of the segment finds nothing, the caller goes on after the segment's end.
+        """
+        manifest = self._manifest()
+        start = max(manifest.start_offset if manifest is not None else 0, start_offset)
+        return next(
+            self._looked(lambda m: self._archives.live(m, first=start, since_ms=timestamp)), None
+        )
+
+    def at_max_timestamp(self) -> RemoteSegment | None:
+        """Return the first segment with the greatest timestamp."""
+        manifest = self._manifest()
+        if manifest is None:
+            return None
+        live = (one for one in manifest.everything() if one.state is SegmentState.COPY_FINISHED)
+        newest = max((one.max_timestamp for one in live), default=0)
+        return self.at_timestamp(newest)
+
+    def _looked(
+        self, look: Callable[[Manifest], Iterator[RemoteSegment]]
+    ) -> Iterator[RemoteSegment]:
+        """Return what `look` finds in the manifest; in the newest one, where an archive manifest was replaced."""
+        while (manifest := self._manifest()) is not None:
+            found = look(manifest)
+            try:
+                first = next(found, None)
+            except Corrupt:
+                if self._manifest() is manifest:
+                    raise
+                continue
+            return chain((first,), found) if first is not None else iter(())
+        return iter(())
+
+
+def _archived_at(manifest: Manifest, offset: int) -> ArchivedManifest | None:
+    """Return the archive manifest that names the segment of `offset`; None where none does."""
+    if offset < manifest.start_offset:
+        return None
+    live = manifest.live_archives()
+    return next((one for one in live if one.base_offset <= offset <= one.last_offset), None)

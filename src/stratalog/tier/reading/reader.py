@@ -1,0 +1,82 @@
+"""The bucket as those see it who only read: Spark, the command line.
+
+In: a store. Out: topics, pinned manifests, checked bytes. It never writes, and needs no broker.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from stratalog.errors import Corrupt, UserError
+from stratalog.ports import ObjectStore
+from stratalog.tier.bucket.commit import load_latest, run
+from stratalog.tier.bucket.identity import TierTopic, list_topics, read_claim
+from stratalog.tier.formats.manifest import Manifest, RemoteSegment
+from stratalog.tier.formats.paths import partition_prefix
+from stratalog.tier.formats.segment_object import SegmentIndex, read_range
+from stratalog.tier.reading.archives import Archives
+from stratalog.tier.reading.fetcher import load_index
+
+__all__ = ["Bucket", "load_index", "open_bucket", "read_entries"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A cluster's bucket. All methods ask the store; they raise Corrupt naming the object, and Unavailable."""
+
+    store: ObjectStore
+    cluster_id: str
+    archives: Archives
+
+    def topics(self) -> list[TierTopic]:
+        """The topics that are not deleted, by name."""
+        return list_topics(self.store, self.cluster_id)
+
+    def topic(self, name: str) -> TierTopic | None:
+        """The (newest) topic of that name. Raises Corrupt where it may be one that is damaged in the registry."""
+        damaged: dict[str, str] = {}
+        topics = list_topics(self.store, self.cluster_id, damaged)
+        named = [topic for topic in topics if topic.name == name]
+        if not named and damaged:
+            raise Corrupt(next(iter(damaged.values())))
+        return named[-1] if named else None
+
+    def manifest(self, topic: TierTopic, partition: int) -> Manifest | None:
+        """The newest manifest of a partition; None where nothing was ever archived.
+
+        It is a pinned version: what it names stays readable for `remote.delete.grace.ms` after a later version gives
+        it up.
+        """
+        prefix = partition_prefix(self.cluster_id, topic.topic_uuid, partition)
+        return run(self.store, load_latest(prefix))
+
+    def live(self, manifest: Manifest, *, first: int = 0) -> Iterator[RemoteSegment]:
+        """The segments of a pinned manifest in the order of offsets, from the one that reaches offset `first` on."""
+        return self.archives.live(manifest, first=first)
+
+    def manifests(self, topic: TierTopic) -> dict[int, Manifest]:
+        """The newest manifest of each partition that has one."""
+        found = {number: self.manifest(topic, number) for number in range(topic.partitions)}
+        return {number: manifest for number, manifest in found.items() if manifest is not None}
+
+
+def open_bucket(store: ObjectStore) -> Bucket:
+    """The bucket in a store. Raises UserError where it is nobody's, Corrupt, Unavailable."""
+    claim = read_claim(store)
+    if claim is None:
+        raise UserError(f"{store.url} holds no bucket of stratalog")
+    return Bucket(store, claim.cluster_id, Archives(store))
+
+
+def read_entries(
+    store: ObjectStore, segment: RemoteSegment, index: SegmentIndex, first: int, stop: int
+) -> bytes:
+    """The batches of index entries `first` to `stop` (excluded), in one request, every byte checked.
+
+    Raises Corrupt naming the object where it is missing or altered; Unavailable.
+    """
+    entries = index.entries
+    start = entries.positions[first]
+    end = entries.positions[stop - 1] + entries.lengths[stop - 1]
+    data = bytes(read_range(store, segment.path, start, end - start))
+    entries.check(first, stop, data, segment.path)
+    return data

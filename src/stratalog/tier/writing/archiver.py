@@ -1,0 +1,118 @@
+"""Copies one closed segment into the bucket.
+
+In: a segment's bytes, read piece by piece, and what belongs to it. Out: an object, and the manifest entry that
+describes it. It never touches a manifest, and never uploads a segment of which a batch fails its CRC.
+
+An object whose entry never came to be committed is an orphan: nothing refers to it, `verify` reports it and `sweep`
+removes it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from uuid import UUID
+
+from stratalog.errors import Corrupt
+from stratalog.ports import Buffer, ObjectStore
+from stratalog.tier.formats.manifest import Entry, SegmentState
+from stratalog.tier.formats.paths import SegmentName, partition_prefix, segment_path
+from stratalog.tier.formats.segment_object import INDEX_INTERVAL_BYTES, SegmentWriter
+from stratalog.wire.ids import topic_id_text
+from stratalog.wire.transactions import AbortedTransaction
+
+__all__ = ["ClosedSegment", "PartitionKey", "archive"]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionKey:
+    """Which partition."""
+
+    cluster_id: str
+    topic_id: UUID
+    partition: int
+
+    @property
+    def prefix(self) -> str:
+        """Its folder in the bucket."""
+        return partition_prefix(self.cluster_id, self.topic_id, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedSegment:
+    """A segment that will not change any more.
+
+    `next_offset` is its successor's base offset. `read` opens it anew and gives the `.log` file's bytes in order, in
+    pieces of any size (1-4 MiB is good: a piece is held at a time). `leader_epochs` are (epoch, first offset) pairs;
+    then come the `.snapshot` and `.txnindex` files (empty: none). `aborted` are all aborted transactions with records
+    here, wherever they end (below the last stable offset each has); None: not known, and where batches are
+    transactional a reader of committed records refuses the object.
+    """
+
+    base_offset: int
+    next_offset: int
+    read: Callable[[], Iterable[Buffer]]
+    leader_epochs: tuple[tuple[int, int], ...] = ()
+    producer_snapshot: bytes = b""
+    aborted_transactions: bytes = b""
+    aborted: tuple[AbortedTransaction, ...] | None = None
+
+
+def archive(
+    store: ObjectStore,
+    key: PartitionKey,
+    segment: ClosedSegment,
+    name: SegmentName,
+    *,
+    now_ms: int,
+    index_interval_bytes: int = INDEX_INTERVAL_BYTES,
+) -> Entry:
+    """Upload a segment, from `name.base_offset` on, as the object `name`. Blocking; the object is durable on return.
+
+    Raises Corrupt where the local bytes are not sound (nothing is uploaded then), Unavailable from the store (the
+    object may be there all the same), and whatever `segment.read` raises.
+    """
+    path = segment_path(key.prefix, name)
+    writer = SegmentWriter(
+        topic_id=key.topic_id,
+        partition=key.partition,
+        leader_epoch=name.leader_epoch,
+        start_offset=name.base_offset,
+        index_interval_bytes=index_interval_bytes,
+    )
+    store.put(path, _pieces(writer, segment, path))
+    summary = writer.summary
+    assert summary is not None, "the store took all pieces"
+    assert summary.last_offset == name.last_offset, "the name says what the object holds"
+    return Entry(
+        id=topic_id_text(name.object_id),
+        base_offset=summary.base_offset,
+        last_offset=summary.last_offset,
+        leader_epoch=summary.leader_epoch,
+        size=summary.size,
+        data_size=summary.data_size,
+        records=summary.records,
+        min_timestamp=summary.min_timestamp,
+        max_timestamp=summary.max_timestamp,
+        min_timestamp_exact=summary.min_timestamp_exact,
+        data_crc=summary.data_crc,
+        footer_crc=summary.footer_crc,
+        leader_epochs=segment.leader_epochs,
+        state=SegmentState.COPY_FINISHED,
+        state_ms=now_ms,
+    )
+
+
+def _pieces(writer: SegmentWriter, segment: ClosedSegment, path: str) -> Iterator[Buffer]:
+    try:
+        for chunk in segment.read():
+            ready = writer.feed(chunk)
+            if len(ready):
+                yield ready
+        yield writer.finish(
+            next_offset=segment.next_offset,
+            leader_epochs=segment.leader_epochs,
+            producer_snapshot=segment.producer_snapshot,
+            aborted_transactions=segment.aborted_transactions,
+            aborted=segment.aborted,
+        )
+    except Corrupt as corrupt:
+        raise Corrupt(f"the local segment {segment.base_offset} for {path}: {corrupt}") from corrupt

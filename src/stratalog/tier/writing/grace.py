@@ -1,0 +1,46 @@
+"""How long what was given up has been given up, told by a clock that nobody sets.
+
+In: manifests as they are committed, steady time. Out: what may be removed. It never asks a wall clock: a leader counts
+from when it saw a thing given up first, which is when it did so itself, or when it became the leader. So neither a
+stepped clock nor another machine's can shorten the grace; a new leader begins it anew, and what was given up stays so
+much longer.
+"""
+
+from typing import Final
+
+from stratalog.tier.formats.manifest import ArchivedManifest, Entry, Manifest, SegmentState
+
+__all__ = ["GivenUp"]
+
+_LIVE: Final = SegmentState.COPY_FINISHED
+_Key = tuple[str, int, int]
+
+
+class GivenUp:
+    """What one partition's manifest has given up, as its leader saw it happen."""
+
+    def __init__(self) -> None:
+        self._seen: dict[_Key, tuple[int, int]] = {}
+
+    def note(self, manifest: Manifest, steady_ms: int) -> None:
+        """This version counts now."""
+        gone = [_key(one) for one in manifest.everything() if one.state is not _LIVE]
+        now = steady_ms, manifest.version
+        self._seen = {key: self._seen.get(key, now) for key in gone}
+
+    def due(
+        self, manifest: Manifest, before_ms: int, pinned: int | None = None
+    ) -> tuple[list[Entry], list[ArchivedManifest]]:
+        """What was given up at `before_ms` (steady) or earlier, and is in no version from `pinned` on."""
+        return (
+            [one for one in manifest.segments if self._is_due(one, before_ms, pinned)],
+            [one for one in manifest.archives if self._is_due(one, before_ms, pinned)],
+        )
+
+    def _is_due(self, one: Entry | ArchivedManifest, before_ms: int, pinned: int | None) -> bool:
+        seen = self._seen.get(_key(one)) if one.state is not _LIVE else None
+        return seen is not None and seen[0] <= before_ms and (pinned is None or seen[1] <= pinned)
+
+
+def _key(one: Entry | ArchivedManifest) -> _Key:
+    return one.id, one.base_offset, one.last_offset

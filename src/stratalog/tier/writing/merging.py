@@ -1,0 +1,114 @@
+"""Small segments of a quiet topic, made one: who reads years of history must not open an object for every ten minutes.
+
+In: a manifest's live entries, the topic's limits for one segment. Out: which neighbours to merge, what the merged
+segment holds, and the manifest that has it instead of them. It commits nothing and removes nothing.
+
+Neighbours are merged once there are eight of them that make one segment, none more than half of it: so each time a
+byte is copied its segment has at least doubled, and that ends at the size, and the span of time, at which the topic
+would have closed a segment by itself. Retention stays as fine as the topic asks for.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Final
+
+from msgspec.structs import replace
+
+from stratalog.errors import Corrupt
+from stratalog.ports import ObjectStore
+from stratalog.tier.formats.manifest import Entry, Manifest, RemoteSegment, SegmentState, given_up
+from stratalog.tier.reading.export import read_segment
+from stratalog.tier.reading.fetcher import load_index
+from stratalog.tier.writing.archiver import ClosedSegment
+
+__all__ = ["MergeLimits", "damaged", "mergeable", "merged_segment", "with_merged"]
+
+_NEIGHBOURS_MAX: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class MergeLimits:
+    """What one segment may have: `segment.bytes`, and the milliseconds of `segment.ms` between its records.
+
+    `neighbours`: how many are worth an object of their own.
+    """
+
+    bytes: int
+    span_ms: int
+    neighbours: int = 8
+
+
+def mergeable(
+    entries: Sequence[Entry], limits: MergeLimits, apart: Collection[str] = ()
+) -> tuple[Entry, ...]:
+    """The first run of live neighbours, in the order of offsets, that shall be one segment; empty where none shall.
+
+    No run has an entry whose id is in `apart`.
+    """
+    for start in range(len(entries) - limits.neighbours + 1):
+        total = largest = 0
+        stop = start
+        for entry in entries[start : start + _NEIGHBOURS_MAX]:
+            spans = entry.max_timestamp - entries[start].min_timestamp > limits.span_ms
+            if total + entry.data_size > limits.bytes or spans or entry.id in apart:
+                break
+            total += entry.data_size
+            largest = max(largest, entry.data_size)
+            stop += 1
+        if stop - start >= limits.neighbours and 2 * largest <= total:
+            return tuple(entries[start:stop])
+    return ()
+
+
+def merged_segment(store: ObjectStore, run: Sequence[RemoteSegment]) -> ClosedSegment:
+    """The segment that these make, read from the bucket with every byte checked. Raises Corrupt, Unavailable."""
+    first, last = run[0].entry, run[-1].entry
+    epochs: dict[int, int] = {}
+    for segment in run:
+        for epoch, offset in segment.entry.leader_epochs:
+            epochs.setdefault(epoch, offset)
+    indexes = [load_index(store, segment) for segment in run]
+    # One that spans several of them is in each one's list; what one of them does not know, the whole does not.
+    aborted = {one for index in indexes for one in index.aborted or ()}
+    is_known = all(index.aborted is not None for index in indexes)
+
+    def read() -> Iterator[bytes]:
+        for segment in run:
+            for chunk in read_segment(store, segment):
+                yield chunk.data
+
+    return ClosedSegment(
+        base_offset=first.base_offset,
+        next_offset=last.last_offset + 1,
+        read=read,
+        leader_epochs=tuple(epochs.items()),
+        producer_snapshot=indexes[-1].producer_snapshot,
+        aborted_transactions=b"".join(index.aborted_transactions for index in indexes),
+        aborted=tuple(sorted(aborted, key=attrgetter("last_offset"))) if is_known else None,
+    )
+
+
+def damaged(store: ObjectStore, run: Sequence[RemoteSegment]) -> list[Entry]:
+    """Those whose objects are missing or altered. Raises Unavailable."""
+    found = []
+    for segment in run:
+        try:
+            for _chunk in read_segment(store, segment):
+                pass
+        except Corrupt:
+            found.append(segment.entry)
+    return found
+
+
+def with_merged(tip: Manifest, run: Sequence[Entry], merged: Entry, now_ms: int) -> Manifest | None:
+    """`tip` with `merged` instead of `run`, which is given up; None where one of them is not live there any more."""
+    replaced = {entry.id for entry in run}
+    live = [entry for entry in tip.segments if entry.state is SegmentState.COPY_FINISHED]
+    at = next((at for at, entry in enumerate(live) if entry.id in replaced), 0)
+    if tuple(entry.id for entry in live[at : at + len(run)]) != tuple(entry.id for entry in run):
+        return None
+    gone = [entry for entry in tip.segments if entry.state is not SegmentState.COPY_FINISHED]
+    gone += [given_up(entry, now_ms) for entry in run]
+    live[at : at + len(run)] = [merged]
+    return replace(tip, segments=(*gone, *live))

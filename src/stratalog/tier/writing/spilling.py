@@ -1,0 +1,132 @@
+"""A long manifest's oldest entries, moved into an archive manifest: every version of a manifest is written whole.
+
+In: a manifest. Out: what to move and where, and the manifest that names the archive instead. It commits nothing.
+
+The archive that is written to last takes more until it is full, as a new object: what is in the bucket never changes,
+and readers of the old version read on in the old one, which is given up. The youngest entries stay: small neighbours
+among them are still to be merged (`tier/writing/merging.py`), and archived ones are not any more.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from crc32c import crc32c
+from msgspec.structs import replace
+
+from stratalog.errors import Corrupt
+from stratalog.tier.formats.archive_manifest import Archive, encode_archive
+from stratalog.tier.formats.manifest import (
+    ArchivedManifest,
+    Entry,
+    Manifest,
+    SegmentState,
+    given_up,
+)
+from stratalog.tier.reading.archives import Archives
+
+__all__ = ["Spill", "SpillLimits", "next_spill", "opened_for", "spilled", "with_spilled"]
+
+
+@dataclass(frozen=True, slots=True)
+class SpillLimits:
+    """Entries move once `segments` are live in the manifest itself, all but the youngest `kept` (at least one).
+
+    `archive_segments`: how many one archive takes. Ten years of hours in two of them, so that whoever asks for any time
+    in those opens no more; about 3.5 MB each.
+    """
+
+    segments: int = 64
+    kept: int = 32
+    archive_segments: int = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Spill:
+    """`entries` shall be archived, together with what `onto` names; None: in an archive of their own."""
+
+    entries: tuple[Entry, ...]
+    onto: ArchivedManifest | None
+
+
+def next_spill(tip: Manifest, limits: SpillLimits) -> Spill | None:
+    """What to move next; None while there are few."""
+    live = [entry for entry in tip.segments if entry.state is SegmentState.COPY_FINISHED]
+    if len(live) < max(2, limits.segments):
+        return None
+    last = list(tip.live_archives())[-1:]
+    onto = last[0] if last and last[0].segments < limits.archive_segments else None
+    room = limits.archive_segments - (onto.segments if onto is not None else 0)
+    return Spill(tuple(live[: min(room, len(live) - max(1, limits.kept))]), onto)
+
+
+def opened_for(spill: Spill, tip: Manifest, archives: Archives) -> tuple[Spill, Archive | None]:
+    """What `spill` adds to, opened; where that is damaged, a spill into an archive of its own. Raises Unavailable."""
+    if spill.onto is None:
+        return spill, None
+    try:
+        return spill, archives.open(tip, spill.onto)
+    except Corrupt:
+        return Spill(spill.entries, None), None
+
+
+def spilled(
+    tip: Manifest, spill: Spill, opened: Archive | None, object_id: str
+) -> tuple[ArchivedManifest, bytes]:
+    """The archive to put, and its name in the next manifest. `opened`: what `spill.onto` names, opened."""
+    archive = Archive.of(spill.entries)
+    if opened is not None and spill.onto is not None:
+        archive = opened.cut(*opened.span_of(spill.onto)).extended(archive)
+    data = encode_archive(archive, tip.topic_uuid, tip.partition)
+    unnamed = ArchivedManifest(
+        id=object_id,
+        size=len(data),
+        crc=crc32c(data),
+        base_offset=0,
+        last_offset=0,
+        segments=0,
+        segments_size=0,
+        data_size=0,
+        records=0,
+        min_timestamp=-1,
+        max_timestamp=-1,
+        min_timestamp_exact=True,
+        state=SegmentState.COPY_FINISHED,
+        state_ms=spill.entries[-1].state_ms,
+    )
+    return archive.named(0, len(archive), unnamed), data
+
+
+def with_spilled(
+    tip: Manifest, spill: Spill, named: ArchivedManifest, now_ms: int
+) -> Manifest | None:
+    """`tip` with what is archived as `named`; None where that does not stand there any more as it was taken.
+
+    The object that held a part of it before names nothing then, and is given up at `now_ms`.
+    """
+    gone = [entry for entry in tip.segments if entry.state is not SegmentState.COPY_FINISHED]
+    live = [entry for entry in tip.segments if entry.state is SegmentState.COPY_FINISHED]
+    count = len(spill.entries)
+    last = list(tip.live_archives())[-1:]
+    onto = [spill.onto] if spill.onto is not None else []
+    if not _same(live[:count], spill.entries) or len(live) == count or last[: len(onto)] != onto:
+        return None
+    archives = list(tip.archives)
+    if spill.onto is not None:
+        at = archives.index(spill.onto)
+        archives[at] = given_up(_emptied(spill.onto), now_ms)
+    return replace(tip, archives=(*archives, named), segments=(*gone, *live[count:]))
+
+
+def _same(some: Sequence[Entry], others: Sequence[Entry]) -> bool:
+    return [entry.id for entry in some] == [entry.id for entry in others]
+
+
+def _emptied(named: ArchivedManifest) -> ArchivedManifest:
+    return replace(
+        named,
+        base_offset=named.last_offset + 1,
+        segments=0,
+        segments_size=0,
+        data_size=0,
+        records=0,
+    )

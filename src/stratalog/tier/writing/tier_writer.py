@@ -1,0 +1,426 @@
+"""The writer of one partition's history in the bucket: the objects and manifest versions that its leader makes.
+
+In: the leader's epoch, closed segments, retention. Out: objects and manifest versions; what lies where. It never
+removes an object that a confirmed manifest has not given up first, and never serves bytes: `tier/reading/fetcher.py`
+does.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from stratalog.errors import Corrupt, Unavailable
+from stratalog.ports import Entropy, ObjectStore
+from stratalog.tier.bucket.commit import (
+    FAN_OUT,
+    KEPT_VERSIONS,
+    Program,
+    PutAbsent,
+    Writer,
+    commit,
+    load_latest,
+    prune,
+    run,
+)
+from stratalog.tier.bucket.leases import Leases
+from stratalog.tier.formats.manifest import (
+    Entry,
+    Manifest,
+    RemoteSegment,
+    SegmentState,
+    decode,
+    encode,
+    given_up,
+)
+from stratalog.tier.formats.paths import SegmentName
+from stratalog.tier.formats.segment_object import INDEX_INTERVAL_BYTES
+from stratalog.tier.reading.archives import Archives
+from stratalog.tier.reading.lookup import SegmentLookup
+from stratalog.tier.writing.archiver import ClosedSegment, PartitionKey, archive
+from stratalog.tier.writing.expiry import Retention, segments_of, without_expired
+from stratalog.tier.writing.grace import GivenUp
+from stratalog.tier.writing.merging import (
+    MergeLimits,
+    damaged,
+    mergeable,
+    merged_segment,
+    with_merged,
+)
+from stratalog.tier.writing.spilling import (
+    SpillLimits,
+    next_spill,
+    opened_for,
+    spilled,
+    with_spilled,
+)
+from stratalog.wire.ids import topic_id_text
+
+__all__ = ["ORPHAN_GRACE_MS", "Retention", "TierWriter"]
+
+ORPHAN_GRACE_MS: Final = 60 * 60 * 1000
+"""An object that no manifest has named for so long may be swept."""
+SPILL_LIMITS: Final = SpillLimits()
+_DELETE_BATCH: Final = 1000
+
+
+@dataclass(slots=True)
+class TierWriter:
+    """The bucket's share of one partition.
+
+    `activate` first, once per leadership. It, `archive`, `merge`, `spill`, `expire` and `withdraw` block, and must be
+    called one at a time; they raise Fenced (give the leadership up, delete nothing), Unavailable (call again later:
+    whatever was done is found done) and Corrupt. The other members only look at `manifest`, which is replaced as a
+    whole, and may be used from any thread meanwhile. `lookup` finds segments in it.
+    """
+
+    store: ObjectStore
+    cluster_id: str
+    topic_id: UUID
+    topic: str
+    partition: int
+    node_id: int
+    entropy: Entropy
+    index_interval_bytes: int = INDEX_INTERVAL_BYTES
+    shared_archives: Archives | None = None
+    steady_ms: Callable[[], int] | None = None
+    """By which the grace is counted; None: by the times that the methods are given."""
+    leases: Leases | None = None
+    spill_limits: SpillLimits = field(default_factory=lambda: SPILL_LIMITS)
+    manifest: Manifest | None = None
+    """The newest version known: confirmed once activated."""
+    writer: Writer | None = field(default=None, init=False)
+    lookup: SegmentLookup = field(init=False)
+    _uploaded: dict[int, Entry] = field(default_factory=dict, init=False)
+    _damaged: set[str] = field(default_factory=set, init=False)
+    _boundary: int = field(default=0, init=False)
+    _given_up: GivenUp = field(default_factory=GivenUp, init=False)
+    _archives: Archives = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._archives = self.shared_archives or Archives(self.store)
+        self.lookup = SegmentLookup(lambda: self.manifest, self._archives)
+
+    @property
+    def key(self) -> PartitionKey:
+        return PartitionKey(self.cluster_id, self.topic_id, self.partition)
+
+    @property
+    def tiered_end(self) -> int:
+        """The first offset that is not in the bucket; 0 before activation."""
+        return self.manifest.archived_end if self.manifest is not None else 0
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether objects of a tier that was taken away are not removed yet: nothing is copied before they are."""
+        manifest = self.manifest
+        return manifest is not None and any(
+            one.state is not SegmentState.COPY_FINISHED
+            and one.last_offset >= max(one.base_offset, manifest.archived_end)
+            for one in manifest.everything()
+        )
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset that can be read from the bucket; `tiered_end` where there is none."""
+        return self.manifest.start_offset if self.manifest is not None else 0
+
+    @property
+    def log_start_offset(self) -> int:
+        """The log start that the bucket's retention has reached: the partition's own is never below it."""
+        return self.manifest.log_start_offset if self.manifest is not None else 0
+
+    def manifest_bytes(self) -> bytes:
+        """What to keep on local disk for the next `activate`, which then needs no list. Empty before activation."""
+        return encode(self.manifest) if self.manifest is not None else b""
+
+    def activate(
+        self, leader_epoch: int, local_manifest: bytes | None = None, *, now_ms: int
+    ) -> Manifest:
+        """Take the partition over: commit a version of `leader_epoch`, which fences earlier leaders.
+
+        `local_manifest` (`manifest_bytes` of an earlier run) is a hint; a damaged or foreign one is ignored.
+        """
+        self.writer = Writer(self.node_id, leader_epoch)
+        self._uploaded.clear()
+        if local_manifest:
+            with suppress(Corrupt):
+                hint = decode(local_manifest, "the local manifest")
+                known = self.manifest.version if self.manifest is not None else 0
+                if hint.prefix == self.key.prefix and hint.version > known:
+                    self.manifest = hint
+
+        return self._commit(lambda tip: tip if tip is not None else self._empty(), now_ms)
+
+    def archive(
+        self,
+        segments: Sequence[ClosedSegment],
+        *,
+        last_stable_offset: int,
+        log_start_offset: int,
+        now_ms: int,
+    ) -> Manifest:
+        """Upload closed segments in the order of offsets and commit them together.
+
+        Those already in the bucket, and from the first that reaches past `last_stable_offset` on, are left out.
+        What was uploaded before a failure is committed before it is raised; what was uploaded when the commit failed
+        is not uploaded again.
+        """
+        assert self.manifest is not None, "activate first"
+        if self.is_leaving:
+            return self.manifest
+        entries: list[Entry] = []
+        failure: Corrupt | Unavailable | OSError | None = None
+        end = self.tiered_end
+        for segment in sorted(segments, key=lambda one: one.base_offset):
+            if segment.next_offset <= end:
+                continue
+            follows = segment.base_offset <= max(end, log_start_offset)
+            if segment.next_offset > last_stable_offset or not follows:
+                break
+            try:
+                entries.append(self._upload(segment, max(segment.base_offset, end), now_ms))
+            except (Corrupt, Unavailable, OSError) as error:
+                failure = error
+                break
+            end = segment.next_offset
+
+        def added(tip: Manifest | None) -> Manifest | None:
+            assert tip is not None, "an activated partition has a manifest"
+            return _with_entries(tip, entries, last_stable_offset, log_start_offset)
+
+        manifest = self._commit(added, now_ms)
+        self._uploaded.clear()
+        if failure is not None:
+            raise failure
+        return manifest
+
+    def _upload(self, segment: ClosedSegment, start: int, now_ms: int) -> Entry:
+        assert self.writer is not None, "activate first"
+        last = segment.next_offset - 1
+        known = self._uploaded.get(start)
+        if known is not None and known.last_offset == last and now_ms < _good_until(known):
+            return known
+        name = SegmentName(start, last, self.writer.leader_epoch, self.entropy.uuid())
+        interval = self.index_interval_bytes
+        entry = archive(
+            self.store, self.key, segment, name, now_ms=now_ms, index_interval_bytes=interval
+        )
+        self._uploaded[start] = entry
+        return entry
+
+    def expire(self, now_ms: int, retention: Retention) -> Manifest:
+        """Give up what retention no longer keeps, then remove the objects given up `grace_ms` ago or earlier.
+
+        The result's `log_start_offset` is the partition's new log start. Only whole segments go, oldest first.
+        """
+        archives = self._archives
+        self._commit(lambda tip: without_expired(_there(tip), retention, now_ms, archives), now_ms)
+        return self._remove(retention.grace_ms, now_ms)
+
+    @property
+    def damage(self) -> dict[str, str]:
+        """Why archive manifests that are named could not be opened when they were last needed, by path."""
+        return self._archives.damage_of(_there(self.manifest))
+
+    @property
+    def wants_spill(self) -> bool:
+        """Whether `spill` has anything to do."""
+        return (
+            self.manifest is not None and next_spill(self.manifest, self.spill_limits) is not None
+        )
+
+    def spill(self, now_ms: int) -> Manifest:
+        """Move the oldest entries into an archive manifest, where there are many.
+
+        May be called where `archive` may, and raises as it does.
+        """
+        while (spill := next_spill(_there(self.manifest), self.spill_limits)) is not None:
+            tip = _there(self.manifest)
+            spill, opened = opened_for(spill, tip, self._archives)
+            named, data = spilled(tip, spill, opened, topic_id_text(self.entropy.uuid()))
+            path = tip.archive_path(named)
+            if not run(self.store, _put(path, data)):
+                raise Unavailable(f"{path}: an archive manifest of that id is there already")
+            done = self._commit(
+                lambda tip, spill=spill, named=named: with_spilled(  # type: ignore[misc]
+                    _there(tip), spill, named, now_ms
+                ),
+                now_ms,
+            )
+            if named not in done.archives:
+                break  # another leader was here; its own cycles go on
+        return _there(self.manifest)
+
+    def mergeable(self, limits: MergeLimits) -> tuple[Entry, ...]:
+        """Small neighbours that shall be one segment, none of them known to be damaged; empty where none shall."""
+        if self.is_leaving:
+            return ()
+        finished = SegmentState.COPY_FINISHED
+        live = [entry for entry in _there(self.manifest).segments if entry.state is finished]
+        return mergeable(live, limits, self._damaged)
+
+    def merge(self, entries: Sequence[Entry], now_ms: int) -> Manifest:
+        """Copy what `mergeable` gave into one object, which counts instead of theirs; they are given up.
+
+        May be called where `archive` may, and raises as it does; Corrupt for objects that will not be tried again.
+        """
+        assert self.writer is not None, "activate first"
+        manifest = _there(self.manifest)
+        run = [RemoteSegment(manifest.path_of(entry), entry) for entry in entries]
+        first, last = entries[0].base_offset, entries[-1].last_offset
+        name = SegmentName(first, last, self.writer.leader_epoch, self.entropy.uuid())
+        try:
+            merged = archive(
+                self.store,
+                self.key,
+                merged_segment(self.store, run),
+                name,
+                now_ms=now_ms,
+                index_interval_bytes=self.index_interval_bytes,
+            )
+        except Corrupt:
+            # Those at fault stay apart; where they read well now, all do: nobody knows which it was.
+            found = damaged(self.store, run) or entries
+            self._damaged.update(entry.id for entry in found)
+            raise
+        return self._commit(lambda tip: with_merged(_there(tip), entries, merged, now_ms), now_ms)
+
+    def exists(self) -> bool:
+        """Whether anything of the partition was ever in the bucket, as far as a list shows."""
+        return (
+            self.manifest is not None or run(self.store, load_latest(self.key.prefix)) is not None
+        )
+
+    def withdraw(self, now_ms: int, log_start_offset: int) -> Manifest:
+        """Give everything up, because the topic's tier is taken away (KIP-950); `expire` removes the objects.
+
+        `log_start_offset`: where the log begins from now on. For readers of the bucket it ends where it did and begins
+        there too.
+        """
+
+        def emptied(tip: Manifest | None) -> Manifest | None:
+            tip = _there(tip)
+            changed = replace(
+                tip,
+                archives=tuple(given_up(named, now_ms) for named in tip.archives),
+                segments=tuple(given_up(entry, now_ms) for entry in tip.segments),
+                log_start_offset=max(tip.log_start_offset, log_start_offset),
+            )
+            return changed if changed != tip else None
+
+        self.lookup.forget()
+        return self._commit(emptied, now_ms)
+
+    def _remove(self, grace_ms: int, now_ms: int) -> Manifest:
+        """Remove the objects that a confirmed version gave up `grace_ms` ago and that no read lease holds; forget them.
+
+        Those of an archive go before it does: until then it says which they are.
+        """
+        manifest = _there(self.manifest)
+        steady_ms = self._steady(now_ms)
+        due, archives = self._given_up.due(manifest, steady_ms - grace_ms)
+        if self.leases is not None and (due or archives):
+            pinned = self.leases.pinned(manifest.topic_id, self.partition, steady_ms)
+            due, archives = self._given_up.due(manifest, steady_ms - grace_ms, pinned)
+        if not due and not archives:
+            return manifest
+        paths = [manifest.path_of(entry) for entry in due]
+        left = {one.id for one in manifest.archives if one not in archives}
+        gone = {manifest.archive_path(one) for one in archives if one.id not in left}
+        for named in archives:
+            paths += segments_of(manifest, named, self._archives)
+        for start in range(0, len(paths), _DELETE_BATCH):
+            self.store.delete(paths[start : start + _DELETE_BATCH])
+        if gone:
+            self.store.delete(sorted(gone))
+        removed = {entry.id for entry in due}
+
+        def forgotten(tip: Manifest | None) -> Manifest | None:
+            tip = _there(tip)
+            changed = replace(
+                tip,
+                archives=tuple(one for one in tip.archives if one not in archives),
+                segments=tuple(entry for entry in tip.segments if entry.id not in removed),
+            )
+            return changed if changed != tip else None
+
+        return self._commit(forgotten, now_ms)
+
+    def _steady(self, now_ms: int) -> int:
+        return now_ms if self.steady_ms is None else self.steady_ms()
+
+    def _empty(self) -> Manifest:
+        return Manifest(
+            cluster_id=self.cluster_id,
+            topic_id=topic_id_text(self.topic_id),
+            topic=self.topic,
+            partition=self.partition,
+        )
+
+    def _commit(
+        self, change: Callable[[Manifest | None], Manifest | None], now_ms: int
+    ) -> Manifest:
+        assert self.writer is not None, "activate first"
+        prefix = self.key.prefix
+
+        def stamped(tip: Manifest | None) -> Manifest | None:
+            changed = change(tip)
+            if changed is None:
+                return None
+            boundary = max(changed.boundary, self._boundary)
+            return replace(changed, written_ms=now_ms, boundary=boundary)
+
+        write_id = topic_id_text(self.entropy.uuid())
+        program = commit(prefix, self.manifest, stamped, self.writer, write_id)
+        manifest = _there(run(self.store, program))
+        self.manifest = manifest
+        self._given_up.note(manifest, self._steady(now_ms))
+        if (manifest.version - KEPT_VERSIONS) // FAN_OUT > max(manifest.boundary, self._boundary):
+            with suppress(Unavailable):  # what was committed stays so; the next commit tries again
+                self._boundary = run(self.store, prune(prefix, manifest))
+        return manifest
+
+
+def _put(path: str, data: bytes) -> Program[bool]:
+    """Put an object of a fresh id; False where another has that id."""
+    mine: bool = yield PutAbsent(path, data)
+    return mine
+
+
+def _good_until(uploaded: Entry) -> int:
+    """A sweep may take an object that nobody names: well before that (epoch ms) it is copied again."""
+    return uploaded.state_ms + ORPHAN_GRACE_MS // 2
+
+
+def _there(manifest: Manifest | None) -> Manifest:
+    assert manifest is not None, "an activated partition has a manifest"
+    return manifest
+
+
+def _with_entries(
+    tip: Manifest, entries: Sequence[Entry], last_stable_offset: int, log_start_offset: int
+) -> Manifest | None:
+    """`tip` with the entries that continue it; None where it has them all."""
+    end = tip.archived_end
+    log_start = max(tip.log_start_offset, log_start_offset)
+    segments = list(tip.segments)
+    for entry in entries:
+        if entry.last_offset < end:
+            continue  # it is there: this commit was made before, or an earlier leader's was late
+        if entry.base_offset < end or entry.base_offset > max(end, log_start):
+            break  # it does not fit any more; what is missing is copied again from where the tip ends
+        segments.append(entry)
+        end = entry.last_offset + 1
+    if end == tip.archived_end:
+        return None
+    return replace(
+        tip,
+        segments=tuple(segments),
+        tiered_end=end,
+        log_start_offset=log_start,
+        last_stable_offset=max(tip.last_stable_offset, last_stable_offset),
+    )

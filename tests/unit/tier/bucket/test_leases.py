@@ -1,0 +1,223 @@
+"""What a query has pinned stays until it is read, whatever retention asks for; what nobody reads goes in bounded time.
+
+Method: a partition's tier with a steady clock of its own, wall times that jump as they like, and leases put by hand.
+"""
+
+import pytest
+from msgspec.structs import replace
+from tests.unit.tier.writing.test_spilling import LIMITS, filled
+from tests.unit.tier.writing.test_tier_writer import archive, objects, segments, tier_of
+
+from stratalog.adapters.object_store import MemoryStore
+from stratalog.tier.bucket.identity import claim_bucket, register_topic
+from stratalog.tier.bucket.leases import (
+    LEASE_MS,
+    LEASE_MS_MAX,
+    Lease,
+    Leases,
+    put_lease,
+    release_lease,
+)
+from stratalog.tier.checking.verify import sweep, verify
+from stratalog.tier.reading.archives import Archives
+from stratalog.tier.reading.fetcher import Fetcher
+from stratalog.tier.writing.merging import MergeLimits
+from stratalog.tier.writing.tier_writer import Retention
+from stratalog.wire.ids import topic_id_text
+
+GRACE = 1000
+NOTHING_KEPT = Retention(0, -1, 0, 0, GRACE)
+LATE = 1 << 45
+"""A wall time at which every record is old."""
+
+
+class Ticking:
+    """A steady clock."""
+
+    def __init__(self):
+        self.now = 5_000_000
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def steady():
+    return Ticking()
+
+
+@pytest.fixture
+def store():
+    made = MemoryStore("memory://leases")
+    claim_bucket(made, "cluster", 0)
+    register_topic(made, "cluster", tier_of(made).topic_id, "topic", 1, {}, 0)
+    return made
+
+
+def leader(store, steady, node=1):
+    made = tier_of(store, node=node)
+    made.spill_limits = LIMITS
+    made.steady_ms = steady
+    made.leases = Leases(store, "cluster")
+    made.activate(node, now_ms=1)
+    return made
+
+
+@pytest.fixture
+def tier(store, steady):
+    return leader(store, steady)
+
+
+def lease_on(tier, version, lease_id="A" * 22, partition="0"):
+    versions = {topic_id_text(tier.topic_id): {partition: version}}
+    return Lease(cluster_id="cluster", id=lease_id, holder="a test", versions=versions)
+
+
+def renew(store, lease):
+    """Put it again, so that the store's own time of it differs, as after minutes."""
+    before = [info.modified_ms for info in store.list(lease.path)]
+    while [info.modified_ms for info in store.list(lease.path)] == before:
+        put_lease(store, lease)
+
+
+def leases(store):
+    return [info.path for info in store.list("") if "/leases/" in info.path]
+
+
+def readable(store, manifest):
+    """Every segment that a pinned manifest names, read."""
+    fetcher = Fetcher(store)
+    live = list(Archives(store).live(manifest))
+    return [b"".join(fetcher.read(one, one.entry.base_offset, 1).buffers) for one in live]
+
+
+def test_what_is_pinned_stays_until_the_lease_is_released(store, tier, steady):
+    made = filled(tier)
+    pinned = tier.manifest
+    lease = lease_on(tier, pinned.version)
+    put_lease(store, lease)
+    for _ in range(20):
+        steady.now += LEASE_MS // 3
+        renew(store, lease)
+        tier.expire(LATE, NOTHING_KEPT)
+    assert tier.start_offset == 200, "nothing of it is in the log any more"
+    assert readable(store, pinned) == [b"".join(one.read()) for one in made]
+    assert verify(store, now_ms=1 << 44, grace_ms=1 << 45) == []
+    sweep(store, now_ms=1 << 44, grace_ms=0)
+    assert readable(store, pinned)
+    release_lease(store, lease)
+    tier.expire(LATE, NOTHING_KEPT)
+    assert objects(store) == []
+    assert (tier.manifest.segments, tier.manifest.archives) == ((), ())
+
+
+def test_merging_and_the_removal_of_the_tier_wait_for_it_too(store, tier, steady):
+    made, end = segments(8)
+    archive(tier, made, end)
+    pinned = tier.manifest
+    put_lease(store, lease_on(tier, pinned.version))
+    tier.merge(tier.mergeable(MergeLimits(1 << 20, 1 << 40)), 10)
+    steady.now += 2 * GRACE
+    tier.expire(10, Retention(-1, -1, 0, 0, GRACE))
+    assert len(objects(store)) == 9
+    tier.withdraw(10, 0)
+    steady.now += 2 * GRACE
+    tier.expire(10, Retention(-1, -1, 0, 0, GRACE))
+    assert readable(store, pinned) == [b"".join(one.read()) for one in made]
+
+
+def test_a_lease_on_a_later_version_or_another_partition_holds_nothing_back(store, tier, steady):
+    made, end = segments(3)
+    archive(tier, made, end)
+    tier.expire(1_000_000, Retention(-1, -1, 10, 0, GRACE))
+    put_lease(store, lease_on(tier, tier.manifest.version, "B" * 22))
+    put_lease(store, lease_on(tier, 1, "C" * 22, partition="1"))
+    steady.now += GRACE
+    tier.expire(1_000_000, Retention(-1, -1, 10, 0, GRACE))
+    assert len(objects(store)) == 2
+    tier.expire(LATE, NOTHING_KEPT)
+    steady.now += GRACE
+    tier.expire(LATE, NOTHING_KEPT)
+    assert len(objects(store)) == 2, "these were live in the version that is pinned"
+
+
+def test_a_lease_that_nobody_renews_ends_and_is_removed(store, tier, steady):
+    """A reader that crashed: what it held goes LEASE_MS after it was first seen, however often one looks."""
+    filled(tier)
+    put_lease(store, lease_on(tier, tier.manifest.version))
+    tier.expire(LATE, NOTHING_KEPT)
+    steady.now += GRACE
+    for _ in range(10):
+        tier.expire(LATE, NOTHING_KEPT)
+        assert len(objects(store)) == 20
+        steady.now += LEASE_MS // 10
+    tier.expire(LATE, NOTHING_KEPT)
+    assert (objects(store), leases(store)) == ([], [])
+
+
+def test_a_lease_that_cannot_be_read_holds_everything_for_as_long(store, tier, steady):
+    filled(tier)
+    put_lease(store, lease_on(tier, 1 << 40))
+    (path,) = leases(store)
+    store.put(path, [b"torn"])
+    tier.expire(LATE, NOTHING_KEPT)
+    steady.now += GRACE
+    tier.expire(LATE, NOTHING_KEPT)
+    assert len(objects(store)) == 20
+    steady.now += LEASE_MS
+    tier.expire(LATE, NOTHING_KEPT)
+    assert objects(store) == []
+
+
+@pytest.mark.parametrize("step", [-(10**9), 10**9])
+def test_the_grace_is_time_that_passed_whatever_the_wall_clock_says(store, tier, steady, step):
+    made, end = segments(3)
+    archive(tier, made, end, now_ms=LATE)
+    tier.expire(LATE, NOTHING_KEPT)
+    tier.expire(LATE + step, NOTHING_KEPT)
+    steady.now += GRACE - 1
+    tier.expire(LATE + 2 * step, NOTHING_KEPT)
+    assert len(objects(store)) == 3
+    steady.now += 1
+    tier.expire(LATE - step, NOTHING_KEPT)
+    assert objects(store) == []
+
+
+def test_a_new_leader_begins_the_grace_anew(store, tier, steady):
+    made, end = segments(3)
+    archive(tier, made, end)
+    tier.expire(LATE, NOTHING_KEPT)
+    steady.now += GRACE
+    later = leader(store, steady, node=2)
+    later.expire(LATE + 10**9, NOTHING_KEPT)
+    assert len(objects(store)) == 3
+    steady.now += GRACE
+    later.expire(LATE, NOTHING_KEPT)
+    assert objects(store) == []
+
+
+@pytest.mark.parametrize(
+    ("says", "lives_ms"),
+    [(5000, 5000), (LEASE_MS_MAX - 1, LEASE_MS_MAX - 1), (1 << 60, LEASE_MS_MAX)],
+)
+def test_a_lease_lives_as_long_as_it_says_but_not_for_ever(store, tier, steady, says, lives_ms):
+    filled(tier)
+    put_lease(store, replace(lease_on(tier, tier.manifest.version), lasts_ms=says))
+    tier.expire(LATE, NOTHING_KEPT)
+    steady.now += GRACE
+    tier.expire(LATE, NOTHING_KEPT)
+    steady.now += lives_ms - 1
+    tier.expire(LATE, NOTHING_KEPT)
+    assert len(objects(store)) == 20
+    steady.now += 1
+    tier.expire(LATE, NOTHING_KEPT)
+    assert (objects(store), leases(store)) == ([], [])
+
+
+@pytest.mark.parametrize("lives_ms", [LEASE_MS, 5000, 6 * LEASE_MS])
+def test_an_abandoned_lease_is_an_orphan_after_its_time_and_a_sweep_takes_it(store, tier, lives_ms):
+    put_lease(store, replace(lease_on(tier, 1), lasts_ms=lives_ms))
+    (info,) = [one for one in store.list("") if "/leases/" in one.path]
+    ended = info.modified_ms + lives_ms
+    assert sweep(store, now_ms=ended - 1, grace_ms=0) == []
+    assert [one.path for one in sweep(store, now_ms=ended, grace_ms=0)] == [info.path]

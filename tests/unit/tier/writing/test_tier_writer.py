@@ -1,0 +1,323 @@
+"""One partition's share of the bucket: what is archived, found, given up and removed, and what a crash leaves."""
+
+import pytest
+from tests.faulty_store import FaultyStore
+from tests.unit.tier.segments import CountingEntropy, closed, log_bytes
+
+from stratalog.adapters.object_store import MemoryStore
+from stratalog.errors import Corrupt, Fenced, Unavailable
+from stratalog.tier.formats.manifest import SegmentState, encode
+from stratalog.tier.formats.paths import segment_name
+from stratalog.tier.reading.fetcher import Fetcher
+from stratalog.tier.writing.tier_writer import ORPHAN_GRACE_MS, Retention, TierWriter
+
+TOPIC_ID = CountingEntropy(7).uuid()
+KEEP = Retention(ms=-1, bytes=-1, log_start_offset=0, local_only_bytes=0, grace_ms=1000)
+
+
+def tier_of(store, node=1, entropy=None):
+    entropy = entropy or CountingEntropy(1000 * node)
+    return TierWriter(store, "cluster", TOPIC_ID, "topic", 0, node, entropy)
+
+
+def segments(count, first=0, each=10):
+    """Segments of `each` records, one a millisecond, and their end."""
+    made = []
+    base = first
+    for _ in range(count):
+        data, end = log_bytes(base, [each])
+        made.append(closed(data, base, end))
+        base = end
+    return made, base
+
+
+def archive(tier, made, end, now_ms=10, start=0):
+    return tier.archive(made, last_stable_offset=end, log_start_offset=start, now_ms=now_ms)
+
+
+def objects(store):
+    return [info.path for info in store.list("") if info.path.endswith(".seg")]
+
+
+@pytest.fixture
+def store():
+    return MemoryStore("memory://unit")
+
+
+@pytest.fixture
+def tier(store):
+    made = tier_of(store)
+    made.activate(1, now_ms=1)
+    return made
+
+
+def test_nothing_is_there_before_the_first_segment(store):
+    tier = tier_of(store)
+    assert (tier.tiered_end, tier.start_offset, tier.lookup.at(0)) == (0, 0, None)
+    assert tier.manifest_bytes() == b""
+    manifest = tier.activate(5, now_ms=1)
+    assert (manifest.version, manifest.leader_epoch, manifest.segments) == (1, 5, ())
+    assert (tier.tiered_end, tier.start_offset, tier.lookup.at(0)) == (0, 0, None)
+    assert tier.lookup.at_timestamp(0) is None
+    assert tier.lookup.at_max_timestamp() is None
+
+
+def test_offsets_and_times_find_their_segment(store, tier):
+    made, end = segments(3)
+    manifest = archive(tier, made, end)
+    assert (manifest.version, tier.tiered_end, tier.start_offset) == (2, 30, 0)
+    found = [tier.lookup.at(offset).entry.base_offset for offset in (0, 9, 10, 29)]
+    assert found == [0, 0, 10, 20]
+    assert tier.lookup.at(30) is None
+    assert tier.lookup.at_timestamp(1010).entry.base_offset == 10
+    assert tier.lookup.at_timestamp(1010, 25).entry.base_offset == 20
+    assert tier.lookup.at_timestamp(1030) is None
+    assert tier.lookup.at_max_timestamp().entry.base_offset == 20
+    assert [segment.path for segment in manifest.recent()] == objects(store)
+
+
+def test_only_what_is_stable_and_new_is_uploaded(store, tier):
+    made, end = segments(3)
+    archive(tier, made, 25)
+    assert tier.tiered_end == 20
+    archive(tier, made, end)
+    assert tier.tiered_end == 30
+    before = tier.manifest
+    archive(tier, made, end)
+    assert tier.manifest == before
+    assert len(objects(store)) == 3
+
+
+def test_a_gap_is_archived_over_only_where_the_log_starts_after_it(tier):
+    made, end = segments(1, first=50)
+    archive(tier, made, end)
+    assert tier.tiered_end == 0
+    archive(tier, made, end, start=50)
+    assert (tier.tiered_end, tier.start_offset) == (60, 50)
+
+
+def test_another_leaders_segment_edges_do_not_overlap(store, tier):
+    made, end = segments(2)
+    archive(tier, made, end)
+    later = tier_of(store, node=2)
+    later.activate(2, now_ms=20)
+    data, end = log_bytes(0, [10, 10, 10])
+    archive(later, [closed(data, 0, end)], end)
+    assert [e.base_offset for e in later.manifest.segments] == [0, 10, 20]
+    assert [segment_name(path).base_offset for path in objects(store)] == [0, 10, 20]
+
+
+def test_a_fenced_leader_changes_nothing(store, tier):
+    made, end = segments(1)
+    later = tier_of(store, node=2)
+    later.activate(2, now_ms=20)
+    with pytest.raises(Fenced):
+        archive(tier, made, end)
+    with pytest.raises(Fenced):
+        tier.expire(1 << 40, Retention(0, 0, 100, 0, 0))
+    assert later.activate(3, now_ms=30).segments == ()
+
+
+def test_a_restart_with_the_local_manifest_lists_nothing(store, tier):
+    made, end = segments(2)
+    archive(tier, made, end)
+    watched = FaultyStore(store)
+    again = tier_of(watched)
+    again.activate(2, tier.manifest_bytes(), now_ms=20)
+    assert again.tiered_end == 20
+    assert watched.requests("list") == []
+
+
+@pytest.mark.parametrize("hint", [b"", b"garbage", "foreign"])
+def test_a_local_manifest_that_is_no_use_is_ignored(store, tier, hint):
+    made, end = segments(2)
+    archive(tier, made, end)
+    if hint == "foreign":
+        other = TierWriter(store, "other", TOPIC_ID, "topic", 0, 1, CountingEntropy())
+        hint = encode(other.activate(1, now_ms=1))
+    again = tier_of(store)
+    again.activate(2, hint, now_ms=20)
+    assert again.tiered_end == 20
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_commit_whose_outcome_is_unknown_is_made_again_without_a_second_upload(store, when):
+    failing = {"put_if_absent": None, "get": None}
+    watched = FaultyStore(store, lambda operation, path: failing.get(operation))
+    tier = tier_of(watched)
+    tier.activate(1, now_ms=1)
+    made, end = segments(2)
+    failing.update(put_if_absent=when, get="before")
+    with pytest.raises(Unavailable):
+        archive(tier, made, end)
+    assert tier.tiered_end == 0  # not confirmed: nothing local may go
+    failing.update(put_if_absent=None, get=None)
+    archive(tier, made, end)
+    assert tier.tiered_end == 20
+    assert len(watched.requests("put")) == len(objects(store)) == 2
+    assert [entry.base_offset for entry in tier.manifest.segments] == [0, 10]
+
+
+def test_an_upload_too_old_for_a_sweep_to_spare_is_made_again(store):
+    failing = {}
+    tier = tier_of(FaultyStore(store, lambda operation, path: failing.get(operation)))
+    tier.activate(1, now_ms=1)
+    made, end = segments(1)
+    failing["put_if_absent"] = "before"
+    with pytest.raises(Unavailable):
+        archive(tier, made, end, now_ms=10)
+    failing.clear()
+    archive(tier, made, end, now_ms=10 + ORPHAN_GRACE_MS)
+    assert len(objects(store)) == 2  # the first is an orphan now
+    assert tier.lookup.at(0).path == objects(store)[1]
+
+
+def test_a_crash_between_upload_and_commit_leaves_an_orphan_and_no_entry(store):
+    failing = {}
+    tier = tier_of(FaultyStore(store, lambda operation, path: failing.get(operation)))
+    tier.activate(1, now_ms=1)
+    made, end = segments(1)
+    failing["put_if_absent"] = "before"
+    with pytest.raises(Unavailable):
+        archive(tier, made, end)
+    again = tier_of(store, entropy=CountingEntropy(5000))
+    again.activate(2, now_ms=20)
+    assert (again.tiered_end, len(objects(store))) == (0, 1)
+    archive(again, made, end)
+    assert (again.tiered_end, len(objects(store))) == (10, 2)
+
+
+def test_what_was_uploaded_before_a_corrupt_segment_is_committed(store, tier):
+    made, end = segments(3)
+    data, _ = log_bytes(10, [10])
+    made[1] = closed(data[:-1] + b"?", 10, 20)
+    with pytest.raises(Corrupt, match="local segment 10"):
+        archive(tier, made, end)
+    assert (tier.tiered_end, len(objects(store))) == (10, 1)
+
+
+def test_retention_by_time_gives_up_whole_segments_and_removes_them_after_the_grace(store, tier):
+    made, end = segments(3)  # greatest timestamps 1009, 1019, 1029
+    archive(tier, made, end)
+    by_time = Retention(ms=100, bytes=-1, log_start_offset=0, local_only_bytes=0, grace_ms=1000)
+    assert tier.expire(1109, by_time).log_start_offset == 0
+    manifest = tier.expire(1119, by_time)
+    assert (manifest.log_start_offset, tier.start_offset) == (10, 10)
+    assert manifest.segments[0].state is SegmentState.DELETE_STARTED
+    assert tier.lookup.at(9) is None
+    assert len(objects(store)) == 3  # readers by the older version go on
+    tier.expire(2118, KEEP)
+    assert len(objects(store)) == 3
+    manifest = tier.expire(2119, KEEP)
+    assert len(objects(store)) == 2
+    assert [entry.base_offset for entry in manifest.segments] == [10, 20]
+    assert manifest.log_start_offset == 10
+
+
+def test_retention_by_size_counts_what_is_only_local(tier):
+    made, end = segments(3, first=100)
+    size = archive(tier, made, end, start=100).segments[0].data_size
+
+    def log_start(limit, local):
+        return tier.expire(10, Retention(-1, limit, 100, local, 0)).log_start_offset
+
+    assert log_start(2 * size + 1, 0) == 100
+    assert log_start(2 * size, 0) == 110
+    assert log_start(2 * size, size - 1) == 110
+    assert log_start(2 * size, size) == 120
+    assert log_start(0, 0) == 130
+    assert tier.manifest.segments == ()
+    assert (tier.tiered_end, tier.start_offset) == (130, 130)
+
+
+def test_deleted_records_take_their_segments_along(tier):
+    made, end = segments(3)
+    archive(tier, made, end)
+    manifest = tier.expire(10, Retention(-1, -1, 15, 0, 0))
+    assert (manifest.log_start_offset, tier.start_offset) == (15, 15)
+    assert [entry.base_offset for entry in manifest.segments] == [10, 20]
+    assert tier.lookup.at(14) is None
+    assert tier.lookup.at(15).entry.base_offset == 10
+
+
+def test_nothing_is_removed_before_a_version_that_gives_it_up_is_confirmed(store):
+    failing = {}
+    tier = tier_of(FaultyStore(store, lambda operation, path: failing.get(operation)))
+    tier.activate(1, now_ms=1)
+    made, end = segments(2)
+    archive(tier, made, end)
+    failing.update(put_if_absent="after", get="before")  # it is there, but we cannot know
+    with pytest.raises(Unavailable):
+        tier.expire(10, Retention(-1, -1, 10, 0, 0))
+    assert len(objects(store)) == 2
+    failing.clear()
+    tier.expire(10, Retention(-1, -1, 10, 0, 0))
+    assert len(objects(store)) == 1
+
+
+def test_a_removal_that_failed_is_made_again(store):
+    failing = {}
+    tier = tier_of(FaultyStore(store, lambda operation, path: failing.get(operation)))
+    tier.activate(1, now_ms=1)
+    made, end = segments(2)
+    archive(tier, made, end)
+    gone = Retention(-1, -1, 10, 0, 0)
+    failing["delete"] = "after"
+    with pytest.raises(Unavailable):
+        tier.expire(10, gone)
+    failing.clear()
+    assert [entry.base_offset for entry in tier.expire(10, gone).segments] == [10]
+
+
+def test_a_reader_with_an_older_version_reads_on_during_the_grace(store, tier):
+    made, end = segments(2)
+    pinned = archive(tier, made, end)
+    tier.expire(10, Retention(-1, -1, 20, 0, 1000))
+    tier.expire(1009, Retention(-1, -1, 20, 0, 1000))
+    fetcher = Fetcher(store)
+    for segment in pinned.recent():
+        assert fetcher.read(segment, segment.entry.base_offset, 1).size > 0
+
+
+def test_a_tier_that_is_taken_away_is_empty_for_readers_and_then_in_the_bucket(store, tier):
+    made, end = segments(3)
+    archive(tier, made, end)
+    manifest = tier.withdraw(50, 10)
+    assert list(manifest.recent()) == []
+    assert (manifest.start_offset, manifest.tiered_end, manifest.log_start_offset) == (30, 30, 10)
+    assert tier.withdraw(60, 10).version == manifest.version, "once is enough"
+    assert len(objects(store)) == 3
+    assert tier.expire(1049, Retention(-1, -1, 10, 0, 1000)).segments
+    assert not tier.expire(1050, Retention(-1, -1, 10, 0, 1000)).segments
+    assert objects(store) == []
+
+
+def test_a_tier_that_comes_back_holds_what_is_on_the_disk_once_the_old_one_is_gone(store, tier):
+    made, end = segments(3)
+    archive(tier, made, end)
+    tier.withdraw(50, 10)
+    assert (tier.tiered_end, tier.is_leaving) == (10, True)
+    assert archive(tier, made[1:], end, start=10).tiered_end == 30, "not beside the old one"
+    tier.expire(50, Retention(-1, -1, 10, 0, 0))
+    assert not tier.is_leaving
+    manifest = archive(tier, made[1:2], 20, start=10)
+    assert (manifest.start_offset, manifest.tiered_end, tier.tiered_end) == (10, 20, 20)
+    manifest = archive(tier, made[1:], end, start=10)
+    assert [entry.base_offset for entry in manifest.segments] == [10, 20]
+
+
+def test_a_bucket_without_the_partition_is_known_to_be_without_it(store, tier):
+    assert tier.exists()
+    assert tier_of(store).exists()
+    assert not tier_of(MemoryStore("memory://empty")).exists()
+
+
+def test_versions_are_pruned_as_they_grow(store, tier):
+    for epoch in range(2, 300):
+        tier.activate(epoch, now_ms=epoch)
+    assert tier.manifest.version == 299
+    versions = [info for info in store.list("") if "/manifest/" in info.path]
+    assert len(versions) <= 64 + 16 + 1
+    fresh = tier_of(store)
+    assert fresh.activate(300, now_ms=1).version == 300
+    assert fresh.manifest.boundary == (299 - 16) // 64
