@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tests.doc_blocks import PAGES, TOP, blocks
 from typer.main import get_command
 
 from stratalog.cli.app import app
@@ -19,8 +20,6 @@ from stratalog.sinks.opensearch_options import OPENSEARCH_OPTIONS
 from stratalog.table.options import OPTION_NAMES, REFUSED, WITHOUT_EFFECT
 from stratalog.table.sink_options import SINK_OPTIONS
 
-TOP = Path(__file__).parent.parent
-PAGES = sorted([*TOP.glob("*.md"), *TOP.glob("docs/**/*.md"), *TOP.glob("pipelines/**/*.md")])
 TOUR = sorted(TOP.glob("docs/architecture/*.md"))
 TOUR_START = TOP / "docs/architecture/README.md"
 WRITTEN_BY_HAND = (
@@ -81,6 +80,18 @@ def test_links_lead_somewhere(page: Path) -> None:
         if "://" not in target and not (page.parent / target).exists()
     ]
     assert not broken
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(TOP)))
+def test_a_marked_block_is_run_elsewhere_or_says_what_it_needs(page: Path) -> None:
+    markers = re.findall(
+        r"^<!-- (?:run|not run).*\n```(?:sh|python)$", page.read_text(), re.MULTILINE
+    )
+    marked = [block.marker for block in blocks(page) if block.marker]
+    assert len(markers) == len(marked), "a marker that is not understood"
+    for marker in marked:
+        if marker.startswith("run by "):
+            assert page.name in (TOP / marker.removeprefix("run by ")).read_text(), marker
 
 
 @cache
