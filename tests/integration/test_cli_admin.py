@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource
 from tests.integration.server_process import Server, strata
 
-from stratalog.cli.topic import skew_of
+from stratalog.cli.cluster.topic import skew_of
 
 
 @pytest.fixture(scope="module")

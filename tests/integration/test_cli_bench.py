@@ -8,8 +8,8 @@ import pytest
 from tests.integration.server_process import strata
 
 from stratalog.adapters.machine import process_cpu_s
-from stratalog.cli import bench
-from stratalog.cli.bench import Broker, Limits, broker_rows, machine_rows, shares_of
+from stratalog.cli.speed import bench
+from stratalog.cli.speed.bench import Broker, Limits, broker_rows, machine_rows, shares_of
 
 LIMITS = Limits(1e9, 20e-6, 8e9, 4e9, 2e9, 5e9, 1e8, 3e-3, 10e6)
 

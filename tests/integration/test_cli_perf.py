@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from tests.integration.server_process import Server, strata
 
-from stratalog.cli.perf_sweep import broker_cpu
+from stratalog.cli.speed.sweep import broker_cpu
 
 CODECS = {"none", "gzip", "snappy", "lz4", "zstd"}
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stratalog.adapters.network import TcpNetwork
-from stratalog.cli.reading import records_from
+from stratalog.cli.shared.reading import records_from
 from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
 from stratalog.client.reader import Reader, Wish

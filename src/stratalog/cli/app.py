@@ -9,23 +9,12 @@ from typing import Annotated
 
 import typer
 
-from stratalog.cli import (
-    bench,
-    config,
-    consume,
-    demo,
-    group,
-    log,
-    perf,
-    pipeline,
-    plan,
-    produce,
-    restore,
-    server,
-    storage,
-    tier,
-    topic,
-)
+from stratalog.cli import pipeline
+from stratalog.cli.cluster import config, group, log, topic
+from stratalog.cli.node import demo, restore, server, storage
+from stratalog.cli.records import consume, produce
+from stratalog.cli.speed import bench, perf, plan
+from stratalog.cli.tier import commands as tier
 
 
 def kafkas_name(word: str) -> str:
@@ -64,7 +53,7 @@ def print_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
-        from stratalog.cli.terminal import note
+        from stratalog.cli.shared.terminal import note
         from stratalog.wire.validation import INTERPRETED
 
         typer.echo(f"strata {version('stratalog')}")

@@ -79,7 +79,7 @@ def explanation(error: BaseException) -> tuple[str, int] | None:
 def run(words: Sequence[str]) -> None:
     """Do what the words say. A server is started without typer where that understands them the same."""
     if words[:1] == ["server"]:
-        from stratalog.cli.serving import plain_words, serve
+        from stratalog.cli.node.serving import plain_words, serve
 
         plain = plain_words(words[1:])
         if plain is not None:

@@ -1,0 +1,1 @@
+"""Commands about a running cluster: topics, settings, groups, segments."""

@@ -1,0 +1,151 @@
+"""`strata config`: settings of topics and brokers in a running cluster.
+
+In: a topic's name or a broker's id, and settings. Out: what holds and where it comes from; changes that take effect
+at once. It never touches a properties file.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stratalog.cli.shared.completing import topics
+from stratalog.cli.shared.terminal import (
+    DEFAULT_BOOTSTRAP,
+    BootstrapServer,
+    Json,
+    accepted,
+    connected,
+    note,
+    run,
+    show,
+)
+
+if TYPE_CHECKING:
+    from stratalog.client.aio import Client
+
+config_app = typer.Typer(help="Show and change settings.", no_args_is_help=True)
+SOURCES = {1: "topic", 2: "broker, dynamic", 3: "cluster, dynamic", 4: "broker", 5: "default"}
+
+Topic = Annotated[
+    str | None,
+    typer.Option("--topic", metavar="TOPIC", help="A topic's settings.", autocompletion=topics),
+]
+Broker = Annotated[
+    str | None,
+    typer.Option("--broker", metavar="ID", help="A broker's settings; \"\" means every broker's."),
+]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", "-s", metavar="NAME=VALUE", help="A new value; may be repeated."),
+]
+Unsets = Annotated[
+    list[str] | None,
+    typer.Option("--unset", "-u", metavar="NAME", help="Back to the default; may be repeated."),
+]
+
+
+def resource(topic: str | None, broker: str | None) -> tuple[int, str]:
+    """(Kafka's resource type, name) of what was named. Raises UserError unless it is one thing."""
+    from stratalog.client.calls import BROKER, TOPIC
+    from stratalog.errors import UserError
+
+    if (topic is None) == (broker is None):
+        raise UserError("name one of --topic TOPIC and --broker ID")
+    return (TOPIC, topic) if topic is not None else (BROKER, broker or "")
+
+
+@config_app.command()
+def describe(
+    topic: Topic = None,
+    broker: Broker = None,
+    all_settings: Annotated[
+        bool, typer.Option("--all", "-a", help="Those at their defaults too.")
+    ] = False,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    """Show settings, their values and where those come from.
+
+    Example: strata config describe --topic orders --all
+    """
+    run(print_configs(bootstrap_server, resource(topic, broker), all_settings, json))
+
+
+async def print_configs(
+    bootstrap: str, wanted: tuple[int, str], all_settings: bool, as_json: bool
+) -> None:
+    """One row per setting. Raises Rejected where there is no such topic or broker."""
+    from stratalog.config import ConfigSource
+
+    async with connected(bootstrap) as client:
+        (found,) = await client.describe_configs([wanted])
+    accepted(found)
+    rows = [
+        {
+            "name": entry.name,
+            "from": SOURCES.get(entry.source, str(entry.source)),
+            "read only": entry.read_only,
+            # Last: a long value moves no other column.
+            "value": "(secret)" if entry.sensitive else entry.value,
+        }
+        for entry in sorted(found.entries, key=lambda entry: entry.name)
+        if all_settings or entry.source != ConfigSource.DEFAULT_CONFIG
+    ]
+    show(rows, as_json=as_json, empty="everything is at its default; --all shows it")
+
+
+@config_app.command()
+def alter(
+    topic: Topic = None,
+    broker: Broker = None,
+    set_values: Sets = None,
+    unset: Unsets = None,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Change settings of a topic or broker; those not named stay as they are.
+
+    Example: strata config alter --broker "" -s log.retention.ms=86400000
+    """
+    run(change(bootstrap_server, resource(topic, broker), set_values or (), unset or ()))
+
+
+async def change(
+    bootstrap: str, wanted: tuple[int, str], values: Sequence[str], unset: Sequence[str]
+) -> None:
+    """Connect and change. Raises Rejected with what the broker says, UserError where nothing was asked."""
+    async with connected(bootstrap) as client:
+        await alter_settings(client, wanted, values, unset)
+    note(f"changed {wanted[1] or 'every broker'}")
+
+
+async def alter_settings(
+    client: "Client", wanted: tuple[int, str], values: Sequence[str], unset: Sequence[str]
+) -> None:
+    """Set `name=value`s, unset names."""
+    from stratalog.client.admin import alter_configs
+    from stratalog.errors import UserError
+
+    changes: dict[str, str | None] = {**parse_configs(values), **dict.fromkeys(unset)}
+    if not changes:
+        raise UserError("nothing to change: give --set NAME=VALUE or --unset NAME")
+    accepted(await client.on_controller(alter_configs(*wanted, changes)))
+
+
+def parse_configs(items: Sequence[str]) -> dict[str, str]:
+    """`name=value` items as pairs; raises UserError for one without `=`."""
+    from stratalog.config import our_topic_setting
+    from stratalog.config.shown import name_in
+    from stratalog.errors import UserError
+
+    pairs = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise UserError(f"{name_in(item)}: expected NAME=VALUE")
+        name, value = name.strip(), value.strip()
+        ours, meant = our_topic_setting(name, value)
+        if ours != name:
+            note(f"{name} stands for {ours}={meant}")
+        pairs[ours] = meant
+    return pairs

@@ -1,0 +1,252 @@
+"""`strata group`: consumer groups of a running cluster.
+
+In: a group's name. Out: who is in it, how far it is behind, and its offsets moved or forgotten. It never moves the
+offsets of a group that has members: the broker refuses.
+"""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stratalog.cli.shared.completing import GroupName, topics
+from stratalog.cli.shared.terminal import (
+    DEFAULT_BOOTSTRAP,
+    BootstrapServer,
+    Json,
+    connected,
+    note,
+    run,
+    show,
+    show_json,
+)
+
+if TYPE_CHECKING:
+    from stratalog.client.admin import DescribedGroup, Offsets
+    from stratalog.client.aio import Client
+
+group_app = typer.Typer(help="Consumer groups: members, lag, offsets.", no_args_is_help=True)
+
+
+@group_app.command("list")
+def list_groups(bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
+    """List groups.
+
+    Example: strata group list
+    """
+    run(print_groups(bootstrap_server, json))
+
+
+async def print_groups(bootstrap: str, as_json: bool) -> None:
+    """One row per group, by name."""
+    from stratalog.client.admin import list_groups
+
+    async with connected(bootstrap) as client:
+        found = [one for some in await client.on_each(list_groups()) for one in some]
+    rows = [
+        {"group": one.group_id, "state": one.state, "type": one.protocol_type}
+        for one in sorted(found, key=lambda one: one.group_id)
+    ]
+    show(rows, as_json=as_json, empty="no groups")
+
+
+@group_app.command()
+def describe(
+    name: GroupName, bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP, json: Json = False
+) -> None:
+    """Show a group's state, and for each partition its offset, the log's end, the lag and who reads it.
+
+    Lag is in records, and in seconds since the first record that the group has not read was written, by its own
+    timestamp.
+
+    Example: strata group describe billing --json
+    """
+    run(print_group(bootstrap_server, name, json))
+
+
+async def print_group(bootstrap: str, name: str, as_json: bool) -> None:
+    """A group as one JSON object, or as a line and a table. Raises UserError where there is no such group."""
+    async with connected(bootstrap) as client:
+        group = await existing_group(client, name)
+        rows = await lag_rows(client, group)
+    total = sum(row["lag"] or 0 for row in rows)
+    seconds = max((row["seconds"] or 0 for row in rows), default=0)
+    if as_json:
+        show_json(
+            {
+                "group": name,
+                "state": group.state,
+                "protocol": group.protocol,
+                "members": len(group.members),
+                "lag": total,
+                "lag_seconds": seconds,
+                "partitions": rows,
+            }
+        )
+        return
+    typer.echo(f"{name}  {group.state}  {len(group.members)} member(s)  lag {total}, {seconds} s")
+    show(rows, as_json=False, empty="no offsets")
+
+
+async def existing_group(client: "Client", name: str) -> "DescribedGroup":
+    """A group as its coordinator describes it; raises UserError where there is none."""
+    from stratalog.client.admin import describe_group
+    from stratalog.errors import ErrorCode, Rejected, UserError
+
+    group = await client.on_coordinator(name, describe_group(name))
+    if group.error == ErrorCode.group_id_not_found or group.state == "Dead":
+        raise UserError(f"group {name} does not exist")
+    if group.error != ErrorCode.none:
+        raise Rejected(group.error, f"group {name}: {group.error.name}")
+    return group
+
+
+def without_members(group: "DescribedGroup") -> None:
+    """Raise UserError where a group has members."""
+    from stratalog.errors import UserError
+
+    if group.members:
+        count = len(group.members)
+        raise UserError(
+            f"group {group.group_id} has {count} member(s): stop them first (NON_EMPTY_GROUP)"
+        )
+
+
+async def lag_rows(client: "Client", group: "DescribedGroup") -> list[dict[str, Any]]:
+    """One row per partition that the group has an offset for, or reads."""
+    from stratalog.client.admin import fetch_offsets
+    from stratalog.client.calls import EARLIEST, LATEST
+
+    committed = await client.on_coordinator(group.group_id, fetch_offsets(group.group_id))
+    readers = {key: member for member in group.members for key in member.assigned}
+    keys = await existing_keys(client, sorted(committed.keys() | readers.keys()))
+    ends = await client.list_offsets(dict.fromkeys(keys, LATEST)) if keys else {}
+    starts = await client.list_offsets(dict.fromkeys(keys, EARLIEST)) if keys else {}
+    rows = []
+    for key in keys:
+        offset, end, reader = committed.get(key), ends[key].offset, readers.get(key)
+        unread = None if offset is None else max(offset, starts[key].offset)
+        rows.append(
+            {
+                "topic": key[0],
+                "partition": key[1],
+                "offset": offset,
+                "end": end,
+                "lag": None if offset is None else max(0, end - offset),
+                "seconds": None if unread is None else await age_s(client, key, unread, end),
+                "member": None if reader is None else reader.instance_id or reader.member_id,
+                "host": None if reader is None else reader.host,
+            }
+        )
+    return rows
+
+
+async def age_s(client: "Client", key: tuple[str, int], offset: int, end: int) -> float:
+    """Seconds since the record at `offset` was written, by its timestamp; 0 where it is not there yet."""
+    from stratalog.adapters.system import SystemClock
+    from stratalog.cli.shared.reading import records_from, whole
+
+    if offset >= end:
+        return 0.0
+    fetched = await client.fetch(*key, offset, max_bytes=1, max_wait_ms=0)
+    for _next_offset, record in records_from(whole(fetched), offset):
+        if record is not None:
+            return max(0, SystemClock().now_ms() - record.timestamp) / 1000
+    return 0.0
+
+
+async def existing_keys(client: "Client", keys: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Those of topics that are there: offsets outlive their topic for a while."""
+    topics = (await client.metadata(sorted({topic for topic, _ in keys}))).topics if keys else {}
+    return [key for key in keys if key[1] in topics[key[0]].partitions]
+
+
+@group_app.command("reset-offsets")
+def reset_offsets(
+    name: GroupName,
+    topic: Annotated[
+        str, typer.Option(metavar="TOPIC", help="Whose offsets.", autocompletion=topics)
+    ],
+    to: Annotated[
+        str,
+        typer.Option(
+            metavar="beginning|end|OFFSET|@MS",
+            help="Where the group goes on; @MS is the first record at that time (epoch milliseconds).",
+        ),
+    ],
+    partition: Annotated[
+        list[int] | None, typer.Option(metavar="N", help="Only this partition; may be repeated.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be, and change nothing.")
+    ] = False,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    """Let a group without members go on elsewhere. A group that is not there is made.
+
+    Example: strata group reset-offsets billing --topic orders --to beginning
+    """
+    run(move(bootstrap_server, name, topic, to, partition, dry_run, json))
+
+
+async def move(
+    bootstrap: str,
+    name: str,
+    topic: str,
+    to: str,
+    partitions: list[int] | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Work out the offsets, commit them unless `dry_run`, and show them. Raises UserError while it has members."""
+    from stratalog.cli.shared.reading import chosen_partitions, first_offsets
+    from stratalog.client.admin import commit_offsets, describe_group, fetch_offsets
+
+    async with connected(bootstrap) as client:
+        chosen = await chosen_partitions(client, topic, partitions)
+        positions = await first_offsets(client, topic, chosen, to, option="--to")
+        wanted = await within(client, {(topic, index): positions[index] for index in chosen})
+        without_members(await client.on_coordinator(name, describe_group(name)))
+        before = await client.on_coordinator(name, fetch_offsets(name))
+        if not dry_run:
+            await client.on_coordinator(name, commit_offsets(name, wanted))
+    rows = [
+        {"topic": key[0], "partition": key[1], "before": before.get(key), "offset": offset}
+        for key, offset in wanted.items()
+    ]
+    show(rows, as_json=as_json)
+    if dry_run:
+        note("nothing was changed (--dry-run)")
+
+
+async def within(client: "Client", wanted: "Offsets") -> "Offsets":
+    """Return the offsets, or the nearest that the partitions have, with a warning."""
+    from stratalog.cli.shared.reading import ranges_of
+
+    chosen = {}
+    for key, (start, end) in (await ranges_of(client, wanted)).items():
+        chosen[key] = min(max(wanted[key], start), end)
+        if chosen[key] != wanted[key]:
+            has = f"{key[0]}-{key[1]} has offsets {start} to {end}"
+            note(f"warning: {has}: {wanted[key]} becomes {chosen[key]}")
+    return chosen
+
+
+@group_app.command()
+def delete(name: GroupName, bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP) -> None:
+    """Delete a group that has no members, its offsets with it.
+
+    Example: strata group delete billing
+    """
+    run(delete_group(bootstrap_server, name))
+
+
+async def delete_group(bootstrap: str, name: str) -> None:
+    """Ask for the deletion. Raises UserError where no such group exists or the group has members, Rejected."""
+    from stratalog.cli.shared.terminal import accepted
+    from stratalog.client.admin import delete_group as deletion
+
+    async with connected(bootstrap) as client:
+        without_members(await existing_group(client, name))
+        accepted(await client.on_coordinator(name, deletion(name)))
+    note(f"deleted group {name}")

@@ -1,0 +1,1 @@
+"""Commands that start a node or prepare its directories: server, storage, restore, demo."""

@@ -1,0 +1,209 @@
+"""`strata restore`: a node out of the bucket alone.
+
+In: a bucket's URL, an empty directory. Out: what would be restored; with `--takeover` a node's log directory. It starts
+no broker, and without `--takeover` it changes nothing anywhere.
+"""
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stratalog.cli.node.storage import locked_disk
+from stratalog.cli.shared.bucket import Url, opened, progress_of
+from stratalog.cli.shared.quantities import age_text
+from stratalog.cli.shared.terminal import Json, note, show, show_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from stratalog.ops.restore import Found, FoundTopic
+    from stratalog.ops.takeover import Taken
+
+_CALLS_AT_A_TIME = 8
+
+
+def restore(
+    url: Url,
+    takeover: Annotated[
+        bool,
+        typer.Option(
+            "--takeover", help="Take the cluster over: its nodes of before are fenced and stop."
+        ),
+    ] = False,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", metavar="DIR", help="An empty log directory for the node; made."),
+    ] = None,
+    node_id: Annotated[
+        int | None,
+        typer.Option("--node-id", metavar="ID", min=0, help="By default that of the node before."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Say what a bucket can restore; with --takeover make a node of it, which then serves.
+
+    Records that were only on a disk are lost. The topics keep their ids, settings and offsets, the groups what they
+    had committed when the bucket was last told. docs/recovery.md has the bounds.
+
+    Example: strata restore s3://bucket/prefix --takeover --data /data/log
+    """
+    from stratalog.errors import UserError
+
+    if takeover != (data is not None):
+        raise UserError(
+            "--takeover needs --data DIR, an empty directory"
+            if takeover
+            else "--data is for --takeover: without it nothing is written"
+        )
+    if data is None:
+        show_found(url, as_json=json)
+    else:
+        make_node(url, data, node_id, as_json=json)
+
+
+def show_found(url: str, *, as_json: bool) -> None:
+    """A table of topics, then what there is to know of the rest."""
+    from stratalog.adapters.system import SystemClock
+    from stratalog.ops.restore import look
+
+    with progress_of(f"reading {url}", quiet=as_json) as advance:
+        found = look(opened(url), counted(advance))
+    now_ms = SystemClock().now_ms()
+    if as_json:
+        show_json(found_json(found, now_ms))
+        return
+    show(
+        [topic_row(topic) for topic in found.topics], as_json=False, empty=f"no topics are in {url}"
+    )
+    for line in lines_of(found, now_ms):
+        note(line)
+    note("nothing was written; --takeover --data DIR makes a node of this")
+
+
+def make_node(url: str, data: Path, node_id: int | None, *, as_json: bool) -> None:
+    """Take over, and say how to start what was made."""
+    from stratalog.adapters.system import SystemClock, SystemEntropy
+    from stratalog.ops.takeover import take_over
+
+    store = opened(url)
+    clock = SystemClock()
+    disk = locked_disk(str(data))
+    try:
+        with progress_of(f"restoring {url}", quiet=as_json) as advance:
+            taken = take_over(
+                store,
+                str(data),
+                disk,
+                node_id,
+                entropy=SystemEntropy(),
+                now_ms=clock.now_ms(),
+                in_order=counted(advance),
+            )
+    finally:
+        disk.close()
+    if as_json:
+        show_json(taken_json(taken, clock.now_ms()))
+        return
+    show([topic_row(topic) for topic in taken.found.topics], as_json=False, empty="no topics")
+    for line in lines_of(taken.found, clock.now_ms()):
+        note(line)
+    if taken.moved:
+        note(f"{taken.moved} committed offset(s) lay past the end of what is left; now at that end")
+    for line in taken.damaged:
+        note(f"warning: {line}")
+    settings = (f"node.id={taken.node_id}", f"log.dirs={data}", f"tier.url={url}")
+    start = ["strata", "server", *(word for one in settings for word in ("--override", one))]
+    note(
+        f"{data} is node {taken.node_id} of cluster {taken.found.cluster_id}, incarnation {taken.incarnation}; "
+        f"start it: {shlex.join(start)}"
+    )
+
+
+class counted:  # noqa: N801 - used as a function
+    """Calls eight at a time, in order, with a bar that says how many are done."""
+
+    def __init__(self, advance: "Callable[[int, int], None]") -> None:
+        self._advance = advance
+
+    def __call__(self, calls: "Iterable[Callable[[], Any]]") -> "Iterator[Any]":
+        from stratalog.adapters.read_ahead import read_ahead
+
+        waiting = list(calls)
+        each = ((1, call) for call in waiting)
+        ahead = read_ahead(each, _CALLS_AT_A_TIME, at_once=_CALLS_AT_A_TIME)
+        for done, result in enumerate(ahead, 1):
+            self._advance(done, len(waiting))
+            yield result
+
+
+def topic_row(topic: "FoundTopic") -> dict[str, Any]:
+    """A topic and what the bucket has of it."""
+    manifests = [one.manifest for one in topic.partitions if one.manifest is not None]
+    live = [one for manifest in manifests for one in manifest.live_totals()]
+    return {
+        "topic": topic.name,
+        "id": topic_id(topic),
+        "partitions": len(topic.partitions),
+        "segments": sum(one.segments for one in live),
+        "records": sum(one.records for one in live),
+        "bytes": sum(one.size for one in live),
+        "missing": topic.missing,
+    }
+
+
+def topic_id(topic: "FoundTopic") -> str:
+    """As people see it."""
+    from stratalog.wire.ids import topic_id_text
+
+    return topic_id_text(topic.id)
+
+
+def lines_of(found: "Found", now_ms: int) -> "Iterator[str]":
+    """Whose it is, how old what is known of it, and what is lost."""
+    told = found.state
+    yield f"cluster {found.cluster_id}, incarnation {found.incarnation}"
+    yield from (f"warning: {line}" for line in found.damaged)
+    if told is None:
+        yield (
+            "the bucket was never told of the cluster: topics are those that were tiered, and no group's offsets are "
+            "known"
+        )
+        return
+    offsets = sum(len(kept) for kept in found.groups.values())
+    yield (
+        f"node {told.node_id} told of topics and groups {age_text(now_ms - told.written_ms)} ago: "
+        f"{len(found.groups)} group(s) with {offsets} committed offset(s)"
+    )
+    missing = sum(topic.missing for topic in found.topics)
+    yield (
+        f"{missing} offset(s) that it had then are not in the bucket (column missing); what it has written since then "
+        "is not known here"
+    )
+
+
+def found_json(found: "Found", now_ms: int) -> dict[str, Any]:
+    """What there is, for programs. Times are epoch ms, ages ms; null where the bucket was never told."""
+    told = found.state
+    return {
+        "cluster": found.cluster_id,
+        "incarnation": found.incarnation,
+        "told_ms": told.written_ms if told else None,
+        "told_age_ms": now_ms - told.written_ms if told else None,
+        "groups": len(found.groups),
+        "offsets": sum(len(kept) for kept in found.groups.values()),
+        "damaged": list(found.damaged),
+        "topics": [topic_row(topic) for topic in found.topics],
+    }
+
+
+def taken_json(taken: "Taken", now_ms: int) -> dict[str, Any]:
+    """What was made, for programs; `moved` are committed offsets that lay past the end."""
+    return {
+        **found_json(taken.found, now_ms),
+        "incarnation": taken.incarnation,
+        "node": taken.node_id,
+        "moved": taken.moved,
+        "damaged": list(taken.damaged),
+    }

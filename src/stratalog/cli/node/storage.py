@@ -1,0 +1,216 @@
+"""`strata storage`: log directories before a broker runs on them, and what they say of themselves.
+
+In: a broker's settings. Out: a formatted directory, a table, or a repaired log. It never touches a directory that a
+broker holds, and keeps a copy of all that it cuts.
+"""
+
+from typing import Annotated, Any
+
+import typer
+
+from stratalog.cli.node.serving import load_config
+from stratalog.cli.shared.terminal import Json, Overrides, PropertiesFile, note, show, show_json
+
+storage_app = typer.Typer(help="Format log directories and look at them.", no_args_is_help=True)
+
+
+@storage_app.command("format")
+def format_storage(
+    properties: PropertiesFile = None,
+    override: Overrides = None,
+    cluster_id: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster-id", "-t", metavar="ID", help="22 characters; by default a new one."
+        ),
+    ] = None,
+    ignore_formatted: Annotated[
+        bool, typer.Option("--ignore-formatted", "-g", help="Leave formatted directories alone.")
+    ] = False,
+) -> None:
+    """Give empty log directories a cluster id. A broker does so by itself on its first start.
+
+    Example: strata storage format server.properties
+    """
+    from stratalog.adapters.local_disk import check_distinct
+    from stratalog.adapters.system import SystemEntropy
+    from stratalog.broker.storage import format_directory, new_cluster_id, read_meta
+    from stratalog.errors import UserError
+
+    config = load_config(properties, override)
+    entropy = SystemEntropy()
+    if cluster_id is not None:
+        check_cluster_id(cluster_id)
+    check_distinct(config.log_dirs)
+    disks = {path: locked_disk(path) for path in config.log_dirs}
+    try:
+        metas = {path: read_meta(path, disk) for path, disk in disks.items()}
+        known = {meta.cluster_id for meta in metas.values() if meta is not None}
+        if known and not ignore_formatted:
+            path = next(path for path, meta in metas.items() if meta is not None)
+            raise UserError(
+                f"log directory {path} is formatted already: --ignore-formatted skips it"
+            )
+        chosen = cluster_id or (known.pop() if len(known) == 1 else new_cluster_id(entropy))
+        if known - {chosen}:
+            raise UserError(
+                f"a log directory belongs to cluster {(known - {chosen}).pop()} already"
+            )
+        for path, disk in disks.items():
+            if metas[path] is None:
+                format_directory(path, disk, config.int("node.id"), chosen, entropy)
+                note(f"formatted {path} for node {config.int('node.id')} of cluster {chosen}")
+            else:
+                note(f"left {path} as it is")
+    finally:
+        for disk in disks.values():
+            disk.close()
+
+
+def check_cluster_id(text: str) -> None:
+    """Raises UserError unless the text is a cluster id as Kafka makes them."""
+    from stratalog.errors import UserError
+    from stratalog.wire.ids import topic_id_parse
+
+    try:
+        topic_id_parse(text)
+    except ValueError:
+        raise UserError(
+            f"--cluster-id: {text!r} is not accepted; accepted: 22 characters of A-Z a-z 0-9 - _"
+        ) from None
+
+
+def locked_disk(path: str) -> Any:
+    """A log directory, held against brokers. Raises UserError where one has it."""
+    from stratalog.adapters.local_disk import LocalDisk
+    from stratalog.errors import UserError
+
+    try:
+        disk = LocalDisk(path)
+    except OSError as error:
+        raise UserError(f"log directory {path}: {error.strerror}") from None
+    if not disk.lock():
+        raise UserError(f"log directory {path} is in use by another process (its .lock is held)")
+    return disk
+
+
+@storage_app.command()
+def info(properties: PropertiesFile = None, override: Overrides = None, json: Json = False) -> None:
+    """Show whose the log directories are and what they hold. Works beside a running broker.
+
+    Example: strata storage info server.properties --json
+    """
+    config = load_config(properties, override)
+    show([describe_directory(path) for path in config.log_dirs], as_json=json)
+
+
+def describe_directory(path: str) -> dict[str, Any]:
+    """One log directory as a row. Reads only."""
+    from stratalog.adapters.local_disk import LocalDisk
+    from stratalog.broker.storage import read_meta
+    from stratalog.log.checkpoints import CLEAN_SHUTDOWN
+    from stratalog.wire.ids import topic_id_text
+
+    check_exists(path)
+    disk = LocalDisk(path)
+    try:
+        meta = read_meta(path, disk)
+        entries = disk.list("")
+        names = {entry.name for entry in entries}
+        partitions = [
+            entry.name for entry in entries if is_partition(entry.name, entry.is_directory)
+        ]
+        directory_id = meta.directory_id if meta else None
+        return {
+            "directory": path,
+            "formatted": meta is not None,
+            "cluster.id": meta.cluster_id if meta else None,
+            "node.id": meta.node_id if meta else None,
+            "directory.id": topic_id_text(directory_id) if directory_id else None,
+            "clean shutdown": CLEAN_SHUTDOWN in names,
+            "partitions": len(partitions),
+            "bytes": sum(file.size for name in partitions for file in disk.list(name)),
+        }
+    finally:
+        disk.close()
+
+
+def check_exists(path: str) -> None:
+    """Raise UserError where there is no log directory: opening it would make one."""
+    from pathlib import Path
+
+    from stratalog.errors import UserError
+
+    if not Path(path).is_dir():
+        raise UserError(f"log directory {path} does not exist")
+
+
+def is_partition(name: str, is_directory: bool) -> bool:
+    """Whether a directory's entry is a partition that counts, `topic-N`."""
+    return is_directory and name.rpartition("-")[2].isdecimal()
+
+
+@storage_app.command("repair")
+def repair_storage(
+    properties: PropertiesFile = None,
+    override: Overrides = None,
+    accept_loss: Annotated[
+        bool,
+        typer.Option("--accept-loss", help="Cut what is damaged; a copy of each file is kept."),
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Check the metadata log and the offsets of groups, and cut what is damaged. The broker must be stopped.
+
+    Without --accept-loss it only prints what would go: exit 1 where anything would. Topics whose records go from the
+    metadata log are unknown afterwards; their directories stay where they are.
+
+    Example: strata storage repair server.properties --accept-loss
+    """
+    from stratalog.errors import Corrupt
+
+    config = load_config(properties, override)
+    rows: list[dict[str, Any]] = []
+    for path in config.log_dirs:
+        check_exists(path)
+        disk = locked_disk(path)
+        try:
+            rows += repair_directory(path, disk, accept_loss=accept_loss)
+        except Corrupt as error:
+            raise Corrupt(
+                f"{path}/{error}: restore the node from its bucket (docs/recovery.md)"
+            ) from error
+        finally:
+            disk.close()
+    if json:
+        show_json(rows)
+    for row in () if json else rows:
+        typer.echo(row["reason"])
+        for line in row["goes"]:
+            typer.echo(f"  {line}")
+        if row["copy"] is not None:
+            typer.echo(f"  cut; what it was is in {row['copy']}")
+    if not rows:
+        note("sound: there is nothing to repair")
+    elif not accept_loss:
+        note("nothing was changed; with --accept-loss this goes, and a copy of each file is kept")
+        raise typer.Exit(1)
+
+
+def repair_directory(path: str, disk: Any, *, accept_loss: bool) -> list[dict[str, Any]]:
+    """Find what is damaged in a log directory and, where the loss is accepted, cut it: a row for each damaged place."""
+    from stratalog.ops.repair import losses, repair
+
+    found = losses(disk)
+    copies = repair(disk, found) if accept_loss else {}
+    return [
+        {
+            "file": f"{path}/{loss.path}",
+            "byte": loss.start,
+            "offset": loss.offset,
+            "reason": f"{path}/{loss.reason}",
+            "goes": list(loss.goes),
+            "copy": f"{path}/{copies[loss.path]}" if accept_loss else None,
+        }
+        for loss in found
+    ]

@@ -1,0 +1,108 @@
+"""`strata consume`: records of a topic, printed as they come.
+
+In: a topic and where to begin. Out: records on standard output, in one of several forms. How they are fetched, and as
+a member of which group, is `follow.py`'s.
+"""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from stratalog.cli.shared.completing import TopicName, groups
+from stratalog.cli.shared.terminal import (
+    DEFAULT_BOOTSTRAP,
+    BootstrapServer,
+    note,
+    run,
+)
+
+
+class Isolation(StrEnum):
+    """Kafka's `isolation.level`."""
+
+    UNCOMMITTED = "read_uncommitted"
+    COMMITTED = "read_committed"
+
+
+Layout = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        metavar="TEXT",
+        help="Print this for each record: %t topic, %p partition, %o offset, %T timestamp, %k key, %s value, "
+        "%K and %S their lengths (-1: none), %h headers, %% a percent sign; \\n \\t \\0 as usual.",
+    ),
+]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        metavar="GROUP",
+        autocompletion=groups,
+        help="Be a member: share partitions with the others, begin where the group is (--from where it is "
+        "nowhere), commit.",
+    ),
+]
+IsolationLevel = Annotated[
+    Isolation,
+    typer.Option(
+        help="read_committed: nothing of aborted transactions, nor what lies behind one that is open."
+    ),
+]
+
+
+def consume(
+    topic: TopicName,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="beginning|end|OFFSET|@MS",
+            help="Where to begin; @MS is the first record at that time (epoch milliseconds).",
+        ),
+    ] = "end",
+    partition: Annotated[
+        list[int] | None, typer.Option(metavar="N", help="Only this partition; may be repeated.")
+    ] = None,
+    max_messages: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Stop after so many.")
+    ] = None,
+    until_end: Annotated[
+        bool, typer.Option("--until-end", help="Stop at what is the end when it starts.")
+    ] = False,
+    timeout: Annotated[
+        float | None, typer.Option(min=0, metavar="S", help="Stop where nothing comes for so long.")
+    ] = None,
+    key_separator: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Print the key and this before the value.")
+    ] = None,
+    headers: Annotated[
+        bool, typer.Option("--headers", help="Print NAME=VALUE,… and a tab before each record.")
+    ] = False,
+    layout: Layout = None,
+    group: Group = None,
+    isolation_level: IsolationLevel = Isolation.UNCOMMITTED,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object per record.")] = False,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+) -> None:
+    r"""Print records until interrupted, or as many as asked for.
+
+    With --group it takes part in the group's rebalances (classic protocol, range assignor), beside consumers of any
+    kind. What was printed is committed, at the latest a round later: after a crash some may come again. With
+    --partition as well it joins nothing, and a group with members refuses its commits.
+
+    Example: strata consume t --from beginning --format '%p %o %k: %s\n'
+    """
+    from asyncio import CancelledError
+
+    from stratalog.cli.records.follow import Wanted, follow
+    from stratalog.cli.shared.forms import Printer
+
+    printer = Printer(topic, key_separator, headers=headers, as_json=json, layout=layout)
+    isolation = int(isolation_level is Isolation.COMMITTED)
+    wanted = Wanted(topic, start, partition, group, until_end, max_messages, timeout, isolation)
+    try:
+        run(follow(bootstrap_server, wanted, printer))
+    except (KeyboardInterrupt, CancelledError):  # SIGINT, SIGTERM
+        note("")
+    note(f"{printer.count} record(s)")

@@ -1,0 +1,239 @@
+"""How `strata consume` gets its records: partitions of its own choice, or as a member of a group.
+
+In: what is wanted, and a printer. Out: records printed, and what was printed committed. It never commits what has not
+left this process.
+"""
+
+import sys
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stratalog.cli.shared.terminal import connected, note
+
+if TYPE_CHECKING:
+    from stratalog.cli.shared.forms import Printer
+    from stratalog.client.admin import Offsets
+    from stratalog.client.aio import Client
+    from stratalog.client.membership import Member
+    from stratalog.client.reader import Fetched, Reader
+
+ROUND_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to read: from where, as whom, and until when."""
+
+    topic: str
+    start: str
+    partitions: list[int] | None
+    group: str | None
+    until_end: bool
+    max_messages: int | None
+    timeout_s: float | None = None
+    isolation: int = 0
+    """As in a Fetch request: 1 for committed records alone."""
+
+    @property
+    def other_offsets(self) -> str:
+        """How to begin at other offsets, for a person."""
+        if self.group is None:
+            return "give another --from, such as beginning"
+        topic = f"{self.group} --topic {self.topic}"
+        return f"move the group: strata group reset-offsets {topic} --to beginning"
+
+
+async def follow(bootstrap: str, wanted: Wanted, printer: "Printer") -> None:
+    """Print until there is enough. Raises UserError, Rejected, Unavailable, Corrupt; CancelledError on SIGTERM."""
+    import asyncio
+    import signal
+
+    from stratalog.client.membership import REBALANCE_MS, Member
+
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    async with connected(bootstrap) as client:
+        if wanted.group is None or wanted.partitions is not None:
+            await follow_alone(client, wanted, printer)
+            return
+        await existing(client, wanted)
+        # A coordinator answers once the others have joined: its answers may take a rebalance.
+        async with connected(bootstrap, timeout_s=REBALANCE_MS / 1000 + 30) as own:
+            await follow_as_member(client, Member(own, wanted.group, wanted.topic), wanted, printer)
+
+
+async def existing(client: "Client", wanted: Wanted) -> list[int]:
+    """The partitions to read. Raises UserError for a topic or partition that is not there."""
+    from stratalog.cli.shared.reading import chosen_partitions
+
+    return await chosen_partitions(client, wanted.topic, wanted.partitions)
+
+
+async def follow_alone(client: "Client", wanted: Wanted, printer: "Printer") -> None:
+    """Read the partitions asked for; commits, where a group is named, as one who is no member."""
+    from stratalog.client.admin import commit_offsets
+
+    async def commit(offsets: "Offsets") -> bool:
+        if wanted.group is not None:
+            await client.on_coordinator(wanted.group, commit_offsets(wanted.group, offsets))
+        return True
+
+    async def always() -> bool:
+        return True
+
+    chosen = await existing(client, wanted)
+    await (await Following.of(client, wanted, chosen, printer, commit)).run(always)
+
+
+async def follow_as_member(
+    client: "Client", member: "Member", wanted: Wanted, printer: "Printer"
+) -> None:
+    """Read what the group assigns, through every rebalance; leaves it at the end, whatever the end is."""
+    try:
+        while True:
+            assigned = sorted(
+                index for topic, index in await member.join() if topic == wanted.topic
+            )
+            shown = ", ".join(map(str, assigned)) or "none"
+            note(f"group {wanted.group}, generation {member.generation}: partitions {shown}")
+            following = await Following.of(client, wanted, assigned, printer, member.commit)
+            if await following.run(member.beat):
+                return
+    finally:
+        await member.leave()
+
+
+class Following:
+    """Partitions that are ours for now: read, printed, committed."""
+
+    def __init__(
+        self,
+        client: "Client",
+        wanted: Wanted,
+        positions: dict[int, int],
+        printer: "Printer",
+        commit: "Callable[[Offsets], Awaitable[bool]]",
+    ) -> None:
+        """Use `of`."""
+        self._client = client
+        self._wanted = wanted
+        self._positions = positions  # behind what was printed
+        self._kept = dict(positions)
+        self._ends: dict[int, int] = {}
+        self._printer = printer
+        self._commit = commit
+
+    @classmethod
+    async def of(
+        cls,
+        client: "Client",
+        wanted: Wanted,
+        partitions: list[int],
+        printer: "Printer",
+        commit: "Callable[[Offsets], Awaitable[bool]]",
+    ) -> "Following":
+        """Look up where to begin, and to end where that is wanted."""
+        from stratalog.cli.shared.reading import first_offsets
+
+        isolation = wanted.isolation
+        positions = await first_offsets(client, wanted.topic, partitions, wanted.start, isolation)
+        if wanted.group is not None:
+            positions |= await committed_offsets(client, wanted.group, wanted.topic, partitions)
+        following = cls(client, wanted, positions, printer, commit)
+        if wanted.until_end:
+            following._ends = await first_offsets(
+                client, wanted.topic, partitions, "end", isolation
+            )
+        return following
+
+    async def run(self, still_ours: Callable[[], Awaitable[bool]]) -> bool:
+        """Print until there is enough (True), or until the partitions are no longer ours (False)."""
+        from asyncio import CancelledError
+
+        from stratalog.cli.shared.reading import ranges_explained
+        from stratalog.client.reader import Reader, Wish
+
+        ends = self._ends
+        unread = {
+            (self._wanted.topic, index): offset
+            for index, offset in self._positions.items()
+            if index not in ends or offset < ends[index]
+        }
+        try:
+            with Reader(self._client, unread, Wish(isolation=self._wanted.isolation)) as reader:
+                async with ranges_explained(self._client, reader, self._wanted.other_offsets):
+                    return await self._read(reader, still_ours)
+        except CancelledError:
+            await self._keep()
+            raise
+
+    async def _read(self, reader: "Reader", still_ours: Callable[[], Awaitable[bool]]) -> bool:
+        from asyncio import get_running_loop, sleep
+
+        now = get_running_loop().time
+        wanted = self._wanted
+        patience_s = float("inf") if wanted.timeout_s is None else wanted.timeout_s
+        heard_s = now()
+        while reader.positions or not wanted.until_end:
+            if not await still_ours():
+                await self._keep()
+                return False
+            if not reader.positions:  # the group has more members than the topic partitions
+                await sleep(min(ROUND_S, patience_s))
+                found = []
+            else:
+                found = await reader.poll(min(ROUND_S, patience_s))
+            for fetched in found:
+                self._print(fetched, reader)
+            if found:
+                heard_s = now()
+                kept = await self._keep()
+                if self._printer.count == wanted.max_messages:
+                    return True
+                if not kept:
+                    return False
+            elif now() - heard_s >= patience_s:
+                return True
+        return True
+
+    def _print(self, fetched: "Fetched", reader: "Reader") -> None:
+        from stratalog.cli.shared.reading import records_from
+
+        index = fetched.partition
+        end = self._ends.get(index)
+        for offset, record in records_from(fetched.records, fetched.offset, fetched.aborted):
+            if self._printer.count == self._wanted.max_messages:
+                return
+            if end is not None and record is not None and record.offset >= end:
+                self._positions[index] = end  # what came since is the next reader's
+                break
+            self._positions[index] = offset
+            if record is not None:
+                self._printer.print(index, record)
+        if end is not None and self._positions[index] >= end:
+            reader.drop((fetched.topic, index))
+
+    async def _keep(self) -> bool:
+        """What was printed leaves this process; only then is it committed. False where that is not ours any more."""
+        sys.stdout.flush()
+        moved = {
+            (self._wanted.topic, index): offset
+            for index, offset in self._positions.items()
+            if offset != self._kept[index]
+        }
+        if moved and not await self._commit(moved):
+            return False
+        self._kept |= {index: offset for (_, index), offset in moved.items()}
+        return True
+
+
+async def committed_offsets(
+    client: "Client", group: str, topic: str, partitions: Iterable[int]
+) -> dict[int, int]:
+    """Where a group goes on, for those partitions that it has an offset of."""
+    from stratalog.client.admin import fetch_offsets
+
+    found = await client.on_coordinator(group, fetch_offsets(group))
+    return {index: found[topic, index] for index in partitions if (topic, index) in found}

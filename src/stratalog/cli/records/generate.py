@@ -1,0 +1,90 @@
+"""Records that nobody wrote, sent as fast as they are wanted: `strata produce --generate`.
+
+In: a topic, how many and how fast. Out: records at the broker, keyed by visitor. It never holds more of the log than
+the batches under way.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from stratalog.cli.records.order import Order
+
+PAST_PER_SECOND = 100
+"""How close events lie that are not sent as they happen: the last of them is now."""
+WINDOW = 5
+FEWEST_AHEAD_MS = 20
+"""Events this near in the future are sent at once: to sleep for less costs more than it waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """`count` None: until interrupted. `per_second` None: as fast as the broker takes them."""
+
+    count: int | None
+    per_second: float | None
+    seed: int
+
+
+def asked_for(
+    made: str | None, file: "Path | None", count: int | None, rate: float | None, seed: int
+) -> Generated:
+    """The options, checked together. Raises UserError."""
+    from stratalog.errors import UserError
+
+    if made is None:
+        raise UserError("--count and --rate are for --generate access-log")
+    if made != "access-log":
+        raise UserError(f"--generate: {made!r} is not accepted; accepted: access-log")
+    if file is not None:
+        raise UserError(f"--generate makes the lines: {file} is one source too many")
+    if count is None and rate is None:
+        raise UserError(
+            "--generate needs --count, --rate or both: how many lines, how many a second"
+        )
+    return Generated(count, rate, seed)
+
+
+async def generate(bootstrap: str, order: "Order", asked: Generated) -> int:
+    """Send an access log; returns how many lines were acknowledged. Raises UserError, Rejected, Unavailable.
+
+    Interrupted, it ends as if that had been the count.
+    """
+    from itertools import islice
+    from random import Random  # noqa: TID251 - one seed is one log
+
+    from stratalog.adapters.system import SystemClock
+    from stratalog.cli.records.order import BATCH_BYTES
+    from stratalog.cli.shared.interrupting import Interrupt
+    from stratalog.cli.shared.reading import chosen_partitions
+    from stratalog.cli.shared.terminal import connected
+    from stratalog.client.batching import Batches
+    from stratalog.ops.access_log import access_log
+
+    clock = SystemClock()
+    per_second = asked.per_second or PAST_PER_SECOND
+    begin_ms = clock.now_ms()
+    if asked.per_second is None:
+        begin_ms -= round((asked.count or 0) / per_second * 1000)
+    chosen = None if order.partition is None else [order.partition]
+    async with connected(bootstrap) as client:
+        partitions = await chosen_partitions(client, order.topic, chosen)
+        pipeline = client.pipeline(acks=order.acks, window=WINDOW)
+        batches = Batches(pipeline, order.compression, BATCH_BYTES)
+        lines = access_log(Random(asked.seed), begin_ms, per_second)  # noqa: S311 - no secret
+        with Interrupt() as interrupt:
+            async with pipeline:
+                for timestamp, visitor, line in islice(lines, asked.count):
+                    ahead_ms = timestamp - clock.now_ms() if asked.per_second else 0
+                    if ahead_ms > FEWEST_AHEAD_MS:
+                        await batches.flush()
+                        await interrupt.sleep(ahead_ms / 1000)
+                    if interrupt.happened:
+                        break
+                    key = visitor.encode()
+                    place = (order.topic, batches.partition_of(key, partitions))
+                    await batches.add(place, key, line.encode(), timestamp, order.headers)
+                await batches.flush()
+    return batches.count

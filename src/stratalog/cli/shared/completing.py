@@ -1,0 +1,60 @@
+"""What the shell offers for a word that is being typed: the topics and groups that are there.
+
+In: what was typed so far. Out: names. It never says why there are none: a shell has no place for it.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stratalog.cli.shared.terminal import DEFAULT_BOOTSTRAP, connected, run
+
+if TYPE_CHECKING:
+    from stratalog.client.aio import Client
+
+TIMEOUT_S = 2.0
+"""Whoever presses a key does not wait for longer."""
+
+
+def topics(context: typer.Context, incomplete: str) -> list[str]:
+    """Names of topics that go on as what was typed; Kafka's own only where it begins with an underscore."""
+
+    async def ask(client: "Client") -> list[str]:
+        found = (await client.metadata()).topics.values()
+        return [one.name for one in found if incomplete[:1] == "_" or not one.is_internal]
+
+    return offered(context, incomplete, ask)
+
+
+def groups(context: typer.Context, incomplete: str) -> list[str]:
+    """Names of groups that go on as what was typed."""
+
+    async def ask(client: "Client") -> list[str]:
+        from stratalog.client.admin import list_groups
+
+        return [one.group_id for some in await client.on_each(list_groups()) for one in some]
+
+    return offered(context, incomplete, ask)
+
+
+def offered(
+    context: typer.Context, incomplete: str, ask: "Callable[[Client], Awaitable[list[str]]]"
+) -> list[str]:
+    """The names, in order; none where the cluster that was named (or the usual one) does not answer."""
+    from stratalog.errors import Rejected, Unavailable, UserError
+
+    bootstrap = context.params.get("bootstrap_server") or DEFAULT_BOOTSTRAP
+
+    async def names() -> list[str]:
+        async with connected(bootstrap, timeout_s=TIMEOUT_S, patience_s=0) as client:
+            return await ask(client)
+
+    try:
+        return sorted(name for name in run(names()) if name.startswith(incomplete))
+    except (Rejected, Unavailable, UserError, OSError):
+        return []
+
+
+TopicName = Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=topics)]
+GroupName = Annotated[str, typer.Argument(metavar="GROUP", autocompletion=groups)]

@@ -1,0 +1,154 @@
+"""How a record is printed: its value, with its key, as JSON, or laid out as a person says.
+
+In: records. Out: bytes on standard output, as they are unless JSON was asked for. It never decides which records.
+"""
+
+import base64
+import sys
+from typing import TYPE_CHECKING, Any
+
+from stratalog.cli.shared.terminal import show_json
+
+if TYPE_CHECKING:
+    from stratalog.wire.records import Record
+
+FIELDS = {
+    "t": "topic",
+    "p": "partition",
+    "o": "offset",
+    "T": "timestamp",
+    "k": "key",
+    "K": "key length",
+    "s": "value",
+    "S": "value length",
+    "h": "headers",
+}
+ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
+
+
+class Printer:
+    """Prints records and counts them."""
+
+    def __init__(
+        self,
+        topic: str,
+        key_separator: str | None,
+        *,
+        headers: bool,
+        as_json: bool,
+        layout: str | None = None,
+    ) -> None:
+        """Raises UserError for a layout that is not understood, and for two forms at once."""
+        from stratalog.errors import UserError
+
+        if layout is not None and (as_json or headers or key_separator is not None):
+            raise UserError("--format says it all: leave --json, --headers and --key-separator out")
+        self.count = 0
+        self._headers = headers
+        self._topic = topic
+        self._separator = None if key_separator is None else key_separator.encode()
+        self._as_json = as_json
+        self._layout = None if layout is None else pieces_of(layout)
+
+    def print(self, partition: int, record: "Record") -> None:
+        """One record; bytes go out as they are, unless JSON was asked for."""
+        self.count += 1
+        if self._as_json:
+            show_json({"topic": self._topic, "partition": partition, **record_json(record)})
+            return
+        if self._layout is not None:
+            sys.stdout.buffer.write(self._laid_out(self._layout, partition, record))
+            return
+        line = record.value or b""
+        if self._separator is not None:
+            line = (record.key or b"") + self._separator + line
+        if self._headers:
+            line = headers_text(record) + b"\t" + line
+        sys.stdout.buffer.write(line + b"\n")
+
+    def _laid_out(self, layout: "list[bytes | str]", partition: int, record: "Record") -> bytes:
+        out = b""
+        for piece in layout:
+            match piece:
+                case bytes():
+                    out += piece
+                case "s":
+                    out += record.value or b""
+                case "k":
+                    out += record.key or b""
+                case "h":
+                    out += headers_text(record)
+                case _:
+                    out += str(self._fact(piece, partition, record)).encode()
+        return out
+
+    def _fact(self, field: str, partition: int, record: "Record") -> str | int:
+        match field:
+            case "t":
+                return self._topic
+            case "p":
+                return partition
+            case "o":
+                return record.offset
+            case "T":
+                return record.timestamp
+            case "K":
+                return -1 if record.key is None else len(record.key)
+            case _:
+                return -1 if record.value is None else len(record.value)
+
+
+def headers_text(record: "Record") -> bytes:
+    """NAME=VALUE,…"""
+    return b",".join(name.encode() + b"=" + (value or b"") for name, value in record.headers)
+
+
+def pieces_of(layout: str) -> "list[bytes | str]":
+    """A --format as bytes to print and letters of `FIELDS`. Raises UserError naming what is not understood."""
+    from stratalog.errors import UserError
+
+    pieces: list[bytes | str] = []
+    letters = iter(layout)
+    for letter in letters:
+        if letter == "\\":
+            escaped = next(letters, "")
+            if escaped not in ESCAPES:
+                raise UserError(
+                    f"--format: \\{escaped} is not accepted; accepted: \\n \\t \\r \\0 \\\\"
+                )
+            pieces.append(ESCAPES[escaped])
+        elif letter == "%":
+            field = next(letters, "")
+            if field == "%":
+                pieces.append(b"%")
+            elif field in FIELDS:
+                pieces.append(field)
+            else:
+                accepted = ", ".join(f"%{name} ({said})" for name, said in FIELDS.items())
+                raise UserError(f"--format: %{field} is not accepted; accepted: {accepted}, %%")
+        else:
+            pieces.append(letter.encode())
+    return pieces
+
+
+def record_json(record: "Record") -> dict[str, Any]:
+    """A record for JSON: text where it is UTF-8, else base64 under another name."""
+    return {
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        **text_or_base64("key", record.key),
+        **text_or_base64("value", record.value),
+        "headers": [
+            {"name": name, **text_or_base64("value", value)} for name, value in record.headers
+        ],
+    }
+
+
+def text_or_base64(name: str, data: bytes | None) -> dict[str, str | None]:
+    """`{name: text}`, or `{name_base64: …}` for bytes that are no text."""
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data).decode()}

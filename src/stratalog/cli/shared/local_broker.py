@@ -1,0 +1,111 @@
+"""A broker in a process of its own, for a command that needs one for a while.
+
+In: a directory of the command's own, settings. Out: its address and process id. It never outlives the command, and
+writes nothing outside the directory but the log of a broker whose command failed.
+"""
+
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stratalog.cli.shared.terminal import note
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+
+PATIENCE_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A broker that serves: `address` is host:port."""
+
+    address: str
+    pid: int
+
+
+@asynccontextmanager
+async def broker(place: Path, settings: Sequence[str]) -> AsyncIterator[Started]:
+    """A broker on a free port of 127.0.0.1, its data in `place`; `settings` are NAME=VALUE. Stopped at the end.
+
+    Where the body fails, the broker's log is kept beside `place`, and a note says where. Raises Unavailable with what
+    the broker said where it does not start.
+    """
+    from asyncio import CancelledError, create_subprocess_exec
+    from asyncio.subprocess import DEVNULL
+
+    ready = place / "ready.json"
+    all_settings = [
+        "listeners=PLAINTEXT://127.0.0.1:0",
+        f"log.dirs={place / 'data'}",
+        *settings,
+    ]
+    overrides = [word for setting in all_settings for word in ("--override", setting)]
+    log = place / "broker.log"
+    with log.open("wb") as output:
+        process = await create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "stratalog.cli.main",
+            "server",
+            "--ready-file",
+            str(ready),
+            *overrides,
+            stdin=DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+    failed = True
+    try:
+        yield await _started(process, ready, log)
+        failed = False
+    except CancelledError:
+        failed = False  # Ctrl-C
+        raise
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
+        if failed:
+            _keep(log, place.with_name(f"{place.name}.log"))
+
+
+async def _started(process: "Process", ready: Path, log: Path) -> Started:
+    """Wait until the broker serves."""
+    from asyncio import get_running_loop, sleep
+
+    from stratalog.errors import Unavailable
+
+    deadline = get_running_loop().time() + PATIENCE_S
+    while (address := _served(ready)) is None:
+        if process.returncode is not None or get_running_loop().time() > deadline:
+            raise Unavailable(f"the broker did not start: {_last_line(log)}")
+        await sleep(0.02)
+    return Started(address, process.pid)
+
+
+def _served(ready: Path) -> str | None:
+    """The address in a ready file; None before it is there."""
+    import json
+
+    try:
+        told = json.loads(ready.read_text())
+    except FileNotFoundError:
+        return None
+    return f"{told['host']}:{told['port']}"
+
+
+def _keep(log: Path, kept: Path) -> None:
+    """Move the log out of a directory that will be removed, which a full disk allows too."""
+    last = _last_line(log)
+    log.replace(kept)
+    note(f"the broker's log is kept: {kept}; it ends with: {last}")
+
+
+def _last_line(log: Path) -> str:
+    """The last thing a broker said."""
+    said = log.read_text(errors="replace").strip().splitlines()
+    return said[-1] if said else "it said nothing"

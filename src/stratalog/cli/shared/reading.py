@@ -1,0 +1,147 @@
+"""Where reading begins, and the records in what was fetched.
+
+In: a topic, the words of `--from`, fetched bytes. Out: partitions, offsets, records. It never prints.
+"""
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+
+    from stratalog.client.aio import Client
+    from stratalog.client.calls import TopicInfo
+    from stratalog.client.reader import Reader
+    from stratalog.wire.fetch import FetchedPartition
+    from stratalog.wire.records import Record
+
+
+def whole(fetched: "FetchedPartition") -> memoryview:
+    """A fetched partition's batches in one piece."""
+    pieces = fetched.records
+    if isinstance(pieces, bytes | bytearray | memoryview):
+        return memoryview(pieces)
+    return memoryview(b"".join(pieces))
+
+
+def records_from(
+    data: memoryview, start: int, aborted: "Sequence[tuple[int, int]]" = ()
+) -> "Iterator[tuple[int, Record | None]]":
+    """(offset to go on from, record) for each record from `start` on; no record where only the offset moves.
+
+    Those of `aborted` transactions, as a Fetch answer lists them, are passed over. Raises Corrupt for a batch that is
+    not what was written.
+    """
+    from stratalog.errors import Corrupt
+    from stratalog.wire.batch import crc_holds, scan
+    from stratalog.wire.records import read_records
+    from stratalog.wire.transactions import Aborted
+
+    hidden = Aborted(aborted)
+    for position, header in scan(data):
+        if not crc_holds(data, position, header):
+            raise Corrupt(f"the batch at offset {header.base_offset} has a wrong CRC")
+        if not (hidden.has(header) or header.is_control):
+            for record in read_records(data[position : position + header.size]):
+                if record.offset >= start:
+                    yield record.offset + 1, record
+        yield header.next_offset, None
+
+
+async def existing_topic(client: "Client", name: str) -> "TopicInfo":
+    """Return a topic's metadata; raise UserError where there is no such topic, Rejected where the broker refuses."""
+    from stratalog.errors import ErrorCode, Rejected, UserError
+
+    topic = (await client.metadata([name])).topics[name]
+    if topic.error == ErrorCode.unknown_topic_or_partition:
+        raise UserError(f"topic {name} does not exist; create it: strata topic create {name}")
+    if topic.error != ErrorCode.none:
+        raise Rejected(topic.error, f"topic {name}: {topic.error.name}")
+    return topic
+
+
+async def chosen_partitions(client: "Client", topic: str, wanted: list[int] | None) -> list[int]:
+    """The partitions to read; raises UserError for a topic or partition that is not there."""
+    from stratalog.errors import UserError
+
+    known = sorted((await existing_topic(client, topic)).partitions)
+    for index in wanted or ():
+        if index not in known:
+            raise UserError(f"topic {topic} has no partition {index}; it has {len(known)}")
+    return sorted(set(wanted)) if wanted else known
+
+
+async def first_offsets(
+    client: "Client",
+    topic: str,
+    partitions: list[int],
+    start: str,
+    isolation: int = 0,
+    *,
+    option: str = "--from",
+) -> dict[int, int]:
+    """Return the offset that `start` means in each partition; the end is the last stable one where `isolation` is 1.
+
+    Raises UserError, which names `option`, for words that are not understood.
+    """
+    from stratalog.client.calls import EARLIEST, LATEST
+    from stratalog.errors import UserError
+
+    if is_int64(start):
+        return dict.fromkeys(partitions, int(start))
+    words = {"beginning": EARLIEST, "end": LATEST}
+    if start in words:
+        timestamp = words[start]
+    elif start.startswith("@") and is_int64(start[1:]):
+        timestamp = int(start[1:])
+    else:
+        raise UserError(
+            f"{option}: {start!r} is not accepted; accepted: beginning, end, an offset, @ms"
+        )
+    keys = [(topic, index) for index in partitions]
+    listed = await client.list_offsets(dict.fromkeys(keys, timestamp), isolation=isolation)
+    late = [key for key in keys if listed[key].offset < 0]
+    ends = {}
+    if late:
+        ends = await client.list_offsets(dict.fromkeys(late, LATEST), isolation=isolation)
+    return {key[1]: (ends[key] if key in ends else listed[key]).offset for key in keys}
+
+
+def is_int64(text: str) -> bool:
+    """Return whether a text is an offset or a time, at most 2**63 - 1."""
+    return text.isdecimal() and len(text) <= 19 and int(text) < 1 << 63
+
+
+async def ranges_of(
+    client: "Client", keys: "Iterable[tuple[str, int]]"
+) -> dict[tuple[str, int], tuple[int, int]]:
+    """Return the (first offset, end) of each (topic, partition); the end is the offset of the next record."""
+    from stratalog.client.calls import EARLIEST, LATEST
+
+    wanted = list(keys)
+    starts = await client.list_offsets(dict.fromkeys(wanted, EARLIEST))
+    ends = await client.list_offsets(dict.fromkeys(wanted, LATEST))
+    return {key: (starts[key].offset, ends[key].offset) for key in wanted}
+
+
+@asynccontextmanager
+async def ranges_explained(
+    client: "Client", reader: "Reader", remedy: str
+) -> "AsyncIterator[None]":
+    """Around polls of a reader: OFFSET_OUT_OF_RANGE becomes a UserError with a partition's range, and `remedy`."""
+    from stratalog.errors import ErrorCode, Rejected, UserError
+
+    try:
+        yield
+    except Rejected as error:
+        if error.code is not ErrorCode.offset_out_of_range:
+            raise
+        outside = [
+            f"{topic}-{index} has offsets {start} to {end}, not {reader.positions[topic, index]}"
+            for (topic, index), (start, end) in (await ranges_of(client, reader.positions)).items()
+            if not start <= reader.positions[topic, index] <= end
+        ]
+        if not outside:  # the log has grown into it since
+            raise
+        more = f", and {len(outside) - 1} more like it" if len(outside) > 1 else ""
+        raise UserError(f"{outside[0]}{more}; {remedy} (OFFSET_OUT_OF_RANGE)") from None

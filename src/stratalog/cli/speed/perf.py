@@ -1,0 +1,381 @@
+"""`strata perf`: how fast a broker takes and gives records, in the figures of Kafka's own tools.
+
+In: a topic and how much of what to send or read. Out: lines while it runs and one at its end. It never makes a topic,
+save those of `--sweep`, which it deletes again.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from stratalog.cli.shared.completing import TopicName
+from stratalog.cli.shared.terminal import (
+    DEFAULT_BOOTSTRAP,
+    BootstrapServer,
+    connected,
+    note,
+    run,
+    show_json,
+)
+
+if TYPE_CHECKING:
+    from stratalog.cli.speed.load import Producing
+    from stratalog.client.reader import Wish
+
+perf_app = typer.Typer(
+    help="Measure how fast a broker takes and gives records.", no_args_is_help=True
+)
+
+ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+ISOLATIONS = {"read_uncommitted": 0, "read_committed": 1}
+DEFAULT_RECORD_BYTES = 1024
+
+Interval = Annotated[int, typer.Option(min=100, metavar="MS", help="How often to print a line.")]
+
+
+ProducerProps = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--producer-props",
+        "-X",
+        metavar="NAME=VALUE",
+        help="acks, batch.size, linger.ms, compression.type or max.in.flight.requests.per.connection; "
+        "may be repeated.",
+    ),
+]
+Throughput = Annotated[
+    float,
+    typer.Option(
+        metavar="N",
+        show_default=False,
+        help="At most so many records a second; by default no limit.",
+    ),
+]
+Sweep = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Compare codecs and batch sizes on the lines of FILE."),
+]
+Seconds = Annotated[
+    float, typer.Option(min=0.1, metavar="S", help="With --sweep: for each codec and size.")
+]
+Metrics = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="With --sweep: the broker's /metrics, for its CPU time."),
+]
+BrokerPid = Annotated[
+    int | None,
+    typer.Option(metavar="PID", help="With --sweep: the broker, where it runs on this machine."),
+]
+
+
+@perf_app.command()
+def produce(
+    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Not with --sweep.")] = None,
+    num_records: Annotated[
+        int, typer.Option(min=1, metavar="N", help="How many to send.")
+    ] = 1_000_000,
+    record_size: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="BYTES", help=f"Of random letters; {DEFAULT_RECORD_BYTES} by default."
+        ),
+    ] = None,
+    payload_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Send what is in it, in a circle.")
+    ] = None,
+    payload_delimiter: Annotated[
+        str, typer.Option(metavar="TEXT", help="What is between its records; \\n is a line's end.")
+    ] = "\\n",
+    throughput: Throughput = -1,
+    producer_props: ProducerProps = None,
+    reporting_interval: Interval = 5000,
+    sweep: Sweep = None,
+    seconds: Seconds = 3,
+    metrics: Metrics = None,
+    broker_pid: BrokerPid = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the last figures as JSON.")] = False,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Send records as fast as the broker takes them, or at a given rate.
+
+    Lines are kafka-producer-perf-test's: MB are 2**20 bytes of values, latency is from a record's being put into a
+    batch until its acknowledgement. Settings and their defaults are the Kafka producer's, but that batch.size counts
+    before compression and nothing is idempotent. The client is one Python process: watch its CPU before you call the
+    broker slow, and give it larger batches.
+
+    --sweep makes a topic for each codec and batch size, fills it for some seconds and deletes it; CPU is per 10^9
+    bytes of values.
+
+    Example: strata perf produce t --num-records 1000000 -X acks=1
+    """
+    from stratalog.cli.speed import sweep as perf_sweep
+    from stratalog.errors import UserError
+
+    producing = producing_of(producer_props or ())
+    if sweep is not None:
+        if topic is not None:
+            raise UserError(f"--sweep makes topics of its own: leave {topic} out")
+        values = values_of(sweep, "\\n")
+        cpu = perf_sweep.broker_cpu(metrics, broker_pid)
+        runner = perf_sweep.sweep(bootstrap_server, values, producing, seconds, cpu)
+        perf_sweep.show_sweep(run(runner), as_json=json)
+        return
+    if topic is None:
+        raise UserError("name a TOPIC, or give --sweep FILE")
+    if payload_file is not None and record_size is not None:
+        raise UserError("give one of --record-size and --payload-file")
+    values = (
+        values_of(payload_file, payload_delimiter)
+        if payload_file is not None
+        else random_payload(record_size or DEFAULT_RECORD_BYTES)
+    )
+    cap = throughput if throughput > 0 else None
+    run(
+        print_produce(
+            bootstrap_server, topic, values, producing, num_records, cap, reporting_interval, json
+        )
+    )
+
+
+def random_payload(record_bytes: int) -> list[bytes]:
+    """Random letters in values of one size."""
+    from stratalog.cli.speed.load import random_values
+
+    return random_values(record_bytes)
+
+
+def values_of(file: Path, delimiter: str) -> list[bytes]:
+    """The file's records. Raises UserError for a file that cannot be read or has none."""
+    from stratalog.errors import UserError
+
+    separator = delimiter.replace("\\n", "\n").replace("\\t", "\t").replace("\\0", "\0").encode()
+    if not separator:
+        raise UserError("--payload-delimiter: '' is not accepted: it would end no record")
+    try:
+        values = file.read_bytes().split(separator)
+    except OSError as error:
+        raise UserError(f"{file}: {error.strerror}") from None
+    if not values[-1]:
+        values.pop()  # what is behind the last delimiter is no record
+    if not any(values):
+        raise UserError(f"{file}: no records in it")
+    return values
+
+
+def pairs_of(option: str, items: Sequence[str]) -> dict[str, str]:
+    """`name=value` items. Raises UserError for one without `=`."""
+    from stratalog.errors import UserError
+
+    found = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise UserError(f"{option} {item}: expected NAME=VALUE")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def taken(
+    option: str, given: dict[str, str], known: Mapping[str, tuple[str, Callable[[str], Any]]]
+) -> dict[str, Any]:
+    """Field -> value of the settings given; `known` has each setting's field and parser. Raises UserError."""
+    from stratalog.errors import UserError
+
+    found = {}
+    for name, text in given.items():
+        if name not in known:
+            raise UserError(
+                f"{option} {name}: not a setting of this client; accepted: {', '.join(known)}"
+            )
+        where, parse = known[name]
+        try:
+            found[where] = parse(text)
+        except (ValueError, KeyError):
+            raise UserError(f"{option} {name}: {text!r} is not accepted") from None
+    return found
+
+
+def at_least(lowest: int) -> Callable[[str], int]:
+    """A parser of integers from `lowest` on."""
+
+    def parse(text: str) -> int:
+        number = int(text)
+        return number if number >= lowest else refuse(text)
+
+    return parse
+
+
+def one_of(accepted: Sequence[str]) -> Callable[[str], str]:
+    """A parser of words."""
+    return lambda text: text if text in accepted else refuse(text)
+
+
+def refuse(text: str) -> NoReturn:
+    """Raises ValueError."""
+    raise ValueError(text)
+
+
+def producing_of(items: Sequence[str]) -> "Producing":
+    """--producer-props as settings. Raises UserError naming what is wrong."""
+    from stratalog.cli.speed.load import Producing
+
+    known: dict[str, tuple[str, Callable[[str], Any]]] = {
+        "acks": ("acks", ACKS.__getitem__),
+        "batch.size": ("batch_bytes", at_least(1)),
+        "linger.ms": ("linger_ms", lambda text: float(at_least(0)(text))),
+        "compression.type": ("compression", one_of(CODECS)),
+        "max.in.flight.requests.per.connection": ("in_flight", at_least(1)),
+    }
+    given = pairs_of("--producer-props", items)
+    return Producing(**taken("--producer-props", given, known))
+
+
+async def print_produce(
+    bootstrap: str,
+    topic: str,
+    values: Sequence[bytes],
+    producing: "Producing",
+    records: int,
+    throughput: float | None,
+    interval_ms: int,
+    as_json: bool,
+) -> None:
+    """Send, print a line now and then, and one at the end. Raises Rejected, Unavailable, UserError."""
+    from stratalog.adapters.system import monotonic_s
+    from stratalog.cli.shared.reading import chosen_partitions
+    from stratalog.cli.speed.load import Figures, Load, produced_line
+
+    async with connected(bootstrap) as client:
+        partitions = await chosen_partitions(client, topic, None)
+        load = Load(client, topic, partitions, values, producing)
+        load.window = Figures(load.total.began_s)
+
+        def report(now_s: float) -> None:
+            if (now_s - load.window.began_s) * 1000 >= interval_ms:
+                say(produced_line(load.window.summary(now_s), percentiles=False), as_json)
+                load.window = Figures(now_s)
+
+        await load.run(records, throughput=throughput, each_tick=report)
+        summary = load.total.summary(monotonic_s())
+    if as_json:
+        show_json({"topic": topic, **summary})
+    else:
+        print(produced_line(summary, percentiles=True), flush=True)
+
+
+@perf_app.command()
+def consume(
+    topic: TopicName,
+    num_records: Annotated[
+        int | None,
+        typer.Option(
+            "--num-records",
+            "--messages",
+            min=1,
+            metavar="N",
+            help="How many to read; by default what is there when it starts.",
+        ),
+    ] = None,
+    from_latest: Annotated[
+        bool, typer.Option("--from-latest", help="Begin at the end, not at the beginning.")
+    ] = False,
+    timeout: Annotated[
+        int, typer.Option(min=1, metavar="MS", help="Stop where nothing comes for so long.")
+    ] = 10_000,
+    consumer_props: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--consumer-props",
+            "-X",
+            metavar="NAME=VALUE",
+            help="fetch.max.bytes, max.partition.fetch.bytes, fetch.min.bytes, fetch.max.wait.ms, "
+            "isolation.level or check.crcs; may be repeated.",
+        ),
+    ] = None,
+    reporting_interval: Interval = 5000,
+    json: Annotated[bool, typer.Option("--json", help="Print the last figures as JSON.")] = False,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Read records as fast as the broker gives them.
+
+    All partitions are read, each leader with one Fetch under way while the last one's batches are checked (CRC) and
+    counted. Records are counted by their batches' headers and not opened: a consumer that decodes them in Python needs
+    a microsecond or two more for each. MB are 2**20 bytes of batches as they are sent, compressed or not.
+
+    Example: strata perf consume t --messages 1000000
+    """
+    run(
+        print_consume(
+            bootstrap_server,
+            topic,
+            num_records,
+            "end" if from_latest else "beginning",
+            timeout,
+            wish_of(consumer_props or ()),
+            reporting_interval,
+            json,
+        )
+    )
+
+
+def wish_of(items: Sequence[str]) -> "tuple[Wish, bool]":
+    """--consumer-props as (what to fetch, whether to check CRCs). Raises UserError naming what is wrong."""
+    from stratalog.client.reader import Wish
+
+    known: dict[str, tuple[str, Callable[[str], Any]]] = {
+        "fetch.max.bytes": ("max_bytes", at_least(1)),
+        "max.partition.fetch.bytes": ("partition_max_bytes", at_least(1)),
+        "fetch.min.bytes": ("min_bytes", at_least(0)),
+        "fetch.max.wait.ms": ("max_wait_ms", at_least(0)),
+        "isolation.level": ("isolation", ISOLATIONS.__getitem__),
+        "check.crcs": ("check_crcs", {"true": True, "false": False}.__getitem__),
+    }
+    found = taken("--consumer-props", pairs_of("--consumer-props", items), known)
+    check_crcs = found.pop("check_crcs", True)
+    return Wish(**found), check_crcs
+
+
+async def print_consume(
+    bootstrap: str,
+    topic: str,
+    records: int | None,
+    start: str,
+    patience_ms: int,
+    how: "tuple[Wish, bool]",
+    interval_ms: int,
+    as_json: bool,
+) -> None:
+    """Read, print a line now and then, and one at the end. Raises Rejected, Unavailable, Corrupt, UserError."""
+    from stratalog.adapters.system import monotonic_s
+    from stratalog.cli.shared.reading import chosen_partitions, first_offsets
+    from stratalog.cli.speed.read import Read, Reading, read_line
+
+    async with connected(bootstrap) as client:
+        partitions = await chosen_partitions(client, topic, None)
+        positions = await first_offsets(client, topic, partitions, start)
+        ends = {}
+        if records is None and start != "end":
+            ends = await first_offsets(client, topic, partitions, "end")
+        reading = Reading(client, topic, positions, ends, how)
+
+        def report(now_s: float) -> None:
+            if (now_s - reading.window.began_s) * 1000 >= interval_ms:
+                say(read_line(reading.window.summary(now_s)), as_json)
+                reading.window = Read(now_s)
+
+        in_time = await reading.run(records, patience_ms / 1000, report)
+        summary = reading.total.summary(monotonic_s())
+    if as_json:
+        show_json({"topic": topic, **summary})
+    else:
+        print(read_line(summary), flush=True)
+    if not in_time:
+        note(f"nothing came for {patience_ms} ms: read {summary['records']} records")
+
+
+def say(line: str, as_json: bool) -> None:
+    """A line while it runs: beside the results where those are JSON."""
+    note(line) if as_json else print(line, flush=True)

@@ -1,0 +1,244 @@
+"""`strata plan`: how large a cluster must be, before it is there.
+
+In: what is expected of topics, brokers and prices. Out: figures with their reasoning. It asks no broker.
+"""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stratalog.cli.shared.terminal import Json, note, show, show_json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stratalog.ops.planner import Comparison, Figure, Topic
+
+PRICE_MAX = 10**9
+OVERHEAD_MAX = 100
+OwnTopics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic",
+        metavar="NAME=VALUE,…",
+        help="A topic of its own, as often as there are topics: name, ingress, retention, partitions, rf, groups, "
+        "segment, hotset, tiered=no. What it leaves out is as the options say.",
+    ),
+]
+VolumeOverhead = Annotated[
+    float,
+    typer.Option(
+        "--volume-overhead",
+        metavar="X",
+        help="Raw bytes for each byte on volumes that protect themselves.",
+    ),
+]
+Downtime = Annotated[
+    str,
+    typer.Option(
+        "--downtime",
+        metavar="TIME",
+        help="How long a broker is gone that comes back with its volume.",
+    ),
+]
+Ingress = Annotated[
+    str | None,
+    typer.Option("--ingress", metavar="RATE", help="From producers, after compression: 100MB/s."),
+]
+LocalPrice = Annotated[
+    float,
+    typer.Option("--local-price", metavar="PRICE", help="A GB and month on brokers' drives."),
+]
+RemotePrice = Annotated[
+    float, typer.Option("--remote-price", metavar="PRICE", help="A GB and month in the bucket.")
+]
+
+
+def plan(
+    ingress: Ingress = None,
+    retention: Annotated[
+        str, typer.Option("--retention", metavar="TIME", help="How long records are kept.")
+    ] = "7d",
+    partitions: Annotated[int, typer.Option("--partitions", min=1, metavar="N")] = 100,
+    replication_factor: Annotated[
+        int, typer.Option("--replication-factor", metavar="N", min=1)
+    ] = 3,
+    consumer_groups: Annotated[
+        int,
+        typer.Option("--consumer-groups", metavar="N", min=0, help="Groups that read the tail."),
+    ] = 1,
+    segment: Annotated[
+        str, typer.Option("--segment", metavar="BYTES", help="As in segment.bytes.")
+    ] = "100MB",
+    hotset: Annotated[
+        str, typer.Option("--hotset", metavar="TIME", help="As in local.retention.ms.")
+    ] = "0s",
+    topic: OwnTopics = None,
+    brokers: Annotated[int, typer.Option("--brokers", min=1, metavar="N")] = 3,
+    throttle: Annotated[
+        str, typer.Option("--throttle", metavar="RATE", help="Of a rebalance, for a broker.")
+    ] = "10MB/s",
+    local_price: LocalPrice = 0.08,
+    remote_price: RemotePrice = 0.023,
+    volume_overhead: VolumeOverhead = 1.25,
+    downtime: Downtime = "10m",
+    json: Json = False,
+) -> None:
+    """Plan network, disks, bucket, rebalancing and cost, with the reasoning shown.
+
+    Example: strata plan --ingress 50MB/s --retention 30d --partitions 100
+    """
+    from stratalog.cli.shared.quantities import parse_duration_s
+    from stratalog.errors import UserError
+    from stratalog.ops import planner
+
+    shared = {
+        "ingress": ingress,
+        "retention": retention,
+        "partitions": str(partitions),
+        "rf": str(replication_factor),
+        "groups": str(consumer_groups),
+        "segment": segment,
+        "hotset": hotset,
+        "tiered": "yes",
+    }
+    topics = [parsed_topic(text, shared) for text in topic or ["name=topic"]]
+    most = max(found.replication_factor for found in topics)
+    if most > brokers:
+        raise UserError(
+            f"a replication factor of {most} needs as many brokers; there are {brokers}"
+        )
+    for price in (local_price, remote_price):
+        if not 0 <= price < PRICE_MAX:
+            raise UserError(f"a price of {price} is none; accepted: from 0")
+    if not 1 <= volume_overhead <= OVERHEAD_MAX:
+        raise UserError(f"--volume-overhead: {volume_overhead} is not from 1 to {OVERHEAD_MAX}")
+    cluster = planner.Cluster(
+        brokers=brokers,
+        throttle=positive_bytes(throttle, "--throttle"),
+        local_price=local_price,
+        remote_price=remote_price,
+        volume_overhead=volume_overhead,
+        downtime_s=parse_duration_s(downtime, "--downtime"),
+    )
+    print_plan(
+        planner.plan(topics, cluster), planner.compare_replication(topics, cluster), as_json=json
+    )
+
+
+def parsed_topic(text: str, shared: "dict[str, str | None]") -> "Topic":
+    """One topic from `name=value,…` over the shared options. Raises UserError."""
+    from stratalog.cli.shared.quantities import parse_duration_s
+    from stratalog.errors import UserError
+    from stratalog.ops.planner import Topic
+
+    values: dict[str, str | None] = {"name": "topic", **shared}
+    for item in text.split(","):
+        name, equals, value = item.strip().partition("=")
+        if not equals or name not in values:
+            raise UserError(f"--topic: {item!r} is not one of {', '.join(values)} with =VALUE")
+        values[name] = value
+    told = {name: value for name, value in values.items() if value is not None}
+    if "ingress" not in told:
+        raise UserError("--ingress is missing: bytes a second from producers, such as 100MB/s")
+    retention_s = parse_duration_s(told["retention"], "retention")
+    if retention_s <= 0:
+        raise UserError("retention: 0 keeps nothing")
+    if told["tiered"] not in {"yes", "no", "true", "false"}:
+        raise UserError(f"--topic: tiered={told['tiered']} is neither yes nor no")
+    return Topic(
+        name=told["name"],
+        ingress=positive_bytes(told["ingress"], "ingress"),
+        retention_s=retention_s,
+        partitions=whole(told["partitions"], "partitions", least=1),
+        replication_factor=whole(told["rf"], "rf", least=1),
+        consumer_groups=whole(told["groups"], "groups", least=0),
+        segment_bytes=round(positive_bytes(told["segment"], "segment")),
+        hotset_s=parse_duration_s(told["hotset"], "hotset"),
+        tiered=told["tiered"] in {"yes", "true"},
+    )
+
+
+def positive_bytes(text: str, what: str) -> float:
+    """Bytes, or bytes a second, at least one. Raises UserError."""
+    from stratalog.cli.shared.quantities import parse_bytes
+    from stratalog.errors import UserError
+
+    value = parse_bytes(text, what)
+    if value < 1:
+        raise UserError(f"{what}: {text!r} is less than a byte")
+    return value
+
+
+def whole(text: str, what: str, *, least: int) -> int:
+    """A whole number. Raises UserError."""
+    from stratalog.errors import UserError
+
+    if not (text.isascii() and text.isdecimal()) or len(text) > 9 or int(text) < least:
+        raise UserError(f"{what}: {text!r} is no whole number from {least} to 999999999")
+    return int(text)
+
+
+def print_plan(
+    figures: "Sequence[Figure]", comparison: "Sequence[Comparison]", *, as_json: bool
+) -> None:
+    """The figures, then the comparison of replication."""
+    from stratalog.cli.shared.quantities import quantity_text
+
+    if as_json:
+        show_json(
+            {
+                "figures": [figure_json(f) for f in figures],
+                "replication": [
+                    {
+                        "name": c.name,
+                        "unit": c.unit,
+                        "drives": c.drives,
+                        "volumes": c.volumes,
+                        "because": reason(c),
+                    }
+                    for c in comparison
+                ],
+            }
+        )
+        return
+    show(
+        [
+            {"figure": f.name, "value": quantity_text(f.value, f.unit), "because": reason(f)}
+            for f in figures
+        ],
+        as_json=False,
+    )
+    note("")
+    show(
+        [
+            {
+                "replication": c.name,
+                "3 replicas on drives": quantity_text(c.drives, c.unit),
+                "2 on protected volumes": quantity_text(c.volumes, c.unit),
+                "because": reason(c),
+            }
+            for c in comparison
+        ],
+        as_json=False,
+    )
+
+
+def figure_json(figure: "Figure") -> dict[str, Any]:
+    """A figure for JSON: its value plain, in its unit."""
+    return {
+        "name": figure.name,
+        "value": figure.value,
+        "unit": figure.unit,
+        "because": reason(figure),
+    }
+
+
+def reason(figure: "Figure | Comparison") -> str:
+    """A figure's reasoning with its quantities written out."""
+    from stratalog.cli.shared.quantities import quantity_text
+
+    text = figure.why
+    for at, (value, unit) in enumerate(figure.terms):
+        text = text.replace(f"{{{at}}}", quantity_text(value, unit))
+    return text

@@ -1,0 +1,109 @@
+"""A topic read for its speed: the measuring part of `strata perf consume` and `strata bench machine`.
+
+In: a client, where to begin, a consumer's settings. Out: batches' records and bytes a second. It never opens a record.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from stratalog.cli.speed.load import MB
+
+if TYPE_CHECKING:
+    from stratalog.client.aio import Client
+    from stratalog.client.reader import Fetched, Wish
+
+
+@dataclass(slots=True)
+class Read:
+    """What was read within some time; bytes are batches', as they are sent."""
+
+    began_s: float
+    records: int = 0
+    batch_bytes: int = 0
+
+    def summary(self, now_s: float) -> dict[str, Any]:
+        """MB are 2**20 bytes."""
+        seconds = max(now_s - self.began_s, 1e-9)
+        return {
+            "records": self.records,
+            "seconds": round(seconds, 3),
+            "records/sec": round(self.records / seconds, 1),
+            "MB/sec": round(self.batch_bytes / MB / seconds, 2),
+        }
+
+
+def read_line(summary: Mapping[str, Any]) -> str:
+    """A line for a person, like the producer's."""
+    return (
+        f"{summary['records']} records read, {summary['records/sec']:.1f} records/sec "
+        f"({summary['MB/sec']:.2f} MB/sec)."
+    )
+
+
+class Reading:
+    """Reads partitions of a topic from `positions` on; with `ends` no further than those."""
+
+    def __init__(
+        self,
+        client: "Client",
+        topic: str,
+        positions: Mapping[int, int],
+        ends: Mapping[int, int],
+        how: "tuple[Wish, bool]",
+    ) -> None:
+        """`how` is (what to ask for, whether to check CRCs)."""
+        from stratalog.adapters.system import monotonic_s
+        from stratalog.client.reader import Reader
+
+        wish, self._check_crcs = how
+        wanted = {
+            (topic, index): offset
+            for index, offset in positions.items()
+            if index not in ends or offset < ends[index]
+        }
+        self._reader = Reader(client, wanted, wish)
+        self._ends = {(topic, index): end for index, end in ends.items()}
+        self._now = monotonic_s
+        self.total = Read(self._now())
+        self.window = Read(self.total.began_s)
+
+    async def run(
+        self,
+        records: int | None,
+        patience_s: float,
+        each_poll: Callable[[float], None] = lambda _now_s: None,
+    ) -> bool:
+        """Read so many records, or to the ends; False where nothing came for `patience_s` before that.
+
+        Raises Corrupt for a batch with a wrong CRC, Rejected, Unavailable.
+        """
+        heard_s = self._now()
+        with self._reader as reader:
+            while reader.positions and (records is None or self.total.records < records):
+                found = await reader.poll(min(patience_s, 0.5))
+                for fetched in found:
+                    self._count(fetched)
+                now_s = self._now()
+                each_poll(now_s)
+                if found:
+                    heard_s = now_s
+                elif now_s - heard_s > patience_s:
+                    return False
+        return True
+
+    def _count(self, fetched: "Fetched") -> None:
+        from stratalog.errors import Corrupt
+        from stratalog.wire.batch import crc_holds, scan
+
+        following = fetched.offset
+        for position, header in scan(fetched.records):
+            if self._check_crcs and not crc_holds(fetched.records, position, header):
+                raise Corrupt(f"the batch at offset {header.base_offset} has a wrong CRC")
+            following = header.next_offset
+            for figures in (self.total, self.window):
+                figures.records += header.record_count
+                figures.batch_bytes += header.size
+        key = (fetched.topic, fetched.partition)
+        if key in self._ends and following >= self._ends[key]:
+            self._reader.drop(key)

@@ -1,0 +1,1 @@
+"""`strata tier`: commands about the bucket, without a broker."""

@@ -1,0 +1,191 @@
+"""`strata tier`: the bucket, looked at without a broker.
+
+In: a bucket's URL. Out: what it holds, and whether all of it is sound. Only `sweep` changes anything, and only what
+belongs to nothing.
+"""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stratalog.cli.shared.bucket import Url, opened, progress_of, report
+from stratalog.cli.shared.terminal import Json, note, show, show_json
+from stratalog.cli.tier.check import check
+from stratalog.cli.tier.export import export
+from stratalog.cli.tier.leases import leases
+from stratalog.cli.tier.sweep import sweep
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from stratalog.tier.bucket.identity import TierTopic
+    from stratalog.tier.formats.manifest import ArchivedManifest, Entry, Manifest
+    from stratalog.tier.reading.reader import Bucket
+
+tier_app = typer.Typer(help="Look at a bucket, and check it.", no_args_is_help=True)
+tier_app.command("check")(check)
+tier_app.command("export")(export)
+tier_app.command("leases")(leases)
+tier_app.command("sweep")(sweep)
+
+
+@tier_app.command("list")
+def list_bucket(url: Url, json: Json = False) -> None:
+    """List the topics that a bucket holds.
+
+    Example: strata tier list s3://bucket/prefix
+    """
+    from stratalog.tier.reading.reader import open_bucket
+
+    bucket = open_bucket(opened(url))
+    topics = bucket.topics()
+    with progress_of(f"listing {url}", quiet=json) as advance:
+        rows = []
+        for done, topic in enumerate(topics, 1):
+            rows.append(topic_row(topic, bucket.manifests(topic).values()))
+            advance(done, len(topics))
+    show(rows, as_json=json, empty=f"no topics in {url} (cluster {bucket.cluster_id})")
+
+
+def topic_row(topic: "TierTopic", manifests: "Iterable[Manifest]") -> dict[str, Any]:
+    """What the bucket holds of one topic."""
+    live = [one for manifest in manifests for one in manifest.live_totals()]
+    return {
+        "topic": topic.name,
+        "id": topic.topic_id,
+        "partitions": topic.partitions,
+        "segments": sum(one.segments for one in live),
+        "records": sum(one.records for one in live),
+        "bytes": sum(one.size for one in live),
+    }
+
+
+@tier_app.command()
+def describe(
+    url: Url,
+    topic: Annotated[
+        str | None, typer.Argument(metavar="TOPIC", help="By default all of them.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show the segments of each partition that the newest manifests name.
+
+    Example: strata tier describe s3://bucket/prefix orders
+    """
+    from stratalog.tier.reading.reader import open_bucket
+
+    bucket = open_bucket(opened(url))
+    if json:
+        show_json([manifest_json(bucket, manifest) for manifest in manifests_of(bucket, topic)])
+        return
+    note(f"cluster {bucket.cluster_id}")
+    for manifest in manifests_of(bucket, topic):
+        typer.echo(
+            f"{manifest.topic}-{manifest.partition}  manifest {manifest.version} by node {manifest.node_id}, "
+            f"epoch {manifest.leader_epoch}  offsets {manifest.start_offset}-{manifest.tiered_end}"
+        )
+        for row in archive_rows(manifest):
+            typer.echo(
+                f"  archive manifest of {row['segments']} segments, offsets {row['offsets']}, "
+                f"{row['bytes']} bytes: {row['object']}"
+            )
+        show(segment_rows(bucket, manifest), as_json=False, empty="no segments")
+
+
+def manifests_of(bucket: "Bucket", topic: str | None) -> "Iterator[Manifest]":
+    """The newest manifest of each partition. Raises UserError for a topic that is not there."""
+    from stratalog.errors import UserError
+
+    chosen = [found for found in bucket.topics() if topic in {None, found.name}]
+    if topic is not None and not chosen:
+        raise UserError(f"topic {topic} is not in {bucket.store.url}")
+    for found in chosen:
+        yield from bucket.manifests(found).values()
+
+
+def archive_rows(manifest: "Manifest") -> list[dict[str, Any]]:
+    """One row for each part of an archive manifest, those being deleted too."""
+    return [
+        {
+            "offsets": f"{named.base_offset}-{named.last_offset}",
+            "segments": named.segments,
+            "bytes": named.size,
+            "timestamps": f"{named.min_timestamp}-{named.max_timestamp}",
+            "state": state_of(named),
+            "object": manifest.archive_path(named),
+        }
+        for named in manifest.archives
+    ]
+
+
+def state_of(named: "Entry | ArchivedManifest") -> str:
+    """A state as people read it."""
+    return named.state.value.removesuffix("_FINISHED").removeprefix("COPY_SEGMENT") or "live"
+
+
+def segment_rows(bucket: "Bucket", manifest: "Manifest") -> list[dict[str, Any]]:
+    """One row per segment object, those being deleted too."""
+    return [
+        {
+            "offsets": f"{entry.base_offset}-{entry.last_offset}",
+            "records": entry.records,
+            "bytes": entry.size,
+            "epoch": entry.leader_epoch,
+            "timestamps": f"{entry.min_timestamp}-{entry.max_timestamp}",
+            "state": state_of(entry),
+            "object": manifest.path_of(entry),
+        }
+        for entry in bucket.archives.entries(manifest)
+    ]
+
+
+def manifest_json(bucket: "Bucket", manifest: "Manifest") -> dict[str, Any]:
+    """A manifest for JSON."""
+    return {
+        "topic": manifest.topic,
+        "id": manifest.topic_id,
+        "partition": manifest.partition,
+        "version": manifest.version,
+        "node": manifest.node_id,
+        "epoch": manifest.leader_epoch,
+        "start": manifest.start_offset,
+        "end": manifest.tiered_end,
+        "archives": archive_rows(manifest),
+        "segments": segment_rows(bucket, manifest),
+    }
+
+
+@tier_app.command()
+def verify(url: Url, json: Json = False) -> None:
+    """Read every byte of a bucket. Exit 1, naming the objects, where any is missing, altered or nobody's.
+
+    With --json the report is one object: "sound", counts of what was read, and "problems".
+
+    Example: strata tier verify file:///srv/bucket --json
+    """
+    from dataclasses import asdict
+
+    from stratalog.adapters.system import SystemClock
+    from stratalog.tier.checking import verify as tier_verify
+
+    checked = tier_verify.Checked()
+    now_ms = SystemClock().now_ms()
+    with progress_of(f"verifying {url}", quiet=json) as advance:
+        problems = tier_verify.verify(opened(url), now_ms=now_ms, progress=advance, checked=checked)
+    if json:
+        rows = [problem._asdict() for problem in problems]
+        show_json({"sound": not problems, **asdict(checked), "problems": rows})
+    else:
+        report(problems, as_json=False)
+    if problems:
+        note(f"{len(problems)} problem(s) in {url}")
+        raise typer.Exit(1)
+    if checked.segments:
+        note(
+            f"{url} is sound: {checked.topics:,} topic(s), {checked.segments:,} segment(s), "
+            f"{checked.records:,} record(s), {checked.bytes:,} bytes"
+        )
+    else:
+        note(
+            f"{url} is sound and empty: no segment is archived there ({checked.topics:,} topic(s))"
+        )

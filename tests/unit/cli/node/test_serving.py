@@ -1,0 +1,135 @@
+"""A server starts from plain words as typer reads them, and with no more than it needs."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from stratalog.cli.app import app
+from stratalog.cli.node import server
+from stratalog.cli.node.serving import ServerWords, plain_words
+
+UNDERSTOOD = [
+    [],
+    ["broker.properties"],
+    ["--override", "node.id=1"],
+    ["--override=node.id=1", "--override", "log.dirs=a b"],
+    ["--override=x=", "broker.properties", "--ready-file", "r.json"],
+    ["--ready-file=a", "--ready-file=b"],
+    ["--profile", "production", "--override=listeners=PLAINTEXT://:0"],
+]
+"""Words that are nobody's but ours, or that typer refuses, explains or reads in a way of its own."""
+TYPERS = [
+    ["--help"],
+    ["--override"],
+    ["--override="],
+    ["--override", "--help"],
+    ["--overrid=node.id=1"],
+    ["a", "b"],
+    ["--", "a"],
+    [""],
+    ["-x"],
+    ["a", "--help"],
+]
+
+
+@pytest.mark.parametrize("words", UNDERSTOOD, ids=" ".join)
+def test_plain_words_mean_what_typer_reads(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[ServerWords] = []
+    monkeypatch.setattr(server, "serve", asked.append)
+    done = CliRunner().invoke(app, ["server", *words])
+    assert done.exit_code == 0, done.output
+    assert asked == [plain_words(words)]
+
+
+@pytest.mark.parametrize("words", TYPERS, ids=" ".join)
+def test_anything_else_is_left_to_typer(words: list[str]) -> None:
+    assert plain_words(words) is None
+
+
+HEAVY = {
+    "anyio",
+    "numba",
+    "obstore",
+    "prometheus_client",
+    "pyarrow",
+    "pydantic",
+    "pygments",
+    "rich.console",
+    "starlette",
+    "stratalog.cli.app",
+    "stratalog.console",
+    "stratalog.kernels",
+    "stratalog.spark",
+    "stratalog.tier",
+    "typer",
+    "uvicorn",
+}
+"""What a first record does not need, and no start may wait for."""
+WAITS = 1500
+
+
+def server_words(tmp_path: Path, ready: Path) -> list[str]:
+    words = ["--override=node.id=1", "--override=listeners=PLAINTEXT://127.0.0.1:0"]
+    words += [f"--override=log.dirs={tmp_path / 'data'}", f"--ready-file={ready}"]
+    return ["server", *words]
+
+
+def test_a_server_serves_before_anything_heavy_is_there(tmp_path: Path) -> None:
+    """Modules are most of a start's time: what is on this list is imported by whoever comes to need it."""
+    ready = tmp_path / "ready"
+    strata = [sys.executable, "-X", "importtime", "-m", "stratalog.cli.main"]
+    with subprocess.Popen(
+        [*strata, *server_words(tmp_path, ready)],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        for _ in range(WAITS):
+            if ready.exists() or process.poll() is not None:
+                break
+            time.sleep(0.02)
+        process.terminate()
+        _out, told = process.communicate(timeout=60)
+    assert ready.exists(), told
+    imported = {line.rpartition("|")[2].strip() for line in told.splitlines() if "|" in line}
+    assert "stratalog.node" in imported
+    assert HEAVY & imported == set()
+
+
+LOOKS = """
+import os, pathlib, signal, sys, threading, time
+
+from stratalog.cli.main import main
+
+ready = pathlib.Path(sys.argv.pop())
+
+def look():
+    for _ in range(1500):
+        if ready.exists():
+            break
+        time.sleep(0.02)
+    print(ready.exists(), sys.getswitchinterval(), flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+threading.Thread(target=look).start()
+main()
+"""
+
+
+def test_a_server_s_threads_let_each_other_on_early(tmp_path: Path) -> None:
+    """With Python's five milliseconds each request waits for whoever computes (`adapters/threads.py`)."""
+    ready = tmp_path / "ready"
+    done = subprocess.run(
+        [sys.executable, "-c", LOOKS, *server_words(tmp_path, ready), str(ready)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "True 0.0005" in done.stdout.splitlines(), done.stdout + done.stderr
