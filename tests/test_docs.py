@@ -153,6 +153,17 @@ def test_readme_opens_with_what_it_is_and_the_two_commands() -> None:
         assert (TOP / command).stat().st_mode & 0o100, f"./{command} cannot be run"
 
 
+def test_readme_quotes_measurements_as_they_are_recorded() -> None:
+    recorded = (TOP / "bench/RESULTS.md").read_text()
+    rows = re.findall(
+        r"^\| (.+?) \| ([\d.]+) \| ([\d.]+) \|$", (TOP / "README.md").read_text(), re.MULTILINE
+    )
+    assert len(rows) == 10
+    for line, ours, kafkas in rows:
+        row = rf"^\| {re.escape(line)} \| {re.escape(ours)} .*?\| {re.escape(kafkas)}[ (]"
+        assert re.search(row, recorded, re.MULTILINE), line
+
+
 def command_words(command: object, words: tuple[str, ...]) -> set[tuple[str, ...]]:
     found = {words}
     for name, below in getattr(command, "commands", {}).items():
