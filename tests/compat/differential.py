@@ -54,6 +54,7 @@ TOLD_BY = (
     "member_id",
     "group_id",
     "partition_index",
+    "index",
     "resource_name",
     "topic_id",
 )

@@ -46,12 +46,13 @@ def topic(connection: Connection, name: str, partitions: int = 1, **configs: str
     for _ in range(500):  # Until it is known and led: Kafka answers the creation before.
         connection.send("Metadata", topics=[{"name": full, "topic_id": NO_ID}])
         (found,) = connection.receive(told=False).topics
-        asked = {"partition_index": partitions - 1, "current_leader_epoch": -1, "timestamp": -1}
-        connection.send(
-            "ListOffsets", replica_id=-1, topics=[{"name": full, "partitions": [asked]}]
-        )
+        asked = [
+            {"partition_index": index, "current_leader_epoch": -1, "timestamp": -1}
+            for index in range(partitions)
+        ]
+        connection.send("ListOffsets", replica_id=-1, topics=[{"name": full, "partitions": asked}])
         (led,) = connection.receive(told=False).topics
-        if led.partitions[0].error_code.name == found.error_code.name == "none":
+        if {one.error_code.name for one in (found, *led.partitions)} == {"none"}:
             break
     broker.note_id(found.topic_id, name)
     broker.depth = depth

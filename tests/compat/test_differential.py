@@ -15,9 +15,10 @@ from tests.compat.differential_groups import GROUP_STORIES
 from tests.compat.differential_records import RECORD_STORIES
 from tests.compat.differential_rules import RULE_STORIES
 from tests.compat.differential_stories import STORIES, Story
+from tests.compat.differential_twice import TWICE_STORIES
 
 SETTINGS = {"group__min__session__timeout__ms": "100", "num__partitions": "4"}
-EVERY_STORY = (*RULE_STORIES, *STORIES, *RECORD_STORIES, *GROUP_STORIES)
+EVERY_STORY = (*RULE_STORIES, *STORIES, *RECORD_STORIES, *GROUP_STORIES, *TWICE_STORIES)
 # Newest versions less this many: the longest range of versions in common is that of Metadata.
 EVERY_DEPTH = range(14)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from stratalog.broker.connection import Answer, Later, as_it_is, is_produce
 from stratalog.broker.figures import error_codes
-from stratalog.broker.turns import Slices
+from stratalog.broker.turns import Pace
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.envelope import (
@@ -48,7 +48,7 @@ class Call(NamedTuple, Generic[BodyT]):
     """One request as its handler sees it: `body` is the decoded request.
 
     `listener` is the name of the listener it came through: addresses are told as that listener's clients reach them.
-    A handler that works on many things does so with `slices.each`.
+    A handler that works on many things does so with `pace.each`.
     """
 
     broker: "Broker"
@@ -58,7 +58,7 @@ class Call(NamedTuple, Generic[BodyT]):
     client_host: str
     body: BodyT
     reply: Any
-    slices: Slices
+    pace: Pace
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +151,14 @@ class Dispatcher:
             host,
             request.body,
             response(request.api_key, request.version),
-            Slices(self._broker.turns),
+            Pace(self._broker.turns),
         )
 
     async def _answer_later(
         self, call: Call[Any], request: Request, result: Awaitable[Any], began_ns: int
     ) -> Answer:
         body = await result
-        if call.slices.items > _ITEMS_AT_ONCE:
+        if call.pace.items > _ITEMS_AT_ONCE:
             return await self._answer_on_thread(request, body, began_ns)
         return self._answer(request, body, began_ns)
 

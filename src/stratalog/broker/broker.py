@@ -22,7 +22,7 @@ from stratalog.broker.moves import Moves
 from stratalog.broker.partition import HostedPartition
 from stratalog.broker.purgatory import Purgatory
 from stratalog.broker.recompression import Recompression
-from stratalog.broker.turns import Turns
+from stratalog.broker.turns import Pace, Turns
 from stratalog.config import (
     BrokerConfig,
     ConfigEntry,
@@ -43,6 +43,7 @@ from stratalog.metadata.image import (
 from stratalog.ports import Outside
 from stratalog.quorum.controller import Created, Deleted, NewTopic, check_topic_name
 from stratalog.quorum.metadata_batches import METADATA_TOPIC
+from stratalog.quorum.topics import PARTITIONS_PER_REQUEST_MAX
 from stratalog.replication.fetch_sessions import FetchSessions
 
 if TYPE_CHECKING:
@@ -242,6 +243,14 @@ class Broker:
 
     async def create_automatically(self, names: Sequence[str]) -> dict[str, ErrorCode]:
         """Create topics with the broker's defaults; what failed, by name."""
+        errors: dict[str, ErrorCode] = {}
+        if len(names) * self.config.int("num.partitions") > PARTITIONS_PER_REQUEST_MAX:
+            return dict.fromkeys(names, ErrorCode.policy_violation)
+        async for part in Pace(self.turns).parts(names):
+            errors |= await self._create_some(part)
+        return errors
+
+    async def _create_some(self, names: Sequence[str]) -> dict[str, ErrorCode]:
         try:
             asked = []
             for name in names:

@@ -11,14 +11,16 @@ Kafka: `Selector` takes one request of each connection at a time, `KafkaChannel.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequence
 from typing import Final, TypeVar
 
 T = TypeVar("T")
+P = TypeVar("P")
 _ROUND_NS: Final = 1_000_000
 """How long a round takes, give or take a turn."""
 _SLICE_NS: Final = 2_000_000
 _SLICE_ITEMS: Final = 1000
+_PART_ITEMS: Final = 250
 
 
 class Turns:
@@ -66,20 +68,20 @@ class Turns:
             asyncio.get_running_loop().call_soon(self._go_round)
 
 
-class Slices:
+class Pace:
     """The work for one request, a slice at a time. `items` counts what was worked on."""
 
     __slots__ = ("_left", "_turns", "_until_ns", "items")
 
     def __init__(self, turns: Turns) -> None:
-        # The rest is set by `_begin`: few requests come so far.
         self._turns = turns
+        self._left = -1  # `_begin` sets the rest: few requests need it
         self.items = 0
 
     async def each(self, items: Iterable[T]) -> AsyncIterator[T]:
         """Yield each item; between two slices all others have a turn. It may be nested."""
         elapsed_ns = self._turns.elapsed_ns
-        if not self.items:
+        if self._left < 0:
             self._begin()
         for item in items:
             if not self._left or elapsed_ns() >= self._until_ns:
@@ -88,6 +90,65 @@ class Slices:
             self._left -= 1
             self.items += 1
             yield item
+
+    async def parts(self, items: Sequence[T]) -> AsyncIterator[Sequence[T]]:
+        """Yield the items some hundreds at a time: what one decision is taken about."""
+        for start in range(0, max(1, len(items)), _PART_ITEMS):
+            if start:
+                await self._turns.slice()
+            part = items[start : start + _PART_ITEMS]
+            self.items += len(part)
+            yield part
+
+    async def shares(
+        self, topics: Sequence[T], partitions_of: Callable[[T], Sequence[P]]
+    ) -> AsyncIterator[list[tuple[int, T, Sequence[P]]]]:
+        """Yield topics, each with its place among them, with some hundreds of their partitions at a time.
+
+        One decision is taken about each share. A topic with more partitions is in several shares, one after another.
+        No topics are one share, too.
+        """
+        share: list[tuple[int, T, Sequence[P]]] = []
+        room = _PART_ITEMS
+        for place, topic in enumerate(topics):
+            partitions = partitions_of(topic)
+            for start in range(0, max(1, len(partitions)), _PART_ITEMS):
+                if room <= 0:
+                    yield share
+                    await self._turns.slice()
+                    share, room = [], _PART_ITEMS
+                part = partitions[start : start + _PART_ITEMS]
+                share.append((place, topic, part))
+                room -= max(1, len(part))
+                self.items += max(1, len(part))
+        if share or not topics:
+            yield share
+
+    async def bundles(
+        self, items: Sequence[T], name: Callable[[T], Hashable]
+    ) -> AsyncIterator[Sequence[T]]:
+        """As `parts`, of a request in which no name may appear twice.
+
+        All of one name are in one list, and no more than two of them: that it is named twice is known by then.
+        """
+        if len(items) <= _PART_ITEMS:
+            self.items += len(items)
+            yield items
+            return
+        named: dict[Hashable, list[T]] = {}
+        async for item in self.each(items):
+            same = named.setdefault(name(item), [])
+            if len(same) < 2:
+                same.append(item)
+        bundle: list[T] = []
+        for same in named.values():
+            bundle += same
+            if len(bundle) >= _PART_ITEMS:
+                yield bundle
+                await self._turns.slice()
+                bundle = []
+        if bundle:
+            yield bundle
 
     def _begin(self) -> None:
         self._until_ns = self._turns.elapsed_ns() + _SLICE_NS

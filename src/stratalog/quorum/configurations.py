@@ -14,7 +14,7 @@ from typing import Protocol
 
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.metadata.image import Image, ResourceType
-from stratalog.quorum.topics import check_topic_name
+from stratalog.quorum.topics import SETTINGS_MAX, check_topic_name
 from stratalog.wire.internal.metadata_records import ConfigRecord
 
 Values = Mapping[str, str]
@@ -116,6 +116,8 @@ def _check_resource(image: Image, resource_type: int, name: str) -> None:
 
 def _after(before: Values, one: Alteration, rules: SettingRules) -> dict[str, str]:
     """What the resource sets when all its changes are made."""
+    if len(one.changes) > SETTINGS_MAX:
+        raise Rejected(ErrorCode.invalid_request, f"more than {SETTINGS_MAX} settings")
     names = Counter(change.name for change in one.changes)
     twice = sorted(name for name, count in names.items() if count > 1)
     if twice:

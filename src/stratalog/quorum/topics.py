@@ -7,7 +7,7 @@ Refusals, their order and their codes are Kafka's (ReplicationControlManager, To
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
@@ -31,9 +31,12 @@ from stratalog.wire.internal.metadata_records import ConfigRecord, RemoveTopicRe
 
 DEFAULT: Final = -1
 NAME_LENGTH_MAX: Final = 249
+SETTINGS_MAX: Final = 1000
+"""Of one resource in one request; the one with most settings has some 300."""
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 """Kafka: one decision is one batch, and that must not grow without bound."""
 
+_TWICE: Final = "topic {} is asked for twice"
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -111,16 +114,20 @@ def create_records(
 
     `colliding(name)` is an existing topic whose name collides with this one.
     """
+    if sum(_partition_count(topic, rules) for topic in asked) > PARTITIONS_PER_REQUEST_MAX:
+        return [], too_many_partitions(topic.name for topic in asked)
     counts = Counter(topic.name for topic in asked)
-    too_many = sum(_partition_count(topic, rules) for topic in asked) > PARTITIONS_PER_REQUEST_MAX
     records: list[Any] = []
     results: list[Created] = []
     accepted: dict[str | None, str] = {}
     for topic in {topic.name: topic for topic in asked}.values():
         try:
-            _check_request(topic, twice=counts[topic.name] > 1, too_many=too_many)
+            if counts[topic.name] > 1:
+                raise Rejected(ErrorCode.invalid_request, _TWICE.format(topic.name))
             clash = colliding(topic.name) or _clash(accepted, topic.name)
             _check_new_name(image, topic.name, clash)
+            if len(topic.configs) > SETTINGS_MAX:
+                raise Rejected(ErrorCode.invalid_config, f"more than {SETTINGS_MAX} settings")
             rules.check_configs(topic.configs)
             created = _new_topic(image, topic, rules, entropy)
         except Rejected as refusal:
@@ -139,6 +146,17 @@ def create_records(
             )
         )
     return records, results
+
+
+def too_many_partitions(names: Iterable[str]) -> list[Created]:
+    """Refuse every topic of a request that asks for more than PARTITIONS_PER_REQUEST_MAX partitions in all."""
+    too_many = f"more than {PARTITIONS_PER_REQUEST_MAX} partitions asked for at once"
+    return [
+        Created(name, error=ErrorCode.invalid_request, message=_TWICE.format(name))
+        if times > 1
+        else Created(name, error=ErrorCode.policy_violation, message=too_many)
+        for name, times in Counter(names).items()
+    ]
 
 
 def delete_records(
@@ -189,16 +207,6 @@ def _find(image: Image, name_or_id: str | UUID) -> Topic | None:
 def _clash(accepted: Mapping[str | None, str], name: str) -> str | None:
     key = collision_key(name)
     return None if key is None else accepted.get(key)
-
-
-def _check_request(topic: NewTopic, *, twice: bool, too_many: bool) -> None:
-    if twice:
-        raise Rejected(ErrorCode.invalid_request, f"topic {topic.name} is asked for twice")
-    if too_many:
-        raise Rejected(
-            ErrorCode.policy_violation,
-            f"more than {PARTITIONS_PER_REQUEST_MAX} partitions asked for at once",
-        )
 
 
 def _check_new_name(image: Image, name: str, collides_with: str | None) -> None:

@@ -12,9 +12,9 @@ Invariants: `_sessions` is in order of last use; `_partitions` is the sum of the
 Kafka: `FetchManager`, `FetchSession`, `FetchSessionCacheShard`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, NoReturn, TypeVar
 
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.ports import Entropy
@@ -31,6 +31,8 @@ LAST_FETCH: Final = -1
 EVICTION_MS: Final = 120_000
 PARTITIONS_MAX: Final = 200_000
 """Of all sessions. Kafka has no such bound; here a partition that is remembered takes some 400 bytes."""
+SESSION_PARTITIONS_MAX: Final = 20_000
+"""Of one session: looking through them is one turn of the event loop. Larger fetches name all of theirs each time."""
 _UNKNOWN_OFFSET: Final = -1
 
 
@@ -149,7 +151,7 @@ class FetchSessions(Generic[Asked]):
         session_id: int,
         epoch: int,
         asked: Sequence[tuple[PartitionKey, Asked]],
-        forgotten: Iterable[PartitionKey],
+        forgotten: Sequence[PartitionKey],
         *,
         by_id: bool,
         now_ms: int,
@@ -192,9 +194,11 @@ class FetchSessions(Generic[Asked]):
         self,
         session: _Session[Asked],
         asked: Sequence[tuple[PartitionKey, Asked]],
-        forgotten: Iterable[PartitionKey],
+        forgotten: Sequence[PartitionKey],
     ) -> None:
         before = len(session.partitions)
+        if max(len(asked), len(forgotten)) > SESSION_PARTITIONS_MAX:
+            self._too_large(session)
         for key, one in asked:
             remembered = session.partitions.get(key)
             if remembered is None:
@@ -204,12 +208,16 @@ class FetchSessions(Generic[Asked]):
         for key in forgotten:
             session.partitions.pop(key, None)
         self._partitions += len(session.partitions) - before
-        if self._partitions > self._partitions_max:
-            self._end(session.session_id)
-            raise Rejected(
-                ErrorCode.fetch_session_id_not_found,
-                f"fetch session {session.session_id} grew too large",
-            )
+        is_too_large = len(session.partitions) > SESSION_PARTITIONS_MAX
+        if is_too_large or self._partitions > self._partitions_max:
+            self._too_large(session)
+
+    def _too_large(self, session: _Session[Asked]) -> NoReturn:
+        self._end(session.session_id)
+        raise Rejected(
+            ErrorCode.fetch_session_id_not_found,
+            f"fetch session {session.session_id} grew too large",
+        )
 
     def create(
         self,
@@ -219,6 +227,8 @@ class FetchSessions(Generic[Asked]):
         now_ms: int,
     ) -> int:
         """Begin a session that remembers what its first fetch is told. Its id; 0 where there is no room."""
+        if len(asked) > SESSION_PARTITIONS_MAX:
+            return NO_SESSION
         if self._partitions + len(asked) > self._partitions_max:
             return NO_SESSION
         if len(self._sessions) >= self._slots and not self._make_room(len(asked), now_ms):

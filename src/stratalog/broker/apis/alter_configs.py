@@ -4,7 +4,7 @@ All that a resource sets, anew. v1 the same. v2 flexible. Kafka prefers Incremen
 only this one.
 """
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from structlog import get_logger
 
@@ -12,9 +12,11 @@ from stratalog.broker.api import Api, Call
 from stratalog.config import our_topic_setting
 from stratalog.metadata.image import ResourceType
 from stratalog.quorum.configurations import Change, Operation
-from stratalog.quorum.controller import Alteration
+from stratalog.quorum.controller import Alteration, Altered
+from stratalog.quorum.topics import SETTINGS_MAX
 from stratalog.wire.messages.alter_configs import (
     AlterConfigsRequest,
+    AlterConfigsResource,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
 )
@@ -24,19 +26,12 @@ _Text = TypeVar("_Text", str, str | None)
 
 async def handle(call: Call[AlterConfigsRequest]) -> AlterConfigsResponse:
     """Replace the settings of topics and brokers; each resource has its own error."""
-    asked = [
-        Alteration(
-            resource.resource_type,
-            resource.resource_name,
-            tuple(
-                change(resource.resource_type, one.name, Operation.SET, one.value)
-                for one in resource.configs
-            ),
-            replaces=True,
+    altered: list[Altered] = []
+    async for part in call.pace.bundles(call.body.resources, resource_of):
+        asked = [await _alteration(call, resource) for resource in part]
+        altered += await call.broker.metadata.alter_configs(
+            asked, validate_only=call.body.validate_only
         )
-        for resource in call.body.resources
-    ]
-    altered = await call.broker.metadata.alter_configs(asked, validate_only=call.body.validate_only)
     return AlterConfigsResponse(
         responses=[
             AlterConfigsResourceResponse(
@@ -48,6 +43,22 @@ async def handle(call: Call[AlterConfigsRequest]) -> AlterConfigsResponse:
             for one in altered
         ]
     )
+
+
+async def _alteration(
+    call: Call[AlterConfigsRequest], resource: AlterConfigsResource
+) -> Alteration:
+    # Too many are refused by the controller: it need not see all of them.
+    changes = [
+        change(resource.resource_type, one.name, Operation.SET, one.value)
+        async for one in call.pace.each(resource.configs[: SETTINGS_MAX + 1])
+    ]
+    return Alteration(resource.resource_type, resource.resource_name, tuple(changes), replaces=True)
+
+
+def resource_of(asked: Any) -> tuple[int, str]:
+    """Return what no two alterations of a request may share."""
+    return asked.resource_type, asked.resource_name
 
 
 def change(resource_type: int, name: str, operation: int, value: str | None) -> Change:

@@ -18,7 +18,9 @@ from stratalog.wire.messages.alter_partition_reassignments import (
 )
 
 
-def handle(call: Call[AlterPartitionReassignmentsRequest]) -> AlterPartitionReassignmentsResponse:
+async def handle(
+    call: Call[AlterPartitionReassignmentsRequest],
+) -> AlterPartitionReassignmentsResponse:
     """Whether each partition's replicas are what is asked for."""
     return AlterPartitionReassignmentsResponse(
         error_code=ErrorCode.none,
@@ -26,9 +28,12 @@ def handle(call: Call[AlterPartitionReassignmentsRequest]) -> AlterPartitionReas
         responses=[
             ReassignableTopicResponse(
                 name=topic.name,
-                partitions=[_row(call, topic.name, partition) for partition in topic.partitions],
+                partitions=[
+                    _row(call, topic.name, partition)
+                    async for partition in call.pace.each(topic.partitions)
+                ],
             )
-            for topic in call.body.topics
+            async for topic in call.pace.each(call.body.topics)
         ],
     )
 

@@ -14,20 +14,23 @@ from stratalog.wire.messages.alter_replica_log_dirs import (
 
 
 async def handle(call: Call[AlterReplicaLogDirsRequest]) -> AlterReplicaLogDirsResponse:
-    """Begin to move each partition to the directory it is named under."""
+    """Begin to move each partition to the directory it is named under, the last one where there are several."""
+    pace = call.pace
+    wanted: dict[tuple[str, int], str] = {}
+    async for directory in pace.each(call.body.dirs):
+        async for topic in pace.each(directory.topics):
+            async for index in pace.each(topic.partitions):
+                wanted[topic.name, index] = directory.path
     rows: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
-    for directory in call.body.dirs:
-        for topic in directory.topics:
-            for index in topic.partitions:
-                row = AlterReplicaLogDirPartitionResult(
-                    partition_index=index,
-                    error_code=await _move(call, topic.name, index, directory.path),
-                )
-                rows.setdefault(topic.name, []).append(row)
+    async for (name, index), path in pace.each(wanted.items()):
+        row = AlterReplicaLogDirPartitionResult(
+            partition_index=index, error_code=await _move(call, name, index, path)
+        )
+        rows.setdefault(name, []).append(row)
     return AlterReplicaLogDirsResponse(
         results=[
             AlterReplicaLogDirTopicResult(topic_name=name, partitions=partitions)
-            for name, partitions in rows.items()
+            async for name, partitions in pace.each(rows.items())
         ]
     )
 

@@ -4,37 +4,45 @@ v1 the same. v2 flexible. v3 may answer that a quota is exceeded, which this bro
 """
 
 from stratalog.broker.api import Api, Call
-from stratalog.quorum.controller import MorePartitions
+from stratalog.quorum.controller import Extended, MorePartitions
+from stratalog.quorum.topics import PARTITIONS_PER_REQUEST_MAX
 from stratalog.wire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
+    CreatePartitionsTopic,
     CreatePartitionsTopicResult,
 )
 
 
 async def handle(call: Call[CreatePartitionsRequest]) -> CreatePartitionsResponse:
     """Give topics more partitions; each topic has its own error. Answered once they are hosted."""
-    asked = [
-        MorePartitions(
-            topic.name,
-            topic.count,
-            None
-            if topic.assignments is None
-            else tuple(tuple(one.broker_ids) for one in topic.assignments),
+    results: list[Extended] = []
+    async for part in call.pace.bundles(call.body.topics, lambda topic: topic.name):
+        asked = [await _more(call, topic) for topic in part]
+        results += await call.broker.metadata.create_partitions(
+            asked, validate_only=call.body.validate_only
         )
-        for topic in call.body.topics
-    ]
-    results = await call.broker.metadata.create_partitions(
-        asked, validate_only=call.body.validate_only
-    )
     return CreatePartitionsResponse(
         results=[
             CreatePartitionsTopicResult(
                 name=one.topic, error_code=one.error, error_message=one.message
             )
-            for one in results
+            async for one in call.pace.each(results)
         ]
     )
+
+
+async def _more(
+    call: Call[CreatePartitionsRequest], topic: CreatePartitionsTopic
+) -> MorePartitions:
+    if topic.assignments is None:
+        return MorePartitions(topic.name, topic.count)
+    # Too many are refused by the controller: it need not see all of them.
+    assignments = [
+        tuple(one.broker_ids)
+        async for one in call.pace.each(topic.assignments[: PARTITIONS_PER_REQUEST_MAX + 1])
+    ]
+    return MorePartitions(topic.name, topic.count, tuple(assignments))
 
 
 API = Api("CreatePartitions", 37, (0, 3), handle)

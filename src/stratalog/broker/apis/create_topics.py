@@ -10,6 +10,12 @@ from stratalog.config import ConfigEntry
 from stratalog.config.topic_settings import TOPIC_SETTINGS
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.quorum.controller import Created, NewTopic
+from stratalog.quorum.topics import (
+    DEFAULT,
+    PARTITIONS_PER_REQUEST_MAX,
+    SETTINGS_MAX,
+    too_many_partitions,
+)
 from stratalog.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -21,21 +27,49 @@ from stratalog.wire.messages.create_topics import (
 
 async def handle(call: Call[CreateTopicsRequest]) -> CreateTopicsResponse:
     """Create what can be created; each topic has its own error."""
-    asked = [_new_topic(topic) for topic in call.body.topics]
-    try:
-        created = await call.broker.create_topics(asked, validate_only=call.body.validate_only)
-    except Rejected as error:
-        created = [Created(topic.name, error=error.code, message=error.message) for topic in asked]
-    return CreateTopicsResponse(topics=[_result(call, topic) for topic in created])
+    created: list[Created] = []
+    is_too_much = await _is_too_much(call)
+    async for part in call.pace.bundles(call.body.topics, lambda topic: topic.name):
+        if is_too_much:
+            created += too_many_partitions(topic.name for topic in part)
+            continue
+        asked = [await _new_topic(call, topic) for topic in part]
+        try:
+            created += await call.broker.create_topics(asked, validate_only=call.body.validate_only)
+        except Rejected as error:
+            created += [Created(one.name, error=error.code, message=error.message) for one in asked]
+    return CreateTopicsResponse(
+        topics=[_result(call, topic) async for topic in call.pace.each(created)]
+    )
 
 
-def _new_topic(topic: CreatableTopic) -> NewTopic:
+async def _is_too_much(call: Call[CreateTopicsRequest]) -> bool:
+    """Whether the topics together have more partitions than one request may ask for."""
+    count = 0
+    default = call.broker.config.int("num.partitions")
+    async for topic in call.pace.each(call.body.topics):
+        partitions = default if topic.num_partitions == DEFAULT else topic.num_partitions
+        count += len(topic.assignments) or partitions
+    return count > PARTITIONS_PER_REQUEST_MAX
+
+
+async def _new_topic(call: Call[CreateTopicsRequest], topic: CreatableTopic) -> NewTopic:
+    # Too many of them are refused by the controller: it need not see all.
     return NewTopic(
         name=topic.name,
         partitions=topic.num_partitions,
         replication_factor=topic.replication_factor,
-        assignments={a.partition_index: tuple(a.broker_ids) for a in topic.assignments},
-        configs=dict(our_setting(c.name, c.value) for c in topic.configs if c.value is not None),
+        assignments={
+            one.partition_index: tuple(one.broker_ids)
+            async for one in call.pace.each(topic.assignments[: PARTITIONS_PER_REQUEST_MAX + 1])
+        },
+        configs=dict(
+            [
+                our_setting(one.name, one.value)
+                async for one in call.pace.each(topic.configs[: SETTINGS_MAX + 1])
+                if one.value is not None
+            ]
+        ),
     )
 
 

@@ -23,21 +23,28 @@ _ALL: Final = -1
 async def handle(call: Call[DeleteRecordsRequest]) -> DeleteRecordsResponse:
     """Have logs begin at the offsets asked for; answered once no crash can bring the records back.
 
-    Files of whole segments go with retention's next round, those in the bucket with its next cycle.
+    Of several offsets for one partition the last counts. Files of whole segments go with retention's next round, those
+    in the bucket with its next cycle.
     """
-    asked = [(topic.name, one) for topic in call.body.topics for one in topic.partitions]
-    raised = [_raise(call, topic, one) for topic, one in asked]
-    failed = await _checkpoint(call, [one for one in raised if isinstance(one, HostedPartition)])
-    rows: dict[str, list[DeleteRecordsPartitionResult]] = {
-        topic.name: [] for topic in call.body.topics
-    }
-    for (topic, one), result in zip(asked, raised, strict=True):
+    pace = call.pace
+    asked: dict[tuple[str, int], DeleteRecordsPartition] = {}
+    rows: dict[str, list[DeleteRecordsPartitionResult]] = {}
+    async for topic in pace.each(call.body.topics):
+        rows[topic.name] = []
+        async for one in pace.each(topic.partitions):
+            asked[topic.name, one.partition_index] = one
+    raised = [
+        (name, index, _raise(call, name, one))
+        async for (name, index), one in pace.each(asked.items())
+    ]
+    failed = await _checkpoint(call, [one for *_, one in raised if not isinstance(one, Rejected)])
+    async for name, index, result in pace.each(raised):
         error = result if isinstance(result, Rejected) else failed.get(result.directory.path)
-        rows[topic].append(_row(one.partition_index, result, error))
+        rows[name].append(_row(index, result, error))
     return DeleteRecordsResponse(
         topics=[
-            DeleteRecordsTopicResult(name=topic, partitions=partitions)
-            for topic, partitions in rows.items()
+            DeleteRecordsTopicResult(name=name, partitions=partitions)
+            async for name, partitions in pace.each(rows.items())
         ]
     )
 
@@ -65,7 +72,7 @@ def _raise(
             )
         hosted.log.raise_log_start(offset)
     except Rejected as error:
-        return error
+        return error.with_traceback(None)  # else it keeps the whole request alive
     return hosted
 
 

@@ -3,6 +3,7 @@
 v1 throttle time. v3 an error of its own where deletion is disabled. v4 flexible. v5 error messages. v6 topic ids.
 """
 
+from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
@@ -14,40 +15,33 @@ from stratalog.wire.messages.delete_topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
-    DeleteTopicState,
 )
 
 _DISABLED: Final = ErrorCode.topic_deletion_disabled
 _DISABLED_FROM: Final = 3
+_BY_ID_FROM: Final = 6
 
 
 async def handle(call: Call[DeleteTopicsRequest]) -> DeleteTopicsResponse:
     """Delete by name or id; each topic has its own error."""
     body = call.body
-    both: list[DeleteTopicState] = []  # a name and an id: which of them is meant?
-    wanted: list[str | UUID]
-    if call.version >= 6:
-        both = [
-            topic for topic in body.topics if topic.name is not None and topic.topic_id != ZERO_ID
-        ]
-        wanted = [
-            topic.name if topic.name is not None else topic.topic_id
-            for topic in body.topics
-            if topic not in both
-        ]
-    else:
-        wanted = list(body.topic_names)
-    try:
-        if not call.broker.config.bool("delete.topic.enable"):
-            code = _DISABLED if call.version >= _DISABLED_FROM else ErrorCode.invalid_request
-            raise Rejected(code, "delete.topic.enable is false")
-        deleted_topics = await call.broker.delete_topics(wanted)
-    except Rejected as error:
-        deleted_topics = [_refused(topic, error) for topic in wanted]
-    deleted_topics += [
-        Deleted(topic.name, topic.topic_id, ErrorCode.invalid_request, "a name and an id")
-        for topic in both
-    ]
+    deleted_topics: list[Deleted] = []
+    both: list[Deleted] = []
+    wanted: Sequence[str | UUID] = body.topic_names
+    if call.version >= _BY_ID_FROM:
+        wanted = []
+        async for topic in call.pace.each(body.topics):
+            if topic.name is not None and topic.topic_id != ZERO_ID:  # which of them is meant?
+                why = "a name and an id"
+                both.append(Deleted(topic.name, topic.topic_id, ErrorCode.invalid_request, why))
+            else:
+                wanted.append(topic.topic_id if topic.name is None else topic.name)
+    ids = call.broker.metadata.image.topic_ids_by_name
+    async for part in call.pace.bundles(
+        wanted, lambda topic: topic if isinstance(topic, UUID) else ids.get(topic, topic)
+    ):
+        deleted_topics += await _delete(call, part)
+    deleted_topics += both
     return DeleteTopicsResponse(
         responses=[
             DeletableTopicResult(
@@ -56,9 +50,19 @@ async def handle(call: Call[DeleteTopicsRequest]) -> DeleteTopicsResponse:
                 error_code=deleted.error,
                 error_message=deleted.message,
             )
-            for deleted in deleted_topics
+            async for deleted in call.pace.each(deleted_topics)
         ]
     )
+
+
+async def _delete(call: Call[DeleteTopicsRequest], wanted: Sequence[str | UUID]) -> list[Deleted]:
+    try:
+        if not call.broker.config.bool("delete.topic.enable"):
+            code = _DISABLED if call.version >= _DISABLED_FROM else ErrorCode.invalid_request
+            raise Rejected(code, "delete.topic.enable is false")
+        return await call.broker.delete_topics(wanted)
+    except Rejected as error:
+        return [_refused(topic, error) for topic in wanted]
 
 
 def _refused(topic: str | UUID, error: Rejected) -> Deleted:

@@ -21,17 +21,20 @@ _TOPIC: Final = 2
 _BROKER: Final = 4
 
 
-def handle(call: Call[DescribeConfigsRequest]) -> DescribeConfigsResponse:
+async def handle(call: Call[DescribeConfigsRequest]) -> DescribeConfigsResponse:
     """The settings of topics and of this broker."""
     return DescribeConfigsResponse(
-        results=[_resource(call, resource) for resource in call.body.resources]
+        results=[
+            await _resource(call, resource)
+            async for resource in call.pace.each(call.body.resources)
+        ]
     )
 
 
-def _resource(
+async def _resource(
     call: Call[DescribeConfigsRequest], resource: DescribeConfigsResource
 ) -> DescribeConfigsResult:
-    keys = resource.configuration_keys
+    keys = {key async for key in call.pace.each(resource.configuration_keys or ())}
     try:
         entries = _entries(call, resource.resource_type, resource.resource_name)
     except Rejected as error:

@@ -23,7 +23,9 @@ _NOT_FOUND_FROM: Final = 6
 async def handle(call: Call[DescribeGroupsRequest]) -> DescribeGroupsResponse:
     """State, protocol and members of each group."""
     return DescribeGroupsResponse(
-        groups=[await _describe(call, group_id) for group_id in call.body.groups]
+        groups=[
+            await _describe(call, group_id) async for group_id in call.pace.each(call.body.groups)
+        ]
     )
 
 

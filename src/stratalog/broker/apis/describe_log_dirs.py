@@ -21,8 +21,13 @@ Wanted = dict[str, set[int]] | None
 
 async def handle(call: Call[DescribeLogDirsRequest]) -> DescribeLogDirsResponse:
     """Each log directory with the partitions in it and their sizes; those asked for, or all."""
-    asked = call.body.topics
-    wanted = None if asked is None else {topic.topic: set(topic.partitions) for topic in asked}
+    wanted: Wanted = None
+    if call.body.topics is not None:
+        wanted = {}
+        async for topic in call.pace.each(call.body.topics):
+            indexes = wanted.setdefault(topic.topic, set())
+            async for index in call.pace.each(topic.partitions):
+                indexes.add(index)
     return DescribeLogDirsResponse(
         error_code=ErrorCode.none,
         results=[
@@ -47,7 +52,7 @@ async def _directory(
             is_cordoned=False,
         )
     topics: dict[str, list[DescribeLogDirsPartition]] = {}
-    for hosted in call.broker.hosting.all():
+    async for hosted in call.pace.each(call.broker.hosting.all()):
         identity = hosted.identity
         asked = wanted is None or identity.index in wanted.get(identity.topic, ())
         if asked and hosted.directory is directory:

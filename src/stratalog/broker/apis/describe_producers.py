@@ -15,17 +15,18 @@ from stratalog.wire.messages.describe_producers import (
 )
 
 
-def handle(call: Call[DescribeProducersRequest]) -> DescribeProducersResponse:
+async def handle(call: Call[DescribeProducersRequest]) -> DescribeProducersResponse:
     """The idempotent producers that each partition's log remembers."""
     return DescribeProducersResponse(
         topics=[
             TopicResponse(
                 name=topic.name,
                 partitions=[
-                    _partition(call, topic.name, index) for index in topic.partition_indexes
+                    _partition(call, topic.name, index)
+                    async for index in call.pace.each(topic.partition_indexes)
                 ],
             )
-            for topic in call.body.topics
+            async for topic in call.pace.each(call.body.topics)
         ]
     )
 

@@ -18,7 +18,7 @@ from stratalog.wire.messages.describe_quorum import (
 )
 
 
-def handle(call: Call[DescribeQuorumRequest]) -> DescribeQuorumResponse:
+async def handle(call: Call[DescribeQuorumRequest]) -> DescribeQuorumResponse:
     """Who leads the metadata log, who votes, and how far each is: a quorum of one, this node."""
     return DescribeQuorumResponse(
         error_code=ErrorCode.none,
@@ -28,10 +28,10 @@ def handle(call: Call[DescribeQuorumRequest]) -> DescribeQuorumResponse:
                 topic_name=topic.topic_name,
                 partitions=[
                     _partition(call, topic.topic_name, asked.partition_index)
-                    for asked in topic.partitions
+                    async for asked in call.pace.each(topic.partitions)
                 ],
             )
-            for topic in call.body.topics
+            async for topic in call.pace.each(call.body.topics)
         ],
         nodes=[_node(call)],
     )

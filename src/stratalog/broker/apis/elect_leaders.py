@@ -7,6 +7,7 @@ Codes are Kafka's (`ReplicationControlManager.electLeaders`): asked for all, tho
 but not their topics.
 """
 
+from collections.abc import AsyncIterator, Iterable
 from typing import Final
 
 from stratalog.broker.api import Api, Call
@@ -26,27 +27,34 @@ _NOT_AVAILABLE: Final = {
 }
 
 
-def handle(call: Call[ElectLeadersRequest]) -> ElectLeadersResponse:
+async def handle(call: Call[ElectLeadersRequest]) -> ElectLeadersResponse:
     """What keeps each partition's leader from changing."""
     body = call.body
     kind = body.election_type
     if kind not in _NOT_AVAILABLE:
-        return _answer(ErrorCode.invalid_request, {})
-    results: dict[str, list[PartitionResult]] = {}
-    for topic, index in _asked(call):
-        rows = results.setdefault(topic, [])
-        code = _outcome(call, topic, index, _NOT_AVAILABLE[kind])
-        if body.topic_partitions is not None or code != ErrorCode.election_not_needed:
-            rows.append(PartitionResult(partition_id=index, error_code=code, error_message=None))
-    return _answer(ErrorCode.none, results)
+        return ElectLeadersResponse(
+            error_code=ErrorCode.invalid_request, replica_election_results=[]
+        )
+    results = []
+    async for topic, indexes in _asked(call):
+        rows = []
+        async for index in call.pace.each(indexes):
+            code = _outcome(call, topic, index, _NOT_AVAILABLE[kind])
+            if body.topic_partitions is not None or code != ErrorCode.election_not_needed:
+                row = PartitionResult(partition_id=index, error_code=code, error_message=None)
+                rows.append(row)
+        results.append(ReplicaElectionResult(topic=topic, partition_result=rows))
+    return ElectLeadersResponse(error_code=ErrorCode.none, replica_election_results=results)
 
 
-def _asked(call: Call[ElectLeadersRequest]) -> list[tuple[str, int]]:
+async def _asked(call: Call[ElectLeadersRequest]) -> AsyncIterator[tuple[str, Iterable[int]]]:
     asked = call.body.topic_partitions
     if asked is not None:
-        return [(one.topic, index) for one in asked for index in one.partitions]
-    topics = call.broker.metadata.image.topics_by_id.values()
-    return [(topic.name, index) for topic in topics for index in topic.partitions]
+        async for one in call.pace.each(asked):
+            yield one.topic, one.partitions
+        return
+    async for topic in call.pace.each(call.broker.metadata.image.topics_by_id.values()):
+        yield topic.name, topic.partitions
 
 
 def _outcome(
@@ -57,13 +65,6 @@ def _outcome(
         return ErrorCode.unknown_topic_or_partition
     standing = call.broker.standing(topic.id, index, topic.partitions[index])
     return not_available if standing.error else ErrorCode.election_not_needed
-
-
-def _answer(error: ErrorCode, results: dict[str, list[PartitionResult]]) -> ElectLeadersResponse:
-    rows = [
-        ReplicaElectionResult(topic=topic, partition_result=rows) for topic, rows in results.items()
-    ]
-    return ElectLeadersResponse(error_code=error, replica_election_results=rows)
 
 
 API = Api("ElectLeaders", 43, (0, 2), handle)

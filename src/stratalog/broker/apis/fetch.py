@@ -7,6 +7,7 @@ v18 a follower's high watermark (KIP-1166), which no broker asks with here.
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -24,13 +25,17 @@ from stratalog.wire.fetch import (
     FetchedTopic,
     encode_topics,
 )
-from stratalog.wire.fetch_request import FetchRequest, RequestedPartition
+from stratalog.wire.fetch_request import FetchRequest, PartitionKey, RequestedPartition
 
 _Read = Slices | Rejected
+_Filled = tuple[HostedPartition, int, int]
+"""A partition that had records for a fetch: their bytes and their number."""
 _READ_COMMITTED: Final = 1
 _TOPIC_IDS_FROM: Final = 13
 _SHARED_PARTITIONS_MAX: Final = 16
 """Who fetches more is not likely to stand where another stands in each of them."""
+_AT_ONCE: Final = 200
+"""Partitions that are looked at in one slice."""
 
 
 def handle(call: Call[Any]) -> Any:
@@ -50,6 +55,8 @@ def handle(call: Call[Any]) -> Any:
         nothing = encode_topics((), call.version)
         return EncodedResponse(0, error.code, NO_SESSION, nothing)
     found = _Collection(call, fetch)
+    if len(fetch.asked) > _AT_ONCE:
+        return found.in_slices()
     found.gather()
     if found.pending:
         return found.finish(found.marks())
@@ -62,8 +69,7 @@ class _Found(NamedTuple):
     """What there was for one fetch: for each partition, what it brought of which, and all of it on the wire."""
 
     partitions: list[FetchedPartition]
-    filled: list[tuple[HostedPartition, int, int]]
-    """Partition, bytes, records."""
+    filled: list[_Filled]
     topics: EncodedTopics
 
 
@@ -108,31 +114,51 @@ class _Collection:
 
     def gather(self) -> None:
         """Find what is at hand; reads that must wait (a cold page, the bucket) are left in `pending`."""
+        self._begin()
+        for (topic, index), partition in self._fetch.asked:
+            self._look(topic, index, partition)
+
+    async def _gather_in_slices(self) -> list[tuple[int, int]]:
+        """As `gather`; returns each partition's mark as it was when it was looked at."""
+        self._begin()
+        marks = []
+        async for (topic, index), partition in self._call.pace.each(self._fetch.asked):
+            hosted = self._look(topic, index, partition)
+            if hosted is not None:
+                marks.append((hosted.high_watermark, hosted.wakes))
+        return marks
+
+    def _begin(self) -> None:
         self._size = 0
         self._failed = False
         self._hosted: list[HostedPartition | None] = []
         self._brought: list[_Read] = []
-        for (topic, index), partition in self._fetch.asked:
-            hosted = None
-            brought: _Read | Awaitable[Slices]
-            try:
-                hosted = self._find(topic, index)
-                hosted.replica.check_leader(partition.current_leader_epoch)
-                brought = self._read(hosted, partition)
-            except Rejected as error:
-                self._failed = True
-                brought = error
-            if isinstance(brought, Slices):
-                if brought is not EMPTY:
-                    self._size += brought.size
-            elif not isinstance(brought, Rejected):
-                # All at once: each may wait for a drive or a bucket of its own.
-                room = self._room(partition)
-                self._promised += room
-                self.pending.append((len(self._brought), room, asyncio.create_task(_read(brought))))
-                brought = EMPTY
-            self._hosted.append(hosted)
-            self._brought.append(brought)
+
+    def _look(
+        self, topic: UUID | str, index: int, partition: RequestedPartition
+    ) -> HostedPartition | None:
+        hosted = None
+        brought: _Read | Awaitable[Slices]
+        try:
+            hosted = self._find(topic, index)
+            hosted.replica.check_leader(partition.current_leader_epoch)
+            brought = self._read(hosted, partition)
+        except Rejected as error:
+            self._failed = True
+            # With its traceback it would keep itself and the whole request, until the collector comes.
+            brought = error.with_traceback(None)
+        if isinstance(brought, Slices):
+            if brought is not EMPTY:
+                self._size += brought.size
+        elif not isinstance(brought, Rejected):
+            # All at once: each may wait for a drive or a bucket of its own.
+            room = self._room(partition)
+            self._promised += room
+            self.pending.append((len(self._brought), room, asyncio.create_task(_read(brought))))
+            brought = EMPTY
+        self._hosted.append(hosted)
+        self._brought.append(brought)
+        return hosted
 
     def marks(self) -> list[tuple[int, int]]:
         """Changes with everything that a waiting fetch would be woken for."""
@@ -140,6 +166,18 @@ class _Collection:
 
     def _watched(self) -> list[HostedPartition]:
         return [hosted for hosted in self._hosted if hosted is not None]
+
+    async def in_slices(self) -> EncodedResponse:
+        """Answer as `handle` does, where so many partitions are asked for that others must have turns meanwhile."""
+        marks = await self._gather_in_slices()
+        await self._read_pending()
+        if self.enough:
+            return self.response(await self._found_in_slices())
+        wait = self.wait()
+        if marks != self.marks():
+            wait.wake()
+        answer: EncodedResponse = await wait
+        return answer
 
     async def finish(self, marks: list[tuple[int, int]]) -> EncodedResponse:
         """Answer after pending reads, and where they give too little, once more has come since `marks`."""
@@ -163,23 +201,36 @@ class _Collection:
     def _look_again(self, wait: FetchWait, shared: Shared) -> None:
         """Answer with what there is now."""
         asked = self._fetch.asked
+        if len(asked) > _AT_ONCE:
+            work = self._look_again_in_slices()
+            self._reading = asyncio.create_task(self._answer_later(wait, work))
+            return
         key = (asked, self._max_bytes, self._read_committed, self._call.version)
         is_shared = len(asked) <= _SHARED_PARTITIONS_MAX
         found: _Found | None = shared.get(key) if is_shared else None
         if found is None:
             self.gather()
             if self.pending:
-                self._reading = asyncio.create_task(self._answer_later(wait))
+                work = self._read_and_answer()
+                self._reading = asyncio.create_task(self._answer_later(wait, work))
                 return
             found = self.found()
             if is_shared:
                 shared[key] = found
         wait.set_result(self.response(found))
 
-    async def _answer_later(self, wait: FetchWait) -> None:
+    async def _read_and_answer(self) -> EncodedResponse:
+        await self._read_pending()
+        return self.response(self.found())
+
+    async def _look_again_in_slices(self) -> EncodedResponse:
+        await self._gather_in_slices()
+        await self._read_pending()
+        return self.response(await self._found_in_slices())
+
+    async def _answer_later(self, wait: FetchWait, work: Awaitable[EncodedResponse]) -> None:
         try:
-            await self._read_pending()
-            answer = self.response(self.found())
+            answer = await work
         except BaseException as error:  # noqa: BLE001 - carried to the connection
             if not wait.done():
                 wait.set_exception(error)
@@ -189,19 +240,33 @@ class _Collection:
 
     def found(self) -> _Found:
         """All that was gathered."""
-        partitions = []
-        filled = []
-        for ((_, index), _), hosted, brought in zip(
-            self._fetch.asked, self._hosted, self._brought, strict=True
-        ):
-            if isinstance(brought, Rejected):
-                partitions.append(self._refused(index, brought))
-                continue
-            assert hosted is not None, "what was read was found"
-            partitions.append(self._answer(hosted, brought.buffers))
-            if brought.buffers:
-                filled.append((hosted, brought.size, brought.next_offset - brought.first_offset))
+        filled: list[_Filled] = []
+        gathered = zip(self._fetch.asked, self._hosted, self._brought, strict=True)
+        partitions = [self._partition(*one, filled) for one in gathered]
         return _Found(partitions, filled, self._encoded(partitions, range(len(partitions))))
+
+    async def _found_in_slices(self) -> _Found:
+        """As `found`; the thread for large requests encodes it."""
+        filled: list[_Filled] = []
+        gathered = zip(self._fetch.asked, self._hosted, self._brought, strict=True)
+        partitions = [self._partition(*one, filled) async for one in self._call.pace.each(gathered)]
+        encode = partial(self._encoded, partitions, range(len(partitions)))
+        return _Found(partitions, filled, await self._call.broker.large.run(encode))
+
+    def _partition(
+        self,
+        asked: tuple[PartitionKey, RequestedPartition],
+        hosted: HostedPartition | None,
+        brought: _Read,
+        filled: list[_Filled],
+    ) -> FetchedPartition:
+        """Return the answer for one partition; where records were found, note it in `filled`."""
+        if isinstance(brought, Rejected):
+            return self._refused(asked[0][1], brought)
+        assert hosted is not None, "what was read was found"
+        if brought.buffers:
+            filled.append((hosted, brought.size, brought.next_offset - brought.first_offset))
+        return self._answer(hosted, brought.buffers)
 
     def response(self, found: _Found) -> EncodedResponse:
         """The answer with all that was found, in a session with what is news of it."""
@@ -291,7 +356,7 @@ async def _read(slices: Awaitable[Slices]) -> _Read:
     try:
         return await slices
     except Rejected as error:
-        return error
+        return error.with_traceback(None)
 
 
 API = Api("Fetch", 1, (4, 18), handle)

@@ -38,7 +38,7 @@ async def handle(call: Call[FindCoordinatorRequest]) -> FindCoordinatorResponse:
     return FindCoordinatorResponse(
         coordinators=[
             Coordinator(key=key, **(await _found(call, key))._asdict())
-            for key in body.coordinator_keys
+            async for key in call.pace.each(body.coordinator_keys)
         ]
     )
 

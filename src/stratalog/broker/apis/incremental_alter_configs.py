@@ -4,9 +4,11 @@ Settings one by one (KIP-339). v1 flexible.
 """
 
 from stratalog.broker.api import Api, Call
-from stratalog.broker.apis.alter_configs import change
-from stratalog.quorum.controller import Alteration
+from stratalog.broker.apis.alter_configs import change, resource_of
+from stratalog.quorum.controller import Alteration, Altered
+from stratalog.quorum.topics import SETTINGS_MAX
 from stratalog.wire.messages.incremental_alter_configs import (
+    AlterConfigsResource,
     AlterConfigsResourceResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
@@ -15,18 +17,12 @@ from stratalog.wire.messages.incremental_alter_configs import (
 
 async def handle(call: Call[IncrementalAlterConfigsRequest]) -> IncrementalAlterConfigsResponse:
     """Set, unset, extend and shorten settings of topics and brokers; each resource has its own error."""
-    asked = [
-        Alteration(
-            resource.resource_type,
-            resource.resource_name,
-            tuple(
-                change(resource.resource_type, one.name, one.config_operation, one.value)
-                for one in resource.configs
-            ),
+    altered: list[Altered] = []
+    async for part in call.pace.bundles(call.body.resources, resource_of):
+        asked = [await _alteration(call, resource) for resource in part]
+        altered += await call.broker.metadata.alter_configs(
+            asked, validate_only=call.body.validate_only
         )
-        for resource in call.body.resources
-    ]
-    altered = await call.broker.metadata.alter_configs(asked, validate_only=call.body.validate_only)
     return IncrementalAlterConfigsResponse(
         responses=[
             AlterConfigsResourceResponse(
@@ -38,6 +34,17 @@ async def handle(call: Call[IncrementalAlterConfigsRequest]) -> IncrementalAlter
             for one in altered
         ]
     )
+
+
+async def _alteration(
+    call: Call[IncrementalAlterConfigsRequest], resource: AlterConfigsResource
+) -> Alteration:
+    # Too many are refused by the controller: it need not see all of them.
+    changes = [
+        change(resource.resource_type, one.name, one.config_operation, one.value)
+        async for one in call.pace.each(resource.configs[: SETTINGS_MAX + 1])
+    ]
+    return Alteration(resource.resource_type, resource.resource_name, tuple(changes))
 
 
 API = Api("IncrementalAlterConfigs", 44, (0, 1), handle)

@@ -4,19 +4,26 @@ v1 rebalance timeout. v4 a member id is required (KIP-394). v5 static members (K
 in the answer. v8 reason. v9 skip assignment (KIP-814).
 """
 
+from typing import Final
+
 from stratalog.broker.api import Api, Call
 from stratalog.coordinators.messages import JoinGroup, JoinGroupAnswer, Protocol
-from stratalog.errors import Rejected
+from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.join_group import (
     JoinGroupRequest,
     JoinGroupResponse,
     JoinGroupResponseMember,
 )
 
+_PROTOCOLS_MAX: Final = 1000
+"""A client has a few; its group keeps them all."""
+
 
 async def handle(call: Call[JoinGroupRequest]) -> JoinGroupResponse:
     """Join, and wait with everyone else until the group is complete."""
     body = call.body
+    if len(body.protocols) > _PROTOCOLS_MAX:
+        return _reply(call, JoinGroupAnswer(ErrorCode.invalid_request, body.member_id))
     request = JoinGroup(
         group_id=body.group_id,
         member_id=body.member_id,

@@ -3,12 +3,20 @@
 v3 several members at once, static members (KIP-345). v4 flexible. v5 reason.
 """
 
+from collections.abc import Sequence
+
 from stratalog.broker.api import Api, Call
-from stratalog.coordinators.messages import LeaveGroup, LeaveGroupAnswer, LeavingMember
+from stratalog.coordinators.messages import (
+    LeaveGroup,
+    LeaveGroupAnswer,
+    LeavingMember,
+    LeftMember,
+)
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.leave_group import (
     LeaveGroupRequest,
     LeaveGroupResponse,
+    MemberIdentity,
     MemberResponse,
 )
 
@@ -16,15 +24,20 @@ from stratalog.wire.messages.leave_group import (
 async def handle(call: Call[LeaveGroupRequest]) -> LeaveGroupResponse:
     """Take members out of their group."""
     body = call.body
-    if call.version >= 3:
-        members = tuple(LeavingMember(m.member_id, m.group_instance_id) for m in body.members)
-    else:
-        members = (LeavingMember(body.member_id),)
-    try:
-        answer = await call.broker.groups.leave(LeaveGroup(body.group_id, members))
-    except Rejected as error:
-        answer = LeaveGroupAnswer(error.code)
-    return _reply(call, answer)
+    members: Sequence[MemberIdentity] = body.members
+    if call.version < 3:
+        members = (MemberIdentity(member_id=body.member_id),)
+    error = ErrorCode.none
+    left: list[LeftMember] = []
+    async for part in call.pace.parts(members):
+        leaving = tuple(LeavingMember(m.member_id, m.group_instance_id) for m in part)
+        try:
+            answer = await call.broker.groups.leave(LeaveGroup(body.group_id, leaving))
+        except Rejected as refusal:
+            answer = LeaveGroupAnswer(refusal.code)
+        error = answer.error
+        left += answer.members
+    return _reply(call, LeaveGroupAnswer(error, tuple(left)))
 
 
 def _reply(call: Call[LeaveGroupRequest], answer: LeaveGroupAnswer) -> LeaveGroupResponse:

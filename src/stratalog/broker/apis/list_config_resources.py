@@ -16,11 +16,12 @@ _ANY_FROM = 1
 _ALL = (ResourceType.TOPIC, ResourceType.BROKER, ResourceType.CLIENT_METRICS, ResourceType.GROUP)
 
 
-def handle(call: Call[ListConfigResourcesRequest]) -> ListConfigResourcesResponse:
+async def handle(call: Call[ListConfigResourcesRequest]) -> ListConfigResourcesResponse:
     """The names of everything that can have settings, of the types asked for; of every type where none is."""
-    wanted = call.body.resource_types or _ALL
+    asked = call.body.resource_types or _ALL
     if call.version < _ANY_FROM:
-        wanted = (ResourceType.CLIENT_METRICS,)
+        asked = (ResourceType.CLIENT_METRICS,)
+    wanted = {kind: None async for kind in call.pace.each(asked)}
     unknown = [kind for kind in wanted if kind not in _ALL]
     return ListConfigResourcesResponse(
         error_code=ErrorCode.unsupported_version if unknown else ErrorCode.none,
@@ -28,8 +29,8 @@ def handle(call: Call[ListConfigResourcesRequest]) -> ListConfigResourcesRespons
         if unknown
         else [
             ConfigResource(resource_name=name, resource_type=kind)
-            for kind in dict.fromkeys(wanted)
-            for name in _names(call, kind)
+            for kind in wanted
+            async for name in call.pace.each(_names(call, kind))
         ],
     )
 

@@ -6,21 +6,26 @@ v3 flexible. v4 filter by state (KIP-518). v5 filter by type (KIP-848): every gr
 from typing import Final
 
 from stratalog.broker.api import Api, Call
+from stratalog.coordinators.states import GroupState
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 _CLASSIC: Final = "classic"
+_STATES: Final = {state.value.lower() for state in GroupState}
 
 
 async def handle(call: Call[ListGroupsRequest]) -> ListGroupsResponse:
     """The groups that this broker coordinates."""
     body = call.body
-    types = {name.lower() for name in body.types_filter}
+    types = {name.lower() async for name in call.pace.each(body.types_filter)}
+    states = {name.lower() async for name in call.pace.each(body.states_filter)}
+    if states:  # none of them known: no group has the empty one
+        states = states & _STATES or {""}
     error = ErrorCode.none
     groups = []
     if not types or _CLASSIC in types:
         try:
-            groups = await call.broker.groups.list_groups(body.states_filter)
+            groups = await call.broker.groups.list_groups(states)
         except Rejected as rejected:
             error = rejected.code
     return ListGroupsResponse(

@@ -5,7 +5,6 @@ local (-4, KIP-405). v9 latest tiered (-5, KIP-1005). v10 timeout of a remote lo
 v11 earliest pending upload (-6, KIP-1023).
 """
 
-from collections import Counter
 from typing import Final
 
 from stratalog.broker.api import Api, Call
@@ -16,7 +15,6 @@ from stratalog.wire.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
-    ListOffsetsTopic,
     ListOffsetsTopicResponse,
 )
 
@@ -33,28 +31,29 @@ _FIRST_VERSION: Final = {
 
 
 async def handle(call: Call[ListOffsetsRequest]) -> ListOffsetsResponse:
-    """An offset, with its timestamp and leader epoch, for each partition and timestamp asked."""
+    """An offset, with its timestamp and leader epoch, for each partition and timestamp asked.
+
+    A partition that is asked for twice is refused, and answered once.
+    """
+    pace = call.pace
+    asked: dict[tuple[str, int], ListOffsetsPartition | None] = {}
+    rows: dict[str, list[ListOffsetsPartitionResponse]] = {}
+    async for topic in pace.each(call.body.topics):
+        rows[topic.name] = []
+        async for one in pace.each(topic.partitions):
+            key = topic.name, one.partition_index
+            asked[key] = None if key in asked else one
+    async for (name, index), once in pace.each(asked.items()):
+        if once is None:
+            rows[name].append(_refused(index, ErrorCode.invalid_request))
+        else:
+            rows[name].append(await _partition(call, name, once))
     return ListOffsetsResponse(
         topics=[
-            ListOffsetsTopicResponse(
-                name=topic.name,
-                partitions=await _partitions(call, topic),
-            )
-            for topic in call.body.topics
+            ListOffsetsTopicResponse(name=name, partitions=partitions)
+            async for name, partitions in pace.each(rows.items())
         ]
     )
-
-
-async def _partitions(
-    call: Call[ListOffsetsRequest], topic: ListOffsetsTopic
-) -> list[ListOffsetsPartitionResponse]:
-    """One that is asked for twice is refused, and answered once."""
-    times = Counter(asked.partition_index for asked in topic.partitions)
-    return [
-        await _partition(call, topic.name, asked)
-        for asked in topic.partitions
-        if times[asked.partition_index] == 1
-    ] + [_refused(index, ErrorCode.invalid_request) for index in times if times[index] > 1]
 
 
 def _refused(index: int, error: ErrorCode) -> ListOffsetsPartitionResponse:

@@ -4,7 +4,8 @@ v1 controller, racks, null means all topics. v2 cluster id. v4 auto-creation can
 v7 leader epoch. v8 authorized operations. v9 flexible. v10 topic ids. v12 asking by id. v13 top-level error.
 """
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from typing import Final
 from uuid import UUID
 
 from stratalog.broker.api import Api, Call
@@ -21,60 +22,89 @@ from stratalog.wire.messages.metadata import (
     MetadataResponseTopic,
 )
 
-_BY_ID_FROM = 12
+_BY_ID_FROM: Final = 12
+_AT_ONCE: Final = 200
+"""Topics that one slice is enough for."""
+Key = tuple[str | None, UUID]
+"""A topic as it is asked for: by name or by id."""
 
 
 def handle(
     call: Call[MetadataRequest],
 ) -> MetadataResponse | Awaitable[MetadataResponse]:
-    """Brokers and the topics asked for; missing ones are created where that is allowed."""
+    """Brokers and the topics asked for, each once; missing ones are created where that is allowed."""
     asked = call.body.topics
     if asked is None or (call.version == 0 and not asked):
-        return _answer(
-            call, [(t.name, t.id, t) for t in call.broker.metadata.image.topics_by_id.values()]
-        )
-    if call.version < _BY_ID_FROM and not all(map(_is_by_name, asked)):
-        names = [topic.name or "" for topic in asked]
-        rows = [(name, ZERO_ID, None) for name in names]
-        return _answer(call, rows, dict.fromkeys(names, ErrorCode.invalid_request))
-    names = [topic.name for topic in asked if topic.name is not None]
-    missing = [name for name in names if call.broker.metadata.topic(name) is None]
+        topics = call.broker.metadata.image.topics_by_id
+        if len(topics) > _AT_ONCE:
+            return _all(call, topics.values())
+        return _answer(call, [_topic(call, t.name, t.id, t, {}) for t in topics.values()])
+    if len(asked) > _AT_ONCE:
+        return _many(call, asked)
+    wanted = dict.fromkeys([(topic.name, topic.topic_id) for topic in asked])
+    if call.version < _BY_ID_FROM and not all(map(_is_by_name, wanted)):
+        return _answer(call, [_invalid(name) for name, _ in wanted])
+    rows = [_found(call, *one) for one in wanted]
+    missing = [name for name, _, topic in rows if topic is None and name is not None]
     if missing and call.broker.may_create(allowed=call.body.allow_auto_topic_creation):
-        return _create_and_answer(call, asked, missing)
-    return _answer(call, _found(call, asked))
+        return _many(call, asked)
+    return _answer(call, [_topic(call, *row, {}) for row in rows])
 
 
-def _is_by_name(asked: MetadataRequestTopic) -> bool:
-    """Versions 10 and 11 can say an id, or no name, and mean nothing by it (Kafka: KafkaApis)."""
-    return asked.name is not None and asked.topic_id == ZERO_ID
+async def _all(call: Call[MetadataRequest], topics: Iterable[Topic]) -> MetadataResponse:
+    rows = [_topic(call, topic.name, topic.id, topic, {}) async for topic in call.pace.each(topics)]
+    return _answer(call, rows)
 
 
-async def _create_and_answer(
-    call: Call[MetadataRequest], asked: Sequence[MetadataRequestTopic], missing: list[str]
+async def _many(
+    call: Call[MetadataRequest], asked: Sequence[MetadataRequestTopic]
 ) -> MetadataResponse:
-    errors = await call.broker.create_automatically(missing)
-    return _answer(call, _found(call, asked), errors)
+    """As `handle`, where it takes long: topics are created, or there are many."""
+    pace = call.pace
+    wanted: dict[Key, None] = {}
+    is_valid = True
+    async for topic in pace.each(asked):
+        key = topic.name, topic.topic_id
+        wanted[key] = None
+        is_valid = is_valid and (call.version >= _BY_ID_FROM or _is_by_name(key))
+    if not is_valid:
+        return _answer(call, [_invalid(name) async for name, _ in pace.each(wanted)])
+    missing = [
+        name
+        async for name, _ in pace.each(wanted)
+        if name is not None and call.broker.metadata.topic(name) is None
+    ]
+    errors: Mapping[str, ErrorCode] = {}
+    if missing and call.broker.may_create(allowed=call.body.allow_auto_topic_creation):
+        errors = await call.broker.create_automatically(missing)
+    rows = [_topic(call, *_found(call, *key), errors) async for key in pace.each(wanted)]
+    return _answer(call, rows)
+
+
+def _is_by_name(wanted: Key) -> bool:
+    """Versions 10 and 11 can say an id, or no name, and mean nothing by it (Kafka: KafkaApis)."""
+    return wanted[0] is not None and wanted[1] == ZERO_ID
+
+
+def _invalid(name: str | None) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        error_code=ErrorCode.invalid_request, name=name or "", is_internal=False, partitions=[]
+    )
 
 
 def _found(
-    call: Call[MetadataRequest], wanted: Sequence[MetadataRequestTopic]
-) -> list[tuple[str | None, UUID, Topic | None]]:
+    call: Call[MetadataRequest], name: str | None, topic_id: UUID
+) -> tuple[str | None, UUID, Topic | None]:
     metadata = call.broker.metadata
-    rows: list[tuple[str | None, UUID, Topic | None]] = []
-    for asked in wanted:
-        if asked.name is not None:
-            topic = metadata.topic(asked.name)
-            rows.append((asked.name, topic.id if topic else ZERO_ID, topic))
-        else:
-            topic = metadata.image.topics_by_id.get(asked.topic_id)
-            rows.append((topic.name if topic else None, asked.topic_id, topic))
-    return rows
+    if name is not None:
+        topic = metadata.topic(name)
+        return name, topic.id if topic else ZERO_ID, topic
+    topic = metadata.image.topics_by_id.get(topic_id)
+    return topic.name if topic else None, topic_id, topic
 
 
 def _answer(
-    call: Call[MetadataRequest],
-    rows: Sequence[tuple[str | None, UUID, Topic | None]],
-    errors: Mapping[str, ErrorCode] | None = None,
+    call: Call[MetadataRequest], topics: Sequence[MetadataResponseTopic]
 ) -> MetadataResponse:
     broker = call.broker
     return MetadataResponse(
@@ -84,9 +114,7 @@ def _answer(
         ],
         cluster_id=broker.cluster_id,
         controller_id=broker.node_id,
-        topics=[
-            _topic(call, name, topic_id, topic, errors or {}) for name, topic_id, topic in rows
-        ],
+        topics=topics,
         cluster_authorized_operations=OF_CLUSTER
         if call.body.include_cluster_authorized_operations
         else NOT_ASKED,

@@ -4,11 +4,14 @@ v5 no retention time. v6 leader epoch. v7 static members. v8 flexible. v9 KIP-84
 (KIP-848).
 """
 
+from collections.abc import Sequence
+
 from stratalog.broker.api import Api, Call
 from stratalog.coordinators.messages import CommitPartition, CommitTopic, OffsetCommit
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.offset_commit import (
     OffsetCommitRequest,
+    OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
@@ -16,13 +19,33 @@ from stratalog.wire.messages.offset_commit import (
 )
 
 _TOPIC_IDS_FROM = 10
+Share = Sequence[tuple[int, OffsetCommitRequestTopic, Sequence[OffsetCommitRequestPartition]]]
 
 
 async def handle(call: Call[OffsetCommitRequest]) -> OffsetCommitResponse:
     """Keep offsets of a group; partitions that do not exist are refused here, by name or id."""
+    topics = call.body.topics
+    rows: dict[int, list[OffsetCommitResponsePartition]] = {}
+    async for share in call.pace.shares(topics, lambda topic: topic.partitions):
+        for place, answered in await _commit(call, share):
+            rows.setdefault(place, []).extend(answered)
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topics[place].name, topic_id=topics[place].topic_id, partitions=partitions
+            )
+            async for place, partitions in call.pace.each(rows.items())
+        ]
+    )
+
+
+async def _commit(
+    call: Call[OffsetCommitRequest], share: Share
+) -> list[tuple[int, list[OffsetCommitResponsePartition]]]:
+    """Commit a share of the request; return what became of each partition, with its topic's place."""
     body = call.body
-    resolved = [(topic, _known(call, topic)) for topic in body.topics]
-    known = [topic for _, topic in resolved if topic is not None and topic.partitions]
+    resolved = [(place, asked, _known(call, topic, asked)) for place, topic, asked in share]
+    known = [topic for *_, topic in resolved if topic is not None and topic.partitions]
     request = OffsetCommit(
         group_id=body.group_id,
         topics=tuple(known),
@@ -39,12 +62,14 @@ async def handle(call: Call[OffsetCommitRequest]) -> OffsetCommitResponse:
             errors = {(t.name, p.index): p.error for t in answer.topics for p in t.partitions}
         except Rejected as error:
             errors = {(t.name, p.index): error.code for t in known for p in t.partitions}
-    return OffsetCommitResponse(
-        topics=[_answer(call, topic, found, errors) for topic, found in resolved]
-    )
+    return [(place, _answer(call, asked, found, errors)) for place, asked, found in resolved]
 
 
-def _known(call: Call[OffsetCommitRequest], topic: OffsetCommitRequestTopic) -> CommitTopic | None:
+def _known(
+    call: Call[OffsetCommitRequest],
+    topic: OffsetCommitRequestTopic,
+    asked: Sequence[OffsetCommitRequestPartition],
+) -> CommitTopic | None:
     """What of it exists; None where not even the topic does."""
     image = call.broker.metadata.image
     by_id = call.version >= _TOPIC_IDS_FROM
@@ -58,7 +83,7 @@ def _known(call: Call[OffsetCommitRequest], topic: OffsetCommitRequestTopic) -> 
             p.committed_leader_epoch,
             p.committed_metadata or "",
         )
-        for p in topic.partitions
+        for p in asked
         if p.partition_index in found.partitions
     )
     return CommitTopic(found.name, partitions, found.id)
@@ -66,26 +91,22 @@ def _known(call: Call[OffsetCommitRequest], topic: OffsetCommitRequestTopic) -> 
 
 def _answer(
     call: Call[OffsetCommitRequest],
-    topic: OffsetCommitRequestTopic,
+    asked: Sequence[OffsetCommitRequestPartition],
     found: CommitTopic | None,
     errors: dict[tuple[str, int], ErrorCode],
-) -> OffsetCommitResponseTopic:
-    """The topic as it was asked for, with what became of each partition."""
-    by_id = call.version >= _TOPIC_IDS_FROM
+) -> list[OffsetCommitResponsePartition]:
+    """Return what became of each partition of a topic."""
     missing = ErrorCode.unknown_topic_or_partition
-    if by_id and found is None:
+    if call.version >= _TOPIC_IDS_FROM and found is None:
         missing = ErrorCode.unknown_topic_id
     name = "" if found is None else found.name
-    partitions = [
+    return [
         OffsetCommitResponsePartition(
             partition_index=p.partition_index,
             error_code=errors.get((name, p.partition_index), missing),
         )
-        for p in topic.partitions
+        for p in asked
     ]
-    return OffsetCommitResponseTopic(
-        name=topic.name, topic_id=topic.topic_id, partitions=partitions
-    )
 
 
 API = Api("OffsetCommit", 8, (2, 10), handle)

@@ -3,12 +3,14 @@
 Offsets of topics that a group does not read any more (KIP-496).
 """
 
+from collections.abc import Sequence
+
 from stratalog.broker.api import Api, Call
 from stratalog.coordinators.messages import FetchTopic, OffsetDelete, OffsetDeleteAnswer
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.offset_delete import (
     OffsetDeleteRequest,
-    OffsetDeleteRequestTopic,
+    OffsetDeleteRequestPartition,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
@@ -17,42 +19,51 @@ from stratalog.wire.messages.offset_delete import (
 
 async def handle(call: Call[OffsetDeleteRequest]) -> OffsetDeleteResponse:
     """Forget offsets; partitions that do not exist are refused here, by name."""
-    body = call.body
-    topics = tuple(_known(call, topic) for topic in body.topics)
-    try:
-        answer = await call.broker.groups.delete_offsets(OffsetDelete(body.group_id, topics))
-    except Rejected as error:
-        answer = OffsetDeleteAnswer(error.code)
-    if answer.error is not ErrorCode.none:
-        return OffsetDeleteResponse(error_code=answer.error, topics=[])
-    errors = {
-        (topic.name, one.index): one.error for topic in answer.topics for one in topic.partitions
-    }
+    topics = call.body.topics
+    rows: dict[int, list[OffsetDeleteResponsePartition]] = {}
+    async for share in call.pace.shares(topics, lambda topic: topic.partitions):
+        known = tuple(_known(call, topic.name, partitions) for _, topic, partitions in share)
+        try:
+            request = OffsetDelete(call.body.group_id, known)
+            answer = await call.broker.groups.delete_offsets(request)
+        except Rejected as error:
+            answer = OffsetDeleteAnswer(error.code)
+        if answer.error is not ErrorCode.none:
+            return OffsetDeleteResponse(error_code=answer.error, topics=[])
+        errors = {(t.name, p.index): p.error for t in answer.topics for p in t.partitions}
+        for place, topic, partitions in share:
+            rows.setdefault(place, []).extend(_answer(topic.name, partitions, errors))
     return OffsetDeleteResponse(
         error_code=ErrorCode.none,
         topics=[
-            OffsetDeleteResponseTopic(
-                name=topic.name,
-                partitions=[
-                    OffsetDeleteResponsePartition(
-                        partition_index=one.partition_index,
-                        error_code=errors.get(
-                            (topic.name, one.partition_index), ErrorCode.unknown_topic_or_partition
-                        ),
-                    )
-                    for one in topic.partitions
-                ],
-            )
-            for topic in body.topics
+            OffsetDeleteResponseTopic(name=topics[place].name, partitions=partitions)
+            async for place, partitions in call.pace.each(rows.items())
         ],
     )
 
 
-def _known(call: Call[OffsetDeleteRequest], topic: OffsetDeleteRequestTopic) -> FetchTopic:
-    found = call.broker.metadata.topic(topic.name)
+def _known(
+    call: Call[OffsetDeleteRequest], name: str, asked: Sequence[OffsetDeleteRequestPartition]
+) -> FetchTopic:
+    found = call.broker.metadata.topic(name)
     indexes = () if found is None else found.partitions
-    asked = (one.partition_index for one in topic.partitions)
-    return FetchTopic(topic.name, tuple(index for index in asked if index in indexes))
+    wanted = (one.partition_index for one in asked)
+    return FetchTopic(name, tuple(index for index in wanted if index in indexes))
+
+
+def _answer(
+    name: str,
+    asked: Sequence[OffsetDeleteRequestPartition],
+    errors: dict[tuple[str, int], ErrorCode],
+) -> list[OffsetDeleteResponsePartition]:
+    missing = ErrorCode.unknown_topic_or_partition
+    return [
+        OffsetDeleteResponsePartition(
+            partition_index=one.partition_index,
+            error_code=errors.get((name, one.partition_index), missing),
+        )
+        for one in asked
+    ]
 
 
 API = Api("OffsetDelete", 47, (0, 0), handle)

@@ -7,6 +7,7 @@ names.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 from stratalog.broker.api import Api, Call
 from stratalog.coordinators.messages import (
@@ -20,6 +21,7 @@ from stratalog.coordinators.messages import (
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.offset_fetch import (
     OffsetFetchRequest,
+    OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
@@ -39,38 +41,96 @@ async def handle(call: Call[OffsetFetchRequest]) -> OffsetFetchResponse:
     """Committed offsets; -1 where there is none."""
     body = call.body
     if call.version >= _SEVERAL_FROM:
-        answers = [await _fetch(call, g.group_id, g.topics) for g in body.groups]
         return OffsetFetchResponse(
-            groups=[
-                OffsetFetchResponseGroup(
-                    group_id=answer.group_id,
-                    error_code=answer.error,
-                    topics=[_of_several(topic) for topic in answer.topics],
-                )
-                for answer in answers
-            ]
+            groups=[await _group(call, group) async for group in call.pace.each(body.groups)]
         )
-    answer = await _fetch(call, body.group_id, body.topics)
+    error, found = await _fetch(call, body.group_id, body.topics)
     return OffsetFetchResponse(
-        topics=[_only_group(topic) for topic in answer.topics], error_code=answer.error
+        topics=[
+            OffsetFetchResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetFetchResponsePartition(
+                        partition_index=one.index,
+                        committed_offset=one.offset,
+                        committed_leader_epoch=one.leader_epoch,
+                        metadata=one.metadata,
+                        error_code=one.error,
+                    )
+                    async for one in call.pace.each(topic.partitions)
+                ],
+            )
+            async for topic in call.pace.each(found)
+        ],
+        error_code=error,
     )
+
+
+async def _group(
+    call: Call[OffsetFetchRequest], group: OffsetFetchRequestGroup
+) -> OffsetFetchResponseGroup:
+    """Answer for one of several groups."""
+    error, found = await _fetch(call, group.group_id, group.topics)
+    if call.version >= _TOPIC_IDS_FROM:
+        found = await _by_id(call, found)
+    topics = []
+    async for topic in call.pace.each(found):
+        unknown = call.version >= _TOPIC_IDS_FROM and topic.name == ""
+        topics.append(
+            OffsetFetchResponseTopics(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=[
+                    OffsetFetchResponsePartitions(
+                        partition_index=one.index,
+                        committed_offset=one.offset,
+                        committed_leader_epoch=one.leader_epoch,
+                        metadata=one.metadata,
+                        error_code=ErrorCode.unknown_topic_id if unknown else one.error,
+                    )
+                    async for one in call.pace.each(topic.partitions)
+                ],
+            )
+        )
+    return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error, topics=topics)
 
 
 async def _fetch(
     call: Call[OffsetFetchRequest],
     group: str,
-    topics: Sequence[OffsetFetchRequestTopic] | Sequence[OffsetFetchRequestTopics] | None,
+    topics: Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None,
+) -> tuple[ErrorCode, Sequence[FetchedTopic]]:
+    """Return a group's error and its offsets, topics in the order asked."""
+    if topics is None:
+        answer = await _ask(call, group, None)
+        return answer.error, answer.topics
+    pieces: dict[int, list[FetchedTopic]] = {}
+    error = ErrorCode.none
+    async for share in call.pace.shares(topics, lambda topic: topic.partition_indexes):
+        wanted = tuple(_wanted(call, topic, indexes) for _, topic, indexes in share)
+        answer = await _ask(call, group, wanted)
+        error = answer.error
+        if error is not ErrorCode.none and call.version >= _GROUP_ERROR_FROM:
+            return error, ()
+        for (place, *_), found in zip(share, answer.topics, strict=True):
+            pieces.setdefault(place, []).append(found)
+    return error, [_whole(found) async for found in call.pace.each(pieces.values())]
+
+
+def _whole(pieces: Sequence[FetchedTopic]) -> FetchedTopic:
+    if len(pieces) == 1:
+        return pieces[0]
+    return replace(pieces[0], partitions=tuple(chain(*[one.partitions for one in pieces])))
+
+
+async def _ask(
+    call: Call[OffsetFetchRequest], group: str, wanted: tuple[FetchTopic, ...] | None
 ) -> OffsetFetchAnswer:
-    wanted = None if topics is None else tuple(_wanted(call, topic) for topic in topics)
-    require_stable = call.body.require_stable
+    request = OffsetFetch(group, wanted, require_stable=call.body.require_stable)
     try:
-        answer = await call.broker.groups.fetch_offsets(
-            OffsetFetch(group, wanted, require_stable=require_stable)
-        )
+        return await call.broker.groups.fetch_offsets(request)
     except Rejected as error:
-        refused = _refused(wanted or (), error.code) if call.version < _GROUP_ERROR_FROM else ()
-        return OffsetFetchAnswer(group, error.code, refused)
-    return _by_id(call, answer) if call.version >= _TOPIC_IDS_FROM else answer
+        return OffsetFetchAnswer(group, error.code, _refused(wanted or (), error.code))
 
 
 def _refused(wanted: tuple[FetchTopic, ...], error: ErrorCode) -> tuple[FetchedTopic, ...]:
@@ -86,11 +146,13 @@ def _refused(wanted: tuple[FetchTopic, ...], error: ErrorCode) -> tuple[FetchedT
 
 
 def _wanted(
-    call: Call[OffsetFetchRequest], topic: OffsetFetchRequestTopic | OffsetFetchRequestTopics
+    call: Call[OffsetFetchRequest],
+    topic: OffsetFetchRequestTopic | OffsetFetchRequestTopics,
+    indexes: Sequence[int],
 ) -> FetchTopic:
     """Return the topic with its id, so that a commit for an earlier topic of that name is not taken for this one's."""
     image = call.broker.metadata.image
-    partitions = tuple(topic.partition_indexes)
+    partitions = tuple(indexes)
     if isinstance(topic, OffsetFetchRequestTopics) and call.version >= _TOPIC_IDS_FROM:
         found = image.topics_by_id.get(topic.topic_id)
         return FetchTopic("" if found is None else found.name, partitions, topic.topic_id)
@@ -98,64 +160,22 @@ def _wanted(
     return FetchTopic(topic.name, partitions, NO_TOPIC_ID if found is None else found.id)
 
 
-def _by_id(call: Call[OffsetFetchRequest], answer: OffsetFetchAnswer) -> OffsetFetchAnswer:
-    """Put each topic under its id. Unknown ids come last, as errors, where the client asked for them."""
+async def _by_id(
+    call: Call[OffsetFetchRequest], found: Sequence[FetchedTopic]
+) -> list[FetchedTopic]:
+    """Return each topic with its id. Unknown ids, which have no name, come last, where the client asked for them."""
     image = call.broker.metadata.image
     topics, unknown = [], []
-    for topic in answer.topics:
+    async for topic in call.pace.each(found):
         if topic.name == "":
-            unknown.append(_unknown(topic))
+            unknown.append(topic)
             continue
         topic_id = topic.topic_id
         if topic_id == NO_TOPIC_ID:
             topic_id = image.topic_ids_by_name.get(topic.name, NO_TOPIC_ID)
         if topic_id != NO_TOPIC_ID:
             topics.append(replace(topic, topic_id=topic_id))
-    return replace(answer, topics=(*topics, *unknown))
-
-
-def _unknown(topic: FetchedTopic) -> FetchedTopic:
-    return replace(
-        topic,
-        partitions=tuple(
-            replace(one, error=ErrorCode.unknown_topic_id) for one in topic.partitions
-        ),
-    )
-
-
-def _only_group(topic: FetchedTopic) -> OffsetFetchResponseTopic:
-    """Return a topic of the one group of versions before 8."""
-    return OffsetFetchResponseTopic(
-        name=topic.name,
-        partitions=[
-            OffsetFetchResponsePartition(
-                partition_index=one.index,
-                committed_offset=one.offset,
-                committed_leader_epoch=one.leader_epoch,
-                metadata=one.metadata,
-                error_code=one.error,
-            )
-            for one in topic.partitions
-        ],
-    )
-
-
-def _of_several(topic: FetchedTopic) -> OffsetFetchResponseTopics:
-    """Return a topic of one of several groups."""
-    return OffsetFetchResponseTopics(
-        name=topic.name,
-        topic_id=topic.topic_id,
-        partitions=[
-            OffsetFetchResponsePartitions(
-                partition_index=one.index,
-                committed_offset=one.offset,
-                committed_leader_epoch=one.leader_epoch,
-                metadata=one.metadata,
-                error_code=one.error,
-            )
-            for one in topic.partitions
-        ],
-    )
+    return topics + unknown
 
 
 API = Api("OffsetFetch", 9, (1, 10), handle)

@@ -14,15 +14,18 @@ from stratalog.wire.messages.offset_for_leader_epoch import (
 )
 
 
-def handle(call: Call[OffsetForLeaderEpochRequest]) -> OffsetForLeaderEpochResponse:
+async def handle(call: Call[OffsetForLeaderEpochRequest]) -> OffsetForLeaderEpochResponse:
     """Where an epoch ended in each partition's log: what a client compares its own end with (KIP-320)."""
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(
                 topic=topic.topic,
-                partitions=[_partition(call, topic.topic, asked) for asked in topic.partitions],
+                partitions=[
+                    _partition(call, topic.topic, asked)
+                    async for asked in call.pace.each(topic.partitions)
+                ],
             )
-            for topic in call.body.topics
+            async for topic in call.pace.each(call.body.topics)
         ]
     )
 

@@ -11,6 +11,7 @@ Rules for what is in a request are Kafka's (`ProduceRequest.validateRecords`, `K
 import asyncio
 from functools import partial
 from typing import Any, Final
+from uuid import UUID
 
 from stratalog.broker.api import Api, Call
 from stratalog.broker.directory import Failure
@@ -30,6 +31,10 @@ from stratalog.wire.produce import (
 
 _ACKS: Final = (-1, 0, 1)
 _ZSTD_FROM: Final = 7
+_AT_ONCE: Final = 200
+"""Partitions that are appended to in one slice."""
+_Named = dict[str | UUID, dict[int, ProducePartition]]
+"""Partitions by their topic's name, or id from version 13 on, and by their index."""
 _NO_LOG_START: Final = (ErrorCode.record_list_too_large, ErrorCode.kafka_storage_error)
 """Errors of the log itself that come without its start (Kafka: `ReplicaManager.appendRecordsToLeader`)."""
 
@@ -37,12 +42,67 @@ _NO_LOG_START: Final = (ErrorCode.record_list_too_large, ErrorCode.kafka_storage
 def handle(call: Call[Any]) -> Any:
     """Append each partition's batch; answer once all are committed, or not at all for acks=0."""
     request: ProduceRequest = call.body
+    topics = request.topics
+    if len(topics) != 1 or len(topics[0].partitions) != 1:
+        if len(topics) + sum([len(topic.partitions) for topic in topics]) > _AT_ONCE:
+            return _append_in_parts(call, request)
+        request = _each_once(request)
     if not call.broker.recompression.has_room:
         return _append_with_room(call, request)
     for directory in call.broker.hosting.directories:
         if not directory.has_room:
             return _append_with_room(call, request)
     return _append_all(call, request)
+
+
+def _each_once(request: ProduceRequest) -> ProduceRequest:
+    """Return the request with each partition once, as it was named last (Kafka: `KafkaApis.handleProduceRequest`)."""
+    named: _Named = {}
+    count = 0
+    for topic in request.topics:
+        partitions = named.setdefault(topic.topic_id or topic.name, {})
+        for one in topic.partitions:
+            partitions[one.index] = one
+            count += 1
+    if count == sum(map(len, named.values())) and len(named) == len(request.topics):
+        return request
+    return request._replace(topics=_topics(named))
+
+
+def _topics(named: _Named) -> list[ProduceTopic]:
+    return [
+        ProduceTopic("", key, list(partitions.values()))
+        if isinstance(key, UUID)
+        else ProduceTopic(key, None, list(partitions.values()))
+        for key, partitions in named.items()
+    ]
+
+
+async def _append_in_parts(call: Call[Any], request: ProduceRequest) -> ProduceResponse | None:
+    """As `handle`, for a request to so many partitions that others must have turns meanwhile."""
+    pace = call.pace
+    named: _Named = {}
+    async for topic in pace.each(request.topics):
+        partitions = named.setdefault(topic.topic_id or topic.name, {})
+        async for one in pace.each(topic.partitions):
+            partitions[one.index] = one
+    rows: dict[str | UUID, list[ProducedPartition]] = {}
+    async for share in pace.shares(_topics(named), lambda topic: topic.partitions):
+        topics = [topic._replace(partitions=list(partitions)) for _, topic, partitions in share]
+        answer = await _append_with_room(call, request._replace(topics=topics))
+        if answer is not None:
+            for produced in answer.topics:
+                rows.setdefault(produced.topic_id or produced.name, []).extend(produced.partitions)
+    if not request.acks:
+        return None
+    return ProduceResponse(
+        [
+            ProducedTopic("", key, partitions)
+            if isinstance(key, UUID)
+            else ProducedTopic(key, None, partitions)
+            async for key, partitions in pace.each(rows.items())
+        ]
+    )
 
 
 async def _append_with_room(call: Call[Any], request: ProduceRequest) -> Any:
@@ -159,7 +219,8 @@ def _append_all(
             try:
                 _append(call, topic, partition, part, now_ms)
             except Rejected as error:
-                part(error)
+                # With its traceback it would keep itself and the whole request, until the collector comes.
+                part(error.with_traceback(None))
     return whole.answered()
 
 

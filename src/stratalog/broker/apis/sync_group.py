@@ -3,15 +3,22 @@
 v3 static members. v4 flexible. v5 protocol type and name.
 """
 
+from typing import Final
+
 from stratalog.broker.api import Api, Call
 from stratalog.coordinators.messages import Assignment, SyncGroup, SyncGroupAnswer
-from stratalog.errors import Rejected
+from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+_ASSIGNMENTS_MAX: Final = 100_000
+"""One for each member of a group."""
 
 
 async def handle(call: Call[SyncGroupRequest]) -> SyncGroupResponse:
     """The member's assignment, once the leader has given it."""
     body = call.body
+    if len(body.assignments) > _ASSIGNMENTS_MAX:
+        return SyncGroupResponse(error_code=ErrorCode.invalid_request, assignment=b"")
     request = SyncGroup(
         group_id=body.group_id,
         generation_id=body.generation_id,
@@ -19,7 +26,12 @@ async def handle(call: Call[SyncGroupRequest]) -> SyncGroupResponse:
         group_instance_id=body.group_instance_id,
         protocol_type=body.protocol_type,
         protocol_name=body.protocol_name,
-        assignments=tuple(Assignment(a.member_id, bytes(a.assignment)) for a in body.assignments),
+        assignments=tuple(
+            [
+                Assignment(a.member_id, bytes(a.assignment))
+                async for a in call.pace.each(body.assignments)
+            ]
+        ),
     )
     try:
         answer = await call.broker.groups.sync(request)

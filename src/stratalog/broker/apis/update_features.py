@@ -3,6 +3,8 @@
 v1 dry runs, ways to downgrade (KIP-778). v2 one error for all, no results of features.
 """
 
+from typing import Final
+
 from stratalog.broker.api import Api, Call
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.quorum.controller import FeatureUpdate
@@ -14,10 +16,19 @@ from stratalog.wire.messages.update_features import (
     UpdateFeaturesResponse,
 )
 
+_FEATURES_MAX: Final = 100
+"""Kafka has six."""
+
 
 async def handle(call: Call[UpdateFeaturesRequest]) -> UpdateFeaturesResponse:
     """Set levels of features, all or none."""
     body = call.body
+    if len(body.feature_updates) > _FEATURES_MAX:
+        return UpdateFeaturesResponse(
+            error_code=ErrorCode.invalid_request,
+            error_message=f"more than {_FEATURES_MAX} features",
+            results=[],
+        )
     asked = [_update(call.version, one) for one in body.feature_updates]
     try:
         await call.broker.metadata.update_features(asked, validate_only=body.validate_only)
