@@ -12,6 +12,8 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 READ_BYTES = 256 * 1024
+_TURNS_TO_HANDLER = 3
+"""Turns of the loop from a pending signal to its handler: poll its pipe, read the pipe, call the handler."""
 
 
 class Interrupt:
@@ -58,12 +60,18 @@ class Interrupt:
             await self._readable(lines.fileno())
         else:
             await asyncio.sleep(0)  # Ctrl-C has a turn between two reads of a file
+        data: bytes = b""
+        if not self.happened:
+            # The bytes that are available, by at most one system call.
+            read = getattr(lines, "read1", None) or lines.read
+            data = read(READ_BYTES)
+            if waits(lines):
+                # Bytes typed after Ctrl-C can be read before the loop runs its handler: drop them.
+                for _ in range(_TURNS_TO_HANDLER):
+                    await asyncio.sleep(0)
         if self.happened:
             self.cut_input = True
             return None
-        # The bytes that are available, by at most one system call.
-        read = getattr(lines, "read1", None) or lines.read
-        data: bytes = read(READ_BYTES)
         return data
 
     async def _readable(self, descriptor: int) -> None:
