@@ -149,15 +149,15 @@ characters beyond ASCII as `\\uXXXX` in a file for both.
 
 ## Broker
 
-{counted(BROKER_SETTINGS)} The last column says who may be given another value while the broker runs: all brokers
-together or one (cluster-wide), each by itself (per-broker), none (read-only).
+{counted(BROKER_SETTINGS)} The last column says whether a value may change
+while the broker runs: for all brokers or one (cluster-wide), for one broker (per-broker), or not (read-only).
 
 {table((*head, "while it runs"), broker)}
 ## Topic
 
 {counted(topics_own)}
 
-Given when a topic is made; where it says nothing, the broker's setting counts, the first one that is set.
+Set when a topic is created, or later. Otherwise the broker's setting counts, the first one that is set.
 
 {table((*head, "broker's default"), topic)}
 {profiles()}{aliases()}## Not applicable
@@ -303,7 +303,7 @@ def metrics() -> str:
         )
         for metric in METRICS
     ]
-    figures = table(("name", "kind", "labels", "meaning"), made)
+    listed = table(("name", "kind", "labels", "meaning"), made)
     events = table(("event", "level", "fields", "logged in"), log_events())
     return f"""# Metrics and log events
 
@@ -313,7 +313,7 @@ def metrics() -> str:
 Served at `/metrics` of `console.listener` in Prometheus' text format, with prometheus_client's `process_*` (memory,
 CPU, files) beside them. How to scrape and what to alert on: [monitoring.md](monitoring.md).
 
-{figures}
+{listed}
 ## Log events
 
 One line each on standard output, as an event with named fields.

@@ -68,6 +68,17 @@ CLASS_NAMES_BANNED = {
     "Factory": "a function",
 }
 MODULE_NAMES_BANNED = {"util", "utils", "helper", "helpers", "common", "misc", "base"}
+PLAIN_WORDS = {
+    "who|whom|whoever": "name the actor: the broker, a client, the caller",
+    "somebody|someone|anybody|nobody": "name the actor: `no client`, `another node`",
+    "told|heard": "say what is sent: answer, report, receive, learn",
+    "figures?": "metric; of a benchmark: measurement",
+    "settle[sd]?|settling": "fsync or flush; of a question: decide",
+    "hand(?:s|ed|ing)? over": "upload; to a caller: pass",
+}
+"""Words that make a reader guess, and what to write instead (docs/glossary.md has the field's terms)."""
+RIDDLE = re.compile(rf"(?<![a-z])(?:{'|'.join(PLAIN_WORDS)})(?![a-z])", re.IGNORECASE)
+NOT_PLAIN_YET = TOP / "tests/not_plain_yet.txt"
 API_OPENING = re.compile(r"\w+ \(key \d+\), versions? [\d-]+[.;]", re.ASCII)
 MACHINE_PATHS = re.compile(r"(?<![\w.])/(work|farm|root|home/[a-z]+)/[a-z]")
 REGISTRY_HOSTS = re.compile(
@@ -322,6 +333,37 @@ def test_a_machine_and_a_registry_are_seen() -> None:
     assert list(complaints_about_text("x", "cd /" + "work/main"))
     assert list(complaints_about_text("x", "https://" + "pypi" + ".org/simple"))
     assert not list(complaints_about_text("x", "the network/" + "work/others"))
+
+
+def riddles(text: str) -> Complaints:
+    for number, line in enumerate(text.splitlines(), 1):
+        for word in RIDDLE.findall(line):
+            (instead,) = [b for a, b in PLAIN_WORDS.items() if re.fullmatch(a, word, re.IGNORECASE)]
+            yield f"{number}: {word!r}; instead: {instead}"
+
+
+def test_files_are_in_plain_english() -> None:
+    """A file that is not yet is in `not_plain_yet.txt`, by its name alone, and leaves that list once it is."""
+    allowed = set(NOT_PLAIN_YET.read_text().split())
+    complaints, found = [], set()
+    for name in files():
+        path = Path(name)
+        if path.suffix not in {".py", ".md", ".sh"} or name in {
+            "tests/test_tidy.py",
+            "CHANGELOG.md",
+        }:
+            continue
+        if not name.startswith(GENERATED) and (here := list(riddles((TOP / name).read_text()))):
+            found.add(path.name)
+            complaints += [] if path.name in allowed else [f"{name}:{one}" for one in here]
+    assert not complaints, "\n" + "\n".join(complaints)
+    assert allowed <= found, f"take out of {NOT_PLAIN_YET.name}: {sorted(allowed - found)}"
+
+
+def test_a_riddle_is_seen() -> None:
+    for text in ("Whoever reads", "nobody_waits = 1", "class A: told = 3", "settles", "hands over"):
+        assert list(riddles(text)), text
+    assert not list(riddles("The figurehead of a whole island, behind"))
 
 
 def modules_named_in(tree: ast.Module) -> Iterator[str]:

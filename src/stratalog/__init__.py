@@ -1,6 +1,6 @@
 """Kafka's contract without a JVM fleet: producers' batches in, the same bytes out, from disk, bucket or Spark.
 
-In: what `read` is asked for. Out: a topic as Arrow. Whoever imports only a part of the package pays for no other.
+In: what `read` is asked for. Out: a topic as Arrow. Importing one part of the package loads no other.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,12 +8,12 @@ from datetime import datetime, timedelta
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from stratalog.table.figures import Figures
+from stratalog.table.metrics import ReadMetrics
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Figures", "read"]
+__all__ = ["ReadMetrics", "read"]
 
 
 def read(  # noqa: PLR0913 - one argument for each thing to say
@@ -28,7 +28,7 @@ def read(  # noqa: PLR0913 - one argument for each thing to say
     columns: Sequence[str] | None = None,
     isolation: str = "read_uncommitted",
     fail_on_data_loss: bool = True,
-    figures: Figures | None = None,
+    metrics: ReadMetrics | None = None,
 ) -> "pa.RecordBatchReader":
     """A topic's records, history and tail, as Arrow record batches that are read while they are iterated.
 
@@ -42,8 +42,8 @@ def read(  # noqa: PLR0913 - one argument for each thing to say
     - `columns`: some of key, value, topic, partition, offset, timestamp, timestampType, headers.
     - `isolation="read_committed"` leaves out records of aborted transactions, and the tail ends where the oldest open
       transaction begins.
-    - `fail_on_data_loss=False`: what is gone or damaged is logged, counted in `figures.skipped` and passed over.
-    - `figures` are added to: requests, bytes and records.
+    - `fail_on_data_loss=False`: what is gone or damaged is logged, counted in `metrics.skipped` and passed over.
+    - `metrics` are added to: requests, bytes and records.
 
     Raises ValueError for what is asked wrongly, Unavailable, Corrupt, DataLoss; ModuleNotFoundError without the extra
     `stratalog[arrow]`.
@@ -66,5 +66,5 @@ def read(  # noqa: PLR0913 - one argument for each thing to say
         columns=columns,
         isolation=isolation,
         fail_on_data_loss=fail_on_data_loss,
-        figures=figures,
+        metrics=metrics,
     )

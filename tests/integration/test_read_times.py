@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.broker_process import BrokerProcess, broker_process
 from tests.integration.test_spark_broker import SEGMENT, settle, tiered_end
 
-from stratalog import Figures, read
+from stratalog import ReadMetrics, read
 from stratalog.adapters.network import TcpNetwork
 from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
@@ -150,7 +150,7 @@ def test_what_is_read_is_what_a_list_of_the_records_holds(
             pair = st.tuples(*[st.integers(0, ends[index])] * 2).map(sorted).map(tuple)
             spans[index] = data.draw(pair)
         asked = {"offsets": spans}
-    figures = Figures()
+    metrics = ReadMetrics()
     found = read(
         topic,
         **where(filled, place),
@@ -158,7 +158,7 @@ def test_what_is_read_is_what_a_list_of_the_records_holds(
         since=moment(since),
         until=moment(until),
         columns=["partition", "offset"],
-        figures=figures,
+        metrics=metrics,
     ).read_all()
     rows = list(zip(found["partition"].to_pylist(), found["offset"].to_pylist(), strict=True))
     assert rows == [
@@ -168,4 +168,4 @@ def test_what_is_read_is_what_a_list_of_the_records_holds(
         if (since is None or known[index][offset] * 1000 >= since)
         and (until is None or known[index][offset] * 1000 < until)
     ]
-    event(f"{bool(figures.bucket_bytes)} bucket, {bool(figures.broker_bytes)} broker")
+    event(f"{bool(metrics.bucket_bytes)} bucket, {bool(metrics.broker_bytes)} broker")

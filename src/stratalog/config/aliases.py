@@ -1,10 +1,10 @@
-"""Confluent's names for tiered storage, and what they stand for here.
+"""Translate Confluent's names for tiered storage into this project's.
 
-In: settings by those names, as text. Out: the same by our names, with one line for a person about each. It never
-overrules a setting that is given by our own name.
+In: settings by Confluent's names, as text. Out: the same settings by our names, and one line of warning for each. A
+setting that is given by our own name wins.
 
-Confluent Platform's `confluent.tier.*` (`docs/settings.md` lists what is taken). A bucket is several settings there and
-one URL here.
+The names are Confluent Platform's `confluent.tier.*`; `docs/settings.md` lists the supported ones. Confluent names a
+bucket by several settings, and this project by one URL.
 """
 
 from collections.abc import Mapping

@@ -145,7 +145,7 @@ class BrokerConfig:
         return setting.default
 
     def is_set(self, name: builtins.str) -> builtins.bool:
-        """Whether someone gave the setting a value."""
+        """Return whether the setting was set, by file, environment, override or profile."""
         return name in self.values
 
     def int(self, name: builtins.str) -> builtins.int:
@@ -207,7 +207,7 @@ class BrokerConfig:
 
     @property
     def advertised_listeners(self) -> tuple[Listener, ...]:
-        """What clients are told; those of `listeners` where nothing was set. A host may be empty, a port 0."""
+        """The listeners that clients learn of; by default those of `listeners`. A host may be empty, a port 0."""
         return self._serving("advertised.listeners") or self.listeners
 
     def _serving(self, setting: builtins.str) -> tuple[Listener, ...]:

@@ -39,7 +39,7 @@ NODE = (
         "process.roles",
         Kind.LIST,
         ("broker", "controller"),
-        "What this process is. Both by default: one process is a whole cluster.",
+        "Roles of this process. By default both: one process is a whole cluster.",
         OneOf(("broker", "controller")),
         kafka_default="none",
     ),
@@ -55,7 +55,7 @@ NODE = (
         "broker.rack",
         Kind.STRING,
         "",
-        "Where the machine stands, for the placement of replicas.",
+        "The rack of the machine; replicas of a partition are placed in different racks.",
         kafka_default="null",
     ),
     Setting(
@@ -69,7 +69,7 @@ NODE = (
         "advertised.listeners",
         Kind.LIST,
         (),
-        "Addresses that clients are told to use; by default those of `listeners`.",
+        "Addresses that the broker gives to clients; by default those of `listeners`.",
         LISTENERS,
         kafka_default="null",
     ),
@@ -144,7 +144,7 @@ TOPICS = (
         "max.request.partition.size.limit",
         Kind.INT,
         2000,
-        "Partitions in one answer to DescribeTopicPartitions; who asks for more goes on with a cursor.",
+        "Most partitions in one answer to DescribeTopicPartitions; a cursor in the answer leads to the next ones.",
         Between(1),
     ),
 )
@@ -162,16 +162,16 @@ CONNECTIONS = (
         "socket.send.buffer.bytes",
         Kind.INT,
         102_400,
-        "What the system may hold of a connection's answers; -1: as much as it sees fit. More is for links with a long "
-        "delay; it is copied in one go, and whoever else asks waits for that.",
+        "Size of the system's send buffer of a connection; -1: the system decides. Larger ones are for links with a "
+        "long delay. The broker copies a full buffer at once, and other connections wait meanwhile.",
         Between(-1, INT_MAX),
     ),
     Setting(
         "socket.receive.buffer.bytes",
         Kind.INT,
         102_400,
-        "What the system may hold of a connection's requests; -1: as much as it sees fit. More is for links with a "
-        "long delay.",
+        "Size of the system's receive buffer of a connection; -1: the system decides. Larger ones are for links with "
+        "a long delay.",
         Between(-1, INT_MAX),
     ),
     Setting(
@@ -213,8 +213,7 @@ CONNECTIONS = (
         Kind.INT,
         8 * MIB,
         "Most bytes of one answer to a fetch, whatever the client allows; one batch comes whole in "
-        "any case. What is at hand is read on the event loop and held until the client took it, so "
-        "ours is less than Kafka's.",
+        "any case. Less than Kafka's: the answer is in the broker's memory until the client has received it.",
         Between(1024),
         kafka_default="57671680",
     ),
@@ -233,8 +232,8 @@ CONNECTIONS = (
         "queued.max.response.bytes",
         Kind.LONG,
         128 * MIB,
-        "Bytes of answers that clients have not taken yet, of all connections together. Beyond "
-        "it a fetch is answered with one batch at a time; -1: no limit.",
+        "Bytes of answers that clients have not received yet, of all connections together. Beyond "
+        "it each fetch is answered with one batch; -1: no limit.",
         Between(-1),
         ours=True,
     ),
@@ -242,7 +241,7 @@ CONNECTIONS = (
         "connections.max.idle.ms",
         Kind.LONG,
         10 * 60 * 1000,
-        "A connection on which nothing was asked for so long is closed; negative: never.",
+        "A connection without a request for this long is closed; negative: never.",
     ),
 )
 
@@ -289,14 +288,14 @@ GROUPS = (
         "offsets.retention.check.interval.ms",
         Kind.LONG,
         10 * MINUTE_MS,
-        "How often offsets and groups that nobody needs any more are looked for.",
+        "How often the coordinator looks for expired offsets and empty groups, and deletes them.",
         Between(1),
     ),
     Setting(
         "max.incremental.fetch.session.cache.slots",
         Kind.INT,
         1000,
-        "Fetch sessions at one time; 0 for none.",
+        "Most fetch sessions at a time; 0: none.",
         Between(0),
     ),
     Setting(
@@ -320,8 +319,8 @@ CONSOLE = (
         "console.listener",
         Kind.STRING,
         "",
-        "Where `/metrics` (for Prometheus), `/healthz` and `/readyz` are served; empty: nowhere. Whoever "
-        "reaches it may read topic and group names: keep it to the hosts that watch.",
+        "Where `/metrics` (for Prometheus), `/healthz` and `/readyz` are served; empty: nowhere. Any client that "
+        "reaches it may read topic and group names: open it to monitoring hosts only.",
         Shaped(check_address, "host:port or nothing; port 0 is a free port"),
         ours=True,
     ),

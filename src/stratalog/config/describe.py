@@ -1,7 +1,6 @@
-"""Settings as DescribeConfigs shows them.
+"""Settings as DescribeConfigs answers them.
 
-In: the broker's settings and a topic's own. Out: one `ConfigEntry` per setting. It knows no wire format and no
-topic.
+In: the broker's settings and a topic's own. Out: one `ConfigEntry` per setting. It knows no wire format and no topic.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
-"""A broker's settings as they were changed while it runs (KIP-226).
+"""A broker's settings as changed while it runs (KIP-226).
 
-In: what the metadata log says was set for brokers, and the settings it started with. Out: the settings in effect. It
-never decides what may be changed: `rules.py` does.
+In: the settings of brokers in the metadata log, and the settings that the broker started with. Out: the settings in
+effect. It never decides which settings may change: `rules.py` does.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ BROKER = 4
 
 @dataclass(frozen=True, slots=True)
 class DynamicConfigs:
-    """What was set for this broker, and for every broker; the former is stronger."""
+    """The values set for this broker, and for every broker; the former win."""
 
     own: Mapping[str, str] = field(default_factory=dict)
     every: Mapping[str, str] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class DynamicConfigs:
         return cls(configs.get((BROKER, str(node_id)), {}), configs.get((BROKER, ""), {}))
 
     def over(self, static: BrokerConfig) -> BrokerConfig:
-        """The settings in effect. What is not a setting any more is passed over."""
+        """Return the settings in effect. Names that are no longer settings are ignored."""
         if not (self.own or self.every):
             return static
         values, sources = dict(static.values), dict(static.sources)
@@ -43,7 +43,7 @@ class DynamicConfigs:
         return BrokerConfig(MappingProxyType(values), MappingProxyType(sources))
 
     def values_of(self, setting: Setting) -> tuple[Value, Value]:
-        """What was set of one setting for this broker and for every broker; None where nothing was."""
+        """Return the values set for this broker and for every broker; None where none was set."""
         own, every = self.own.get(setting.name), self.every.get(setting.name)
         return (
             None if own is None else setting.parse(own),

@@ -1,10 +1,10 @@
-"""Settings that Apache Kafka 4.3 has and that have no effect here, each with why.
+"""Settings of Apache Kafka 4.3 that have no effect here, each with the reason.
 
 In: nothing. Out: `INERT_SETTINGS`, a part of `broker_settings.BROKER_SETTINGS`. Data only.
 
-A properties file written for Kafka is full of them: each is accepted with a warning, kept, and described as Kafka does
-(`tests/compat/test_settings.py` holds names, types, defaults and modes against Kafka's
-own tables). A name leaves this list when something here honours it.
+A properties file written for Kafka sets many of them. The broker accepts each with a warning, keeps it, and describes
+it as Kafka does. `tests/compat/test_settings.py` compares names, types, defaults and modes with Kafka's own tables. A
+name leaves this list when the broker honours it.
 """
 
 from collections.abc import Iterator
@@ -15,8 +15,8 @@ from stratalog.config.kinds import Dynamic, Kind, Setting, Value
 
 __all__ = ["INERT_SETTINGS", "KAFKA_ONLY_PREFIXES"]
 
-# A line is a name, a type, Kafka's default (- for null), who may be given another while the broker runs, and
-# `unlisted` for a quota, which Kafka describes only where it is set.
+# A line is a name, a type, Kafka's default (- for null), which brokers a new value may be set for while they run
+# (`every`, `own`), and `unlisted` for a quota, which Kafka describes only where it is set.
 _TABLES: Final = {
     "compaction is not built yet": """
         log.cleaner.backoff.ms long 15000 every
@@ -46,7 +46,7 @@ _TABLES: Final = {
         transaction.two.phase.commit.enable boolean false
         transactional.id.expiration.ms int 604800000
     """,
-    "listeners are plain text: nobody is authenticated or authorized yet": """
+    "listeners are plain text: there is no authentication and no authorization yet": """
         authorizer.class.name string ''
         connection.failed.authentication.delay.ms int 100
         connections.max.reauth.ms long 0

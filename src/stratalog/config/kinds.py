@@ -1,7 +1,7 @@
-"""What a setting is: its type, the values it accepts, and how its text becomes a value.
+"""The types of settings: accepted values, and how text becomes a value.
 
-In: the text of one setting. Out: a typed value, or `BadValue` with what would have been accepted. It never knows
-where the text came from and reads nothing.
+In: the text of one setting. Out: a typed value, or `BadValue` with the accepted values. It does not know where the text
+comes from, and reads nothing.
 
 Types and their codes are Kafka's (`org.apache.kafka.common.config.ConfigDef.Type`, KIP-569 for the codes).
 """

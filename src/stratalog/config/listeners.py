@@ -1,7 +1,7 @@
-"""The addresses a node listens on and tells others to use.
+"""The addresses that a node listens on, and those that it gives to clients.
 
-In: the text of `listeners` and its relatives. Out: `Listener` values, or `BadValue`. It never resolves a name and
-never opens a port.
+In: the text of `listeners` and its relatives. Out: `Listener` values, or `BadValue`. It never resolves a name and never
+opens a port.
 """
 
 from collections.abc import Sequence

@@ -55,7 +55,7 @@ class LogConfig:
 
     @property
     def copies_to_tier(self) -> bool:
-        """Whether closed segments go to the bucket; what is there already is kept and read either way (KIP-950)."""
+        """Whether closed segments are uploaded; objects in the bucket are kept and read either way (KIP-950)."""
         return self.remote_storage_enable and not self.remote_log_copy_disable
 
 
@@ -87,7 +87,7 @@ def topic_values(broker: BrokerConfig, overrides: Mapping[str, str]) -> dict[str
 
 
 def broker_default(broker: BrokerConfig, name: str) -> Value:
-    """What a topic setting is where the topic says nothing."""
+    """Return the value of a topic setting that the topic does not set."""
     topic = TOPIC_SETTINGS[name]
     for synonym in topic.synonyms:
         value = synonym_value(broker, synonym)

@@ -68,7 +68,7 @@ LOG_SETTINGS = (
         "log.flush.offset.checkpoint.interval.ms",
         Kind.INT,
         MINUTE_MS,
-        "How often the recovery points are written.",
+        "How often the recovery points are written to their checkpoint file.",
         Between(0),
     ),
     Setting(
@@ -160,7 +160,7 @@ LOG_SETTINGS = (
         "log.retention.check.interval.ms",
         Kind.LONG,
         5 * MINUTE_MS,
-        "How often retention is looked after.",
+        "How often the broker looks for segments that retention no longer keeps.",
         Between(1),
     ),
     Setting("log.preallocate", Kind.BOOLEAN, False, "Default of `preallocate`."),

@@ -1,7 +1,7 @@
-"""Options by name, as every sink of Spark's is given them.
+"""Parse the options of a Spark sink.
 
-In: options, all text, and the names that are known with what they are by default. Out: a value for each of these names,
-or a ValueError in one line that names the option and the nearest right one. It knows no sink.
+In: options as text, and the known names with their defaults. Out: a value for each known name, or a ValueError of one
+line that names the option and the nearest known one. It knows no sink.
 """
 
 import re
@@ -11,7 +11,7 @@ from difflib import get_close_matches
 __all__ = ["SPARKS_OWN", "named_options", "positive", "seconds", "whole"]
 
 SPARKS_OWN = ("checkpointlocation", "queryname")
-"""What Spark is told about a query, in lower case, comes among its sink's options."""
+"""Options of a query, in lower case, which Spark passes on to its sink."""
 
 _SECONDS = re.compile(r"(\d+)(ms|s|m|h|)")
 _UNITS_S = {"ms": 0.001, "s": 1, "": 1, "m": 60, "h": 3600}

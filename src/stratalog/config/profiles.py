@@ -1,9 +1,9 @@
-"""Sets of settings that somebody advises, to be taken by one word: `strata server --profile production`.
+"""Profiles: named sets of recommended settings, such as `strata server --profile production`.
 
-In: nothing. Out: `PROFILES`. Data only. A profile is weaker than everything that is set: file, environment, override.
+In: nothing. Out: `PROFILES`. Data only. A value from file, environment or override wins over a profile's.
 
-The advice is of two articles. *Tips*: "Kafka tips", nine months of running Kafka at Conversant (Medium, 2015).
-*FlashBlade*: tiered storage on a FlashBlade object store (2020).
+The recommendations come from two articles. *Tips*: "Kafka tips", nine months of running Kafka at Conversant (Medium,
+2015). *FlashBlade*: tiered storage on a FlashBlade object store (2020).
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ __all__ = ["LEFT_TO_YOU", "PROFILES", "Advice"]
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One setting, as text; `of` says who advises it, `why` their reason. With `tier` it counts where a tier is."""
+    """A recommended value, as text. `of`: the article; `why`: its reason. `tier`: only where `tier.url` is set."""
 
     name: str
     value: str
@@ -109,4 +109,4 @@ LEFT_TO_YOU = (
         "the default, `producer`, keeps what producers do",
     ),
 )
-"""Setting, who advises, what, and why a profile leaves it alone."""
+"""Setting, article, its recommendation, and why no profile applies it."""

@@ -1,7 +1,7 @@
-"""What may be set on a running cluster: the rules of topics' and brokers' settings together.
+"""The rules for changing settings of a running cluster.
 
-In: what a resource sets before and after a change. Out: nothing, or a rejection that names the setting, its value and
-what is accepted. It never looks up a resource.
+In: the settings of a topic or broker before and after a change. Out: nothing, or a rejection that names the setting,
+its value and the accepted values. It never looks up a resource.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ _DELETES = "remote.log.delete.on.disable"
 
 
 class Resource(IntEnum):
-    """Whose settings they are (Kafka: ConfigResource.Type)."""
+    """The kind of resource that has settings (Kafka: ConfigResource.Type)."""
 
     TOPIC = 2
     BROKER = 4
@@ -52,7 +52,7 @@ class ClusterRules:
         return value if isinstance(value, tuple) else () if known else None
 
     def _check_tier_stays(self, before: Values, after: Values) -> None:
-        """A tier is taken away only with the history in it, and only where the topic says so (KIP-950)."""
+        """Refuse to remove a tier, unless the topic also gives up its history in the bucket (KIP-950)."""
         was, is_now = (
             values.get(_REMOTE, str(broker_default(self._broker, _REMOTE))).strip().lower()
             for values in (before, after)

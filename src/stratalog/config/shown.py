@@ -1,6 +1,6 @@
-"""The text of a setting as a message may show it.
+"""Settings as a message may show them.
 
-In: text that a person gave. Out: the same text without what may be a secret. It never decides whether text is valid.
+In: text from a user. Out: the text without anything that may be a secret. It never decides whether the text is valid.
 """
 
 import re

@@ -1,6 +1,6 @@
-"""The broker's settings for the tier: the bucket, who copies to it, reads and deletes in it, and how fast.
+"""The broker's settings for the tier: the bucket, the threads that upload, read and delete, and their rates.
 
-In: nothing. Out: `TIER`, Kafka's names where Kafka has them (KIP-405, KIP-956). Data only.
+In: nothing. Out: `TIER`, with Kafka's names where Kafka has them (KIP-405, KIP-956). Data only.
 """
 
 from stratalog.config.kinds import LONG_MAX, Between, Dynamic, Kind, Setting, Shaped
@@ -73,8 +73,8 @@ TIER = (
         "tier.state.interval.ms",
         Kind.LONG,
         30 * SECOND_MS,
-        "How often the bucket is told of topics, settings and committed offsets where any of them, or the end of a "
-        "partition, has changed: how old they may be after a takeover ([recovery.md](recovery.md)).",
+        "How often topics, settings and committed offsets are uploaded, where one of them or the end of a partition "
+        "has changed. After a takeover they may be this old ([recovery.md](recovery.md)).",
         Between(100, MINUTE_MS),
         ours=True,
     ),
@@ -91,8 +91,8 @@ TIER = (
         Kind.LONG,
         5 * MINUTE_MS,
         "How long an object stays in the bucket after the manifest has dropped it, for readers "
-        "that hold an older manifest. Counted as time passes, anew after a restart; read leases "
-        "hold objects for longer.",
+        "that hold an older manifest. Measured on a steady clock, and again from zero after a restart. Read "
+        "leases keep objects for longer.",
         Between(0),
         ours=True,
     ),
@@ -107,8 +107,8 @@ TIER = (
         "remote.log.manager.task.retry.backoff.ms",
         Kind.LONG,
         500,
-        "How long a partition waits after the bucket has failed it for the first time; twice as long after each "
-        "further failure. What closes meanwhile waits too.",
+        "Backoff of a partition after its first failed upload; each further failure doubles it. Segments that "
+        "close meanwhile wait too.",
         Between(1),
     ),
     Setting(
@@ -122,7 +122,7 @@ TIER = (
         "remote.log.manager.task.retry.jitter",
         Kind.DOUBLE,
         0.2,
-        "By which part such a wait is made longer or shorter by chance, so that partitions do not come back together.",
+        "The random part of such a backoff, so that partitions do not retry together.",
         Between(0, 0.5),
     ),
     Setting(
@@ -156,15 +156,15 @@ TIER = (
         "remote.log.reader.max.pending.tasks",
         Kind.INT,
         100,
-        "Reads from the bucket that may wait for a thread; fetches that need more are refused with "
-        "`KAFKA_STORAGE_ERROR`, and come again.",
+        "Reads from the bucket that may wait for a thread; further fetches get "
+        "`KAFKA_STORAGE_ERROR`, on which clients retry.",
         Between(1),
     ),
     Setting(
         "remote.fetch.max.wait.ms",
         Kind.INT,
         500,
-        "How long a fetch waits for the bucket before it is answered without. What comes later is kept for the next.",
+        "How long a fetch waits for the bucket before its answer leaves without records. A late read is cached.",
         Between(1),
         Dynamic.CLUSTER_WIDE,
     ),

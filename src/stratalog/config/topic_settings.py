@@ -65,8 +65,8 @@ TOPIC_SETTINGS = _table(
             "compression.type",
             Kind.STRING,
             "producer",
-            "How batches are kept: `producer` keeps each as it came; a codec, or `uncompressed`, has those "
-            "that came in another recompressed, in processes beside the broker.",
+            "Codec of stored batches: `producer` stores each as the producer sent it. With a codec or "
+            "`uncompressed`, processes beside the broker recompress batches in another codec.",
             OneOf(COMPRESSIONS),
         ),
         "compression.type",
@@ -168,7 +168,7 @@ TOPIC_SETTINGS = _table(
             "message.timestamp.type",
             Kind.STRING,
             "CreateTime",
-            "Whose clock counts: the producer's, or the broker's at the append.",
+            "The clock of timestamps: the producer's, or the broker's at the append.",
             OneOf(("CreateTime", "LogAppendTime")),
         ),
         "log.message.timestamp.type",
@@ -248,8 +248,8 @@ TOPIC_SETTINGS = _table(
             "tier.max.lag.ms",
             Kind.LONG,
             10 * MINUTE_MS,
-            "Age at which a non-empty active segment of a tiered topic is closed, so that a quiet topic is seen in the "
-            "bucket; -1: never.",
+            "Age at which a non-empty active segment of a tiered topic is closed, so that records of a quiet topic "
+            "reach the bucket; -1: never.",
             Between(-1),
             ours=True,
         ),

@@ -47,8 +47,8 @@ from stratalog.spark import catalog
 from stratalog.spark.filters import pruning_of
 from stratalog.spark.sink import BatchSink, StreamSink, checked
 from stratalog.table import bounds
-from stratalog.table.figures import Figures
 from stratalog.table.log import Key, Log, Snapshot
+from stratalog.table.metrics import ReadMetrics
 from stratalog.table.offsets import Positions, TopicPosition, from_json, to_json
 from stratalog.table.options import LATEST, Options, parse_options
 from stratalog.table.places import Shared
@@ -159,13 +159,13 @@ def _told(task: Task, shared: Shared) -> Iterator[pa.RecordBatch]:
     from stratalog.table.tasks import read_task
 
     _settle_worker()
-    figures = Figures()
+    metrics = ReadMetrics()
     wanted = task.wanted
     try:
-        yield from read_task(task, shared, figures)
+        yield from read_task(task, shared, metrics)
     finally:
         where = f"{wanted.topic}-{wanted.partition} [{wanted.first}, {wanted.end})"
-        getLogger("stratalog.spark").info("read %s: %s", where, figures)
+        getLogger("stratalog.spark").info("read %s: %s", where, metrics)
 
 
 class StratalogReader(DataSourceReader):

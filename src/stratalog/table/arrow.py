@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from stratalog.adapters.system import SystemClock
 from stratalog.kernels.rows import arrow_schema
-from stratalog.table.figures import Figures
 from stratalog.table.leasing import released
+from stratalog.table.metrics import ReadMetrics
 from stratalog.table.options import EARLIEST, LATEST, Options, parse_options
 from stratalog.table.places import store_at
 from stratalog.table.plan import Task
@@ -44,7 +44,7 @@ def read_topic(  # noqa: PLR0913 - as `stratalog.read`
     columns: Sequence[str] | None,
     isolation: str,
     fail_on_data_loss: bool,
-    figures: Figures | None,
+    metrics: ReadMetrics | None,
 ) -> pa.RecordBatchReader:
     """What `stratalog.read` says."""
     given = _chosen(topic, partitions, offsets) | {
@@ -60,17 +60,17 @@ def read_topic(  # noqa: PLR0913 - as `stratalog.read`
     options = parse_options(given)
     tasks = batch_tasks(options, _times(since, until))
     return pa.RecordBatchReader.from_batches(
-        arrow_schema(options.columns), _batches(tasks, options, figures)
+        arrow_schema(options.columns), _batches(tasks, options, metrics)
     )
 
 
 def _batches(
-    tasks: Sequence[Task], options: Options, figures: Figures | None
+    tasks: Sequence[Task], options: Options, metrics: ReadMetrics | None
 ) -> Iterator[pa.RecordBatch]:
     shared = shared_of(options)
     try:
         for task in tasks:
-            yield from read_task(task, shared, figures)
+            yield from read_task(task, shared, metrics)
     finally:
         if shared.tier_url is not None:
             released(tasks, store_at(shared.tier_url))

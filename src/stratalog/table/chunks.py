@@ -19,7 +19,7 @@ from crc32c import crc32c
 from stratalog.adapters.read_ahead import read_ahead
 from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.ports import ObjectStore
-from stratalog.table.figures import Figures
+from stratalog.table.metrics import ReadMetrics
 from stratalog.table.plan import BucketTask, Piece, Range
 from stratalog.tier.formats.segment_index import FLAG_MINIMUM_EXACT, FLAG_TRANSACTIONAL, IndexBlock
 from stratalog.tier.formats.segment_object import SegmentIndex, read_range
@@ -51,7 +51,7 @@ class Chunk:
 def chunks(
     task: BucketTask,
     store: ObjectStore,
-    figures: Figures,
+    metrics: ReadMetrics,
     *,
     committed: bool,
     salvage: bool = False,
@@ -64,7 +64,7 @@ def chunks(
     """
 
     def calls() -> Iterator[tuple[int, Callable[[], list[Chunk]]]]:
-        for piece, index in _indexes(task, store, figures, salvage=salvage):
+        for piece, index in _indexes(task, store, metrics, salvage=salvage):
             if isinstance(index, Corrupt):
                 if piece.from_byte == 0:  # the segment's other pieces do not repeat this
                     yield 0, partial(list, [_unknown(piece, index)])
@@ -81,7 +81,7 @@ def chunks(
                 run = _offsets(index.entries, piece, first, stop)
                 for begin, end in _cuts(index.entries, first, stop):
                     size = sum(index.entries.lengths[begin:end])
-                    figures.bucket(size)
+                    metrics.bucket(size)
                     yield size, partial(source.read, run, begin, end)
 
     return chain.from_iterable(read_ahead(calls(), READ_AHEAD_BYTES))
@@ -159,12 +159,12 @@ def _any(flags: Sequence[int], flag: int) -> bool:
 
 
 def _indexes(
-    task: BucketTask, store: ObjectStore, figures: Figures, *, salvage: bool
+    task: BucketTask, store: ObjectStore, metrics: ReadMetrics, *, salvage: bool
 ) -> Iterator[tuple[Piece, SegmentIndex | Corrupt]]:
     """Each piece with the index of its object, or with `salvage` why there is none; the next ones come meanwhile."""
     sizes = [piece.segment.entry.size - piece.segment.entry.data_size for piece in task.pieces]
     for size in sizes:
-        figures.bucket(size)
+        metrics.bucket(size)
 
     def index_of(piece: Piece) -> SegmentIndex | Corrupt:
         try:

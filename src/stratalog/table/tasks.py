@@ -26,8 +26,8 @@ from stratalog.kernels.missing import Missing
 from stratalog.kernels.rows import Layout
 from stratalog.ports import ObjectStore
 from stratalog.table.chunks import Chunk, chunks
-from stratalog.table.figures import Figures
 from stratalog.table.leasing import kept
+from stratalog.table.metrics import ReadMetrics
 from stratalog.table.places import DataLoss, Shared, client_of, store_at
 from stratalog.table.plan import BrokerTask, BucketTask, Range, Task
 
@@ -40,14 +40,14 @@ BUCKET, BROKER = "bucket", "broker"
 
 
 def read_task(
-    task: Task, shared: Shared, figures: Figures | None = None
+    task: Task, shared: Shared, metrics: ReadMetrics | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Everything in the task's range that may be wanted, in order; `figures` are added to.
+    """Everything in the task's range that may be wanted, in order; `metrics` are added to.
 
     Raises Corrupt, Missing, DataLoss, Rejected, Unavailable.
     """
-    figures = figures if figures is not None else Figures()
-    losses = Losses(figures, fail=shared.fail_on_data_loss)
+    metrics = metrics if metrics is not None else ReadMetrics()
+    losses = Losses(metrics, fail=shared.fail_on_data_loss)
     if isinstance(task, BucketTask):
         assert shared.tier_url is not None, "a bucket task without a bucket"
         store = store_at(shared.tier_url)
@@ -55,21 +55,21 @@ def read_task(
     else:
         found = _read_broker(task, shared, client_of(shared), losses)
     for batch in found:
-        figures.records += batch.num_rows
+        metrics.records += batch.num_rows
         yield batch
 
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """What cannot be read ends the task (`fail`), or is logged and counted in `figures`."""
+    """What cannot be read ends the task (`fail`), or is logged and counted in `metrics`."""
 
-    figures: Figures
+    metrics: ReadMetrics
     fail: bool
 
     def skip(self, what: str, offsets: int) -> None:
         """Log and count what is passed over. Only where the task may go on."""
         assert not self.fail, "a task that fails passes over nothing"
-        self.figures.skipped += offsets
+        self.metrics.skipped += offsets
         getLogger("stratalog.spark").warning("%s", what)
 
     def lose(self, what: str, offsets: int, cause: Exception) -> None:
@@ -102,7 +102,7 @@ def _read_bucket(
     decoder = _decoder(wanted, shared, BUCKET, losses)
     committed = shared.isolation == READ_COMMITTED
     run, path = (0, 0), ""
-    for chunk in chunks(task, store, losses.figures, committed=committed, salvage=not losses.fail):
+    for chunk in chunks(task, store, losses.metrics, committed=committed, salvage=not losses.fail):
         if chunk.run != run:
             _check_end(decoder, path, wanted, losses)
             run, path = chunk.run, chunk.path
@@ -170,7 +170,7 @@ def _read_broker(
         if fetched is None:
             continue
         records, aborted = fetched
-        losses.figures.broker(len(records))
+        losses.metrics.broker(len(records))
         try:
             yield from decoder.decode(records, name, gaps=wanted.gaps, aborted=aborted)
         except Missing as missing:

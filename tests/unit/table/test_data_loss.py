@@ -12,7 +12,7 @@ from crc32c import crc32c
 from tests.unit.table.buckets import Bucket, batch, topic_id
 from tests.unit.table.test_tasks import manifest_in, shared, values
 
-from stratalog import Figures, read
+from stratalog import ReadMetrics, read
 from stratalog.adapters.object_store import open_store
 from stratalog.errors import Corrupt
 from stratalog.table.plan import Range, plan
@@ -54,15 +54,15 @@ def second(place: Path) -> tuple[Path, SegmentIndex]:
     return place / path, index
 
 
-def taken(place: Path, min_tasks: int | None = None) -> tuple[list[int], Figures]:
+def taken(place: Path, min_tasks: int | None = None) -> tuple[list[int], ReadMetrics]:
     """Offsets that are read where nothing may fail, by at least so many tasks."""
     wanted = Range("t", topic_id("t"), 0, 0, END)
     held = list(manifest_in(place).recent())
-    figures, asked = Figures(), shared(place, fail=False)
+    metrics, asked = ReadMetrics(), shared(place, fail=False)
     work = plan([(wanted, held)], has_broker=False, min_tasks=min_tasks)
-    found = [at for task in work for at in values(read_task(task, asked, figures))]
-    assert figures.records == len(found)
-    return found, figures
+    found = [at for task in work for at in values(read_task(task, asked, metrics))]
+    assert metrics.records == len(found)
+    return found, metrics
 
 
 def flip(file: Path, at: int) -> None:
@@ -98,10 +98,10 @@ def test_an_object_that_cannot_be_opened_is_passed_over(
 ) -> None:
     file, _ = second(place)
     damage(file)
-    found, figures = taken(place, min_tasks)
+    found, metrics = taken(place, min_tasks)
     assert found == [*range(200), *range(400, END)]
-    assert figures.skipped == SEGMENT
-    assert "; 200 offsets skipped" in str(figures)
+    assert metrics.skipped == SEGMENT
+    assert "; 200 offsets skipped" in str(metrics)
     (line,) = [one.getMessage() for one in caplog.records]
     assert file.name in line
     assert line.endswith("; offsets 200 to 399 of t-0 are skipped")
@@ -120,9 +120,9 @@ def test_only_the_index_entries_that_are_damaged_are_passed_over(
     for one in entries:
         flip(file, index.entries.positions[one] + 30)
     lost = {200 + ENTRY * one + at for one in entries for at in range(ENTRY)}
-    found, figures = taken(place, min_tasks)
+    found, metrics = taken(place, min_tasks)
     assert found == [at for at in range(END) if at not in lost]
-    assert figures.skipped == len(lost)
+    assert metrics.skipped == len(lost)
     lines = [one.getMessage() for one in caplog.records]
     assert all(file.name in line and "are not those that were archived" in line for line in lines)
     if min_tasks is None:
@@ -142,9 +142,9 @@ def test_an_object_that_vanishes_behind_its_index_is_passed_over(
     }
     assert index.entries.base_offsets[0] == SEGMENT
     file.unlink()
-    found, figures = taken(place)
+    found, metrics = taken(place)
     assert found == [*range(200), *range(400, END)]
-    assert figures.skipped == SEGMENT
+    assert metrics.skipped == SEGMENT
     (line,) = [one.getMessage() for one in caplog.records]
     assert "missing from the bucket" in line
 
@@ -161,10 +161,10 @@ def test_a_hole_and_a_batch_that_makes_no_sense_are_passed_over(
     made.archive("t", 0, [[batch(0, 10), batch(20, 10)], [bytes(senseless)], [batch(40, 10)]])
     with pytest.raises(Corrupt, match="offsets 10 to 19 are missing"):
         read("t", tier_url=tmp_path.as_uri()).read_all()
-    figures = Figures()
-    reader = read("t", tier_url=tmp_path.as_uri(), fail_on_data_loss=False, figures=figures)
+    metrics = ReadMetrics()
+    reader = read("t", tier_url=tmp_path.as_uri(), fail_on_data_loss=False, metrics=metrics)
     assert reader.read_all()["offset"].to_pylist() == [*range(10), *range(20, 30), *range(40, 50)]
-    assert figures.skipped == 20
+    assert metrics.skipped == 20
     hole, wrong = [one.getMessage() for one in caplog.records]
     assert hole.endswith("offsets 10 to 19 are missing; offsets 10 to 19 of t-0 are skipped")
     assert wrong.endswith("more records than offsets; offsets 30 to 39 of t-0 are skipped")
@@ -175,10 +175,10 @@ def test_read_stops_and_names_the_object_unless_it_may_go_on(place: Path) -> Non
     file.unlink()
     with pytest.raises(Corrupt, match=file.name):
         read("t", tier_url=place.as_uri()).read_all()
-    figures = Figures()
-    reader = read("t", tier_url=place.as_uri(), fail_on_data_loss=False, figures=figures)
+    metrics = ReadMetrics()
+    reader = read("t", tier_url=place.as_uri(), fail_on_data_loss=False, metrics=metrics)
     assert reader.read_all().num_rows == END - SEGMENT
-    assert figures.skipped == SEGMENT
+    assert metrics.skipped == SEGMENT
 
 
 def test_a_damaged_archive_manifest_is_passed_over(

@@ -20,7 +20,7 @@ LARGE = 64 << 20
 
 READER = """
 import json, sys
-from stratalog import Figures, read
+from stratalog import ReadMetrics, read
 from stratalog.kernels.decode import warm
 warm()
 assert read("t", tier_url=sys.argv[1], until=0).read_all().num_rows == 0  # what it loads is no matter here
@@ -30,12 +30,12 @@ def peak():
 with open("/proc/self/clear_refs", "w") as file:
     file.write("5")  # the peak so far is forgotten: loading had one of its own
 before = peak()
-figures = Figures()
+metrics = ReadMetrics()
 rows = size = 0
-for batch in read("t", tier_url=sys.argv[1], figures=figures):
+for batch in read("t", tier_url=sys.argv[1], metrics=metrics):
     rows += batch.num_rows
     size += batch.nbytes
-print(json.dumps({"rows": rows, "bytes": size, "held": peak() - before, "read": figures.bucket_bytes}))
+print(json.dumps({"rows": rows, "bytes": size, "held": peak() - before, "read": metrics.bucket_bytes}))
 """
 
 

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.table.buckets import Bucket
 
-from stratalog import Figures, read
+from stratalog import ReadMetrics, read
 from stratalog.adapters.object_store import open_store
 from stratalog.ports import ObjectStore
 from stratalog.table import log as log_module
@@ -158,21 +158,21 @@ def test_a_span_of_time_is_exact_and_reads_what_the_index_cannot_rule_out(
         for one, other in spans:
             since, until = (one, other) if one is None or other is None else sorted((one, other))
             with counted(url) as store:
-                figures = Figures()
+                metrics = ReadMetrics()
                 found = read(
                     "t",
                     tier_url=url,
                     since=None if since is None else BASE + since,
                     until=None if until is None else BASE + until,
                     columns=["offset"],
-                    figures=figures,
+                    metrics=metrics,
                 ).read_all()
             assert found["offset"].to_pylist() == [
                 at
                 for at, timestamp in enumerate(seen)
                 if (since is None or timestamp >= since) and (until is None or timestamp < until)
             ]
-            assert store.taken == figures.bucket_bytes == demanded(url, since, until)
+            assert store.taken == metrics.bucket_bytes == demanded(url, since, until)
 
 
 def at_us(microseconds: int) -> datetime:

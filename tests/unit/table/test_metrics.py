@@ -6,7 +6,7 @@ import pytest
 from tests.unit.table.buckets import NOW_MS, Bucket, batch, topic_id
 from tests.unit.table.test_tasks import manifest_in, shared, values
 
-from stratalog import Figures, read
+from stratalog import ReadMetrics, read
 from stratalog.adapters.object_store import open_store
 from stratalog.table.plan import Range, plan
 from stratalog.table.tasks import read_task
@@ -30,11 +30,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return where
 
 
-def taken(place: Path, **asked: str | int) -> Figures:
-    figures = Figures()
-    table = read("t", tier_url=place.as_uri(), figures=figures, **asked).read_all()  # type: ignore[arg-type]
-    assert figures.records == table.num_rows
-    return figures
+def taken(place: Path, **asked: str | int) -> ReadMetrics:
+    metrics = ReadMetrics()
+    table = read("t", tier_url=place.as_uri(), metrics=metrics, **asked).read_all()  # type: ignore[arg-type]
+    assert metrics.records == table.num_rows
+    return metrics
 
 
 def test_times_that_bound_a_read_bound_its_bytes(place: Path) -> None:
@@ -44,18 +44,18 @@ def test_times_that_bound_a_read_bound_its_bytes(place: Path) -> None:
     some = taken(place, since=NOW_MS + 1000, until=NOW_MS + 1500)
     assert some.records == 500
     assert some.bucket_bytes < whole.bucket_bytes / 6
-    assert taken(place, since=NOW_MS + END + 500) == Figures()
+    assert taken(place, since=NOW_MS + END + 500) == ReadMetrics()
 
 
 def read_between(
     place: Path, since_ms: int | None, until_ms: int | None
-) -> tuple[list[int], Figures]:
+) -> tuple[list[int], ReadMetrics]:
     """As a query's conditions on the timestamp prune."""
-    figures = Figures()
+    metrics = ReadMetrics()
     wanted = Range("t", topic_id("t"), 0, 0, END + 500, since_ms=since_ms, until_ms=until_ms)
     work = plan([(wanted, list(manifest_in(place).recent()))], has_broker=False, min_tasks=None)
-    found = [offset for task in work for offset in values(read_task(task, shared(place), figures))]
-    return found, figures
+    found = [offset for task in work for offset in values(read_task(task, shared(place), metrics))]
+    return found, metrics
 
 
 def test_conditions_on_the_timestamp_skip_segments_and_entries_that_cannot_hold_a_row(
@@ -64,7 +64,7 @@ def test_conditions_on_the_timestamp_skip_segments_and_entries_that_cannot_hold_
     everything, whole = read_between(place, None, None)
     assert everything == list(range(END + 500))
     for since, until in ((1000, 1500), (1010, 1020), (None, 100), (3900, None), (-100, 10)):
-        found, figures = read_between(
+        found, metrics = read_between(
             place,
             None if since is None else NOW_MS + since,
             None if until is None else NOW_MS + until,
@@ -76,8 +76,8 @@ def test_conditions_on_the_timestamp_skip_segments_and_entries_that_cannot_hold_
             if (since is None or times[at] >= since) and (until is None or times[at] < until)
         ]
         assert found == wanted, "late records lie behind younger ones and are found"
-        assert figures.bucket_bytes < whole.bucket_bytes / 3
-    assert read_between(place, NOW_MS + END, None) == ([], Figures())
+        assert metrics.bucket_bytes < whole.bucket_bytes / 3
+    assert read_between(place, NOW_MS + END, None) == ([], ReadMetrics())
 
 
 def test_what_may_be_older_than_it_says_is_read(tmp_path: Path) -> None:
@@ -88,10 +88,10 @@ def test_what_may_be_older_than_it_says_is_read(tmp_path: Path) -> None:
     for timestamp in (NOW_MS + 50, NOW_MS - 1, NOW_MS + 51):
         builder.add(None, b"", timestamp)
     made.archive("t", 0, [[batch(0, 10)], [bytes(builder.build(10, 0))]])
-    figures = Figures()
-    found = read("t", tier_url=tmp_path.as_uri(), until=NOW_MS, figures=figures).read_all()
+    metrics = ReadMetrics()
+    found = read("t", tier_url=tmp_path.as_uri(), until=NOW_MS, metrics=metrics).read_all()
     assert found["offset"].to_pylist() == [11]
-    assert figures.bucket_requests == 2 * 2, "the index rules out neither segment"
+    assert metrics.bucket_requests == 2 * 2, "the index rules out neither segment"
 
 
 def test_fewer_columns_are_the_same_bytes_and_less_decoded(place: Path) -> None:

@@ -1,18 +1,18 @@
-"""What reading took: how much was asked for, and what came of it.
+"""Count what reading a topic took: requests, bytes, records.
 
 In: counts. Out: their sums, and one line for people. It never decides anything.
 """
 
 from dataclasses import dataclass
 
-__all__ = ["Figures"]
+__all__ = ["ReadMetrics"]
 
 
 @dataclass(slots=True)
-class Figures:
-    """Requests and bytes by where they went to, and the records that became rows. Objects' indexes count too.
+class ReadMetrics:
+    """Requests to and bytes from bucket and brokers, indexes included, and the records that became rows.
 
-    `skipped`: offsets that could not be read and were passed over, because the reader asked not to fail.
+    `skipped`: offsets that could not be read, where `fail_on_data_loss` is False.
     """
 
     bucket_requests: int = 0
@@ -23,12 +23,12 @@ class Figures:
     skipped: int = 0
 
     def bucket(self, size: int) -> None:
-        """Note a request to the bucket."""
+        """Count a request to the bucket."""
         self.bucket_requests += 1
         self.bucket_bytes += size
 
     def broker(self, size: int) -> None:
-        """Note a Fetch."""
+        """Count a Fetch."""
         self.broker_requests += 1
         self.broker_bytes += size
 
