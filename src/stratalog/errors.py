@@ -1,10 +1,9 @@
-"""What can go wrong, in as few kinds as a caller can act on.
+"""The kinds of failure, as few as a caller can act on.
 
-In: nothing. Out: Kafka's error codes and four exceptions. It never formats a message for a client and never
-logs.
+In: nothing. Out: Kafka's error codes and five exceptions. It never formats a message for a client and never logs.
 
-The wire codes are kio's table, generated from Kafka's own (`org.apache.kafka.common.protocol.Errors`).
-Bugs are assertions, left on.
+The wire codes are kio's table, generated from Kafka's own (`org.apache.kafka.common.protocol.Errors`). Bugs are
+assertions, left on.
 """
 
 from kio.schema.errors import ErrorCode
@@ -13,7 +12,7 @@ __all__ = ["Corrupt", "ErrorCode", "Fenced", "Rejected", "Unavailable", "UserErr
 
 
 class Rejected(Exception):
-    """The client asked for something that cannot be had: answer it with `code`, change nothing."""
+    """The request is refused: answer it with `code`, change nothing."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         super().__init__(message or code.name)
@@ -21,12 +20,12 @@ class Rejected(Exception):
         self.message = message
 
     def __reduce__(self) -> tuple[type["Rejected"], tuple[ErrorCode, str]]:
-        """A refusal may come from another process."""
+        """Support pickling: a refusal may come from another process."""
         return Rejected, (self.code, self.message)
 
 
 class Unavailable(Exception):
-    """Something outside did not answer or refused for now (disk, object store, broker): retry later."""
+    """A disk, an object store or a broker did not answer, or refused for now: retry later."""
 
 
 class Fenced(Exception):

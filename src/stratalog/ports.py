@@ -1,10 +1,10 @@
-"""What is outside the process, as the rest of the code sees it.
+"""Ports: the process's outside (disk, network, clock, threads, chance, object store), as the code sees it.
 
-In: nothing. Out: the protocols that `adapters` implement for real and `tests/sim` in virtual time. Nothing here
-does anything.
+In: nothing. Out: protocols, which `adapters` implements for real and `tests/sim` in virtual time. No code here does
+anything.
 
-Disk and ObjectStore are blocking: they are called on a `Worker`, never on the event loop. The exceptions are
-`Disk.try_append` and `Disk.try_read`, which a log directory calls inline (see `broker/directory.py`).
+Disk and ObjectStore block: the caller runs them on a `Worker`, never on the event loop. The exceptions are
+`Disk.try_append` and `Disk.try_read`, which a log directory calls inline (`LogDirectory`).
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class Disk(Protocol):
         """Write all of `buffers` at byte `position`, creating the file. Page cache only: durable after `sync`."""
 
     def try_append(self, path: str, position: int, buffers: Sequence[Buffer]) -> bool:
-        """As `append`, where the drive need not be waited for as far as can be told; else False, with nothing done."""
+        """As `append`, if it is not expected to wait for the drive; else return False and do nothing."""
 
     def reserve(self, path: str, size: int) -> None:
         """Keep room on the drive for `size` bytes of the file, creating it; where the system can."""
@@ -93,7 +93,7 @@ class Disk(Protocol):
 
 
 class AlreadyExists(Exception):
-    """A put-if-absent found the object there."""
+    """Raised by put-if-absent where the object exists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class ObjectStore(Protocol):
         """`size` bytes from `start`; fewer only past the end of the object."""
 
     def get_ranges(self, path: str, start: int, sizes: Sequence[int]) -> Iterator[bytes]:
-        """Neighbouring ranges from `start` on, asked for at once, each given when it is there; they are short or
+        """Yield neighbouring ranges from `start` on, requested at once, each as it arrives. Ranges are short or
         empty only past the end of the object.
         """
 
@@ -153,7 +153,7 @@ class Workers(Protocol):
     """The one place threads and processes come from."""
 
     def start(self, name: str, threads: int = 1, *, background: bool = False) -> Worker:
-        """`background`: whoever else wants a processor goes first."""
+        """Start threads; with `background` all other threads get the processor first."""
 
     def start_processes(self, name: str) -> Worker:
         """A worker whose calls run in processes beside this one, in any order; each call can be pickled.
@@ -163,23 +163,23 @@ class Workers(Protocol):
 
 
 class Clock(Protocol):
-    """Three times: the world's, one for durations that are kept, one for measuring."""
+    """Three clocks: the wall clock, a steady one for durations, and one for measuring."""
 
     def now_ms(self) -> int:
-        """Epoch milliseconds as the world has them: what records carry. Somebody may set it, forward or back."""
+        """Epoch milliseconds of the wall clock, for timestamps in records. It may be set, forward or back."""
 
     def steady_ms(self) -> int:
-        """Milliseconds that only pass: what is decided by a duration (idle for, not before) compares these.
+        """Milliseconds of a steady clock, which is never set: for every decision by a duration.
 
-        They began as epoch milliseconds when the process did, so they can stand in for a time that is not known.
+        It starts at the epoch milliseconds of the process's start, so it can stand in for an unknown time.
         """
 
     def elapsed_ns(self) -> int:
-        """Nanoseconds since some moment, on a clock that nobody sets: for measuring, from any thread."""
+        """Nanoseconds of a steady clock with any origin: for measuring, from any thread."""
 
 
 class Entropy(Protocol):
-    """Chance, so that one seed is one run."""
+    """Random numbers. The simulator draws them from its seed."""
 
     def uuid(self) -> uuid.UUID: ...
 
@@ -196,7 +196,7 @@ class Listener(Protocol):
 
 
 class SocketBuffers(NamedTuple):
-    """How many bytes the system may hold of a connection; -1: as many as it sees fit."""
+    """Sizes in bytes of the system's buffers of a connection; -1: the system decides."""
 
     send: int = -1
     receive: int = -1
@@ -223,7 +223,7 @@ class Network(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """Everything outside the process that a node is given, in one value."""
+    """All ports that a node gets, in one value."""
 
     clock: Clock
     entropy: Entropy

@@ -1,7 +1,7 @@
-"""What is done to a group from outside: deletion, of its offsets too, and the end that time brings.
+"""Administer groups: delete a group or its offsets, and expire old ones.
 
-In: an administrator's request, or the time. Out: tombstones and answers, through the `Turn`; what is gone is gone once
-they are replayed. It never touches a group that has members, but for offsets of topics that none of them reads.
+In: an administrator's request, or the time. Out: tombstones and answers, through the `Turn`; replaying the tombstones
+removes the state. It never touches a group with members, except for offsets of topics that no member reads.
 
 Kafka: `GroupCoordinatorShard.deleteGroups`, `cleanupGroupMetadata`, `OffsetMetadataManager.deleteOffsets`,
 `cleanupExpiredOffsets`.
@@ -31,7 +31,7 @@ _MINUTE_MS = 60_000
 def delete_group(
     turn: Turn, group: Group | None, offsets: Offsets, request: DeleteGroup, token: Any
 ) -> None:
-    """End a group that has no members, and all its offsets."""
+    """Delete a group without members, and all its offsets."""
     group_id = request.group_id
     if group is None and group_id not in offsets:
         turn.answer(token, DeleteGroupAnswer(ErrorCode.group_id_not_found))
@@ -49,7 +49,7 @@ def delete_group(
 def delete_offsets(
     turn: Turn, group: Group | None, offsets: Offsets, request: OffsetDelete, token: Any
 ) -> None:
-    """End offsets of topics that the group does not read; one that was not there is gone as well."""
+    """Delete offsets of topics that the group does not read; a missing offset counts as deleted."""
     group_id = request.group_id
     if not group_id:
         turn.answer(token, OffsetDeleteAnswer(ErrorCode.invalid_group_id))
@@ -75,7 +75,7 @@ def delete_offsets(
 
 
 def expire(turn: Turn, group_id: str, group: Group | None, offsets: Offsets) -> int:
-    """End a group's offsets whose retention is over, and an empty group that has none left (KIP-211).
+    """Expire a group's offsets whose retention is over, and an empty group without offsets (KIP-211).
 
     That time counts from the commit; in a group that once had members, from when it lost the last where that is later.
     While it has members only offsets of topics that none of them reads expire, and only while it is stable. Return how

@@ -1,15 +1,15 @@
-"""One classic consumer group: its members, its generation and what they have in common.
+"""One classic consumer group: its members, its generation and their protocol.
 
-In: members that join, change and go. Out: who leads, which protocol is chosen, who is still awaited. It never answers
-anyone, sets a timer or writes a record: `rebalance.py`, `join.py` and `members.py` do, through a `Turn`.
+In: members that join, change and leave. Out: the leader, the chosen protocol, the members still awaited. It never
+answers a request, sets a timer or writes a record: `rebalance.py`, `join.py` and `members.py` do, through a `Turn`.
 
 Invariants:
 
 - a member that waits for its JoinGroup answer holds the request's token in `join_token`, for SyncGroup in
   `sync_token`; `awaiting_join` counts the former;
 - `leader_id` is None exactly while there are no members; every instance id maps to one member;
-- some protocol is supported by all members (a join that would end that is refused);
-- `pending` holds ids handed out with MEMBER_ID_REQUIRED that have not come back; they are not members.
+- all members support some common protocol (a join that would end that is refused);
+- `pending` holds ids sent with MEMBER_ID_REQUIRED whose client has not joined yet; they are not members.
 
 Kafka: `ClassicGroup`, `ClassicGroupMember`.
 """
@@ -59,7 +59,7 @@ class Member:
         return next(name for name in self.protocols if name in candidates)
 
     def is_excused(self) -> bool:
-        """Whether a missed heartbeat counts for nothing: it is we who keep it waiting."""
+        """Whether a missed heartbeat is excused: the member waits for the coordinator's answer."""
         return not self.is_new and (self.join_token is not None or self.sync_token is not None)
 
 
@@ -76,7 +76,7 @@ class Group:
     protocol_name: str | None = None
     leader_id: str | None = None
     members: dict[str, Member] = field(default_factory=dict)
-    """In order of arrival: whoever came first leads."""
+    """In order of arrival: the first member leads."""
     instances: dict[str, str] = field(default_factory=dict)
     """Static members (KIP-345): instance id to member id."""
     pending: set[str] = field(default_factory=set)
@@ -84,7 +84,7 @@ class Group:
     """Members of this generation that have not asked for their assignment."""
     awaiting_join: int = 0
     rebalance_reason: str = ""
-    """What began the rebalance under way, or the last one."""
+    """The reason for the rebalance under way, or for the last one."""
     joined_meanwhile: bool = False
     """A member came during the initial delay, which is then extended."""
     initial_delay_ms: int = 0
@@ -94,7 +94,7 @@ class Group:
     support: Counter[str] = field(default_factory=Counter)
     """Protocol to how many members support it."""
     topics: frozenset[str] | None = None
-    """What the members of this generation subscribe to; None where they do not say (in a way that we can read)."""
+    """The topics that this generation subscribes to; None where a member's subscription cannot be read."""
 
     @property
     def tells_topics(self) -> bool:
@@ -103,7 +103,7 @@ class Group:
 
     @property
     def is_vacant(self) -> bool:
-        """Whether nobody is there, nor about to be."""
+        """Return whether the group has no member, and no id is pending."""
         return self.state is GroupState.EMPTY and not self.pending
 
     def reads(self, topic: str) -> bool:
@@ -165,7 +165,7 @@ class Group:
         rebalance_timeout_ms: int,
         session_timeout_ms: int,
     ) -> None:
-        """Note what a member says of itself as it joins again."""
+        """Update a member from its new JoinGroup."""
         self.support.subtract(member.protocols.keys())
         member.protocols = {one.name: one.metadata for one in protocols}
         self.support.update(member.protocols.keys())
@@ -185,7 +185,7 @@ class Group:
         return token
 
     def replace_static(self, instance_id: str, member_id: str) -> Member:
-        """Give the static member `instance_id` a new member id; whoever held the old one is a stranger now."""
+        """Give the static member `instance_id` a new member id; the old id is unknown from here on."""
         old_id = self.instances[instance_id]
         member = self.members.pop(old_id)
         assert member.join_token is None, "the parked requests of the old one are answered first"
@@ -202,7 +202,7 @@ class Group:
         return member
 
     def start_generation(self, wall_ms: int) -> None:
-        """Number the next generation of those who are members now, and choose their protocol."""
+        """Start the next generation with the present members, and choose their protocol."""
         self.generation_id = self.generation_id + 1 if self.generation_id < 2**31 - 1 else 1
         self.unsynced.clear()
         if self.members:
@@ -221,7 +221,7 @@ class Group:
         return max(votes, key=lambda name: votes[name])
 
     def elect_leader(self) -> bool:
-        """Keep the leader if it waits to join, else take the first member that does. False where nobody does."""
+        """Keep the leader if it waits to join, else take the first member that does; False if there is none."""
         if self.leader_id is None:
             return False
         if self.members[self.leader_id].join_token is None:
@@ -233,7 +233,7 @@ class Group:
         return True
 
     def supports(self, protocol_type: str, protocols: Iterable[str]) -> bool:
-        """Whether one who speaks these could be a member: any in an empty group, else one that all members share."""
+        """Return whether a client with these protocols may join: any in an empty group, else with a common one."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and any(True for _ in protocols)
         return self.protocol_type == protocol_type and any(
@@ -241,13 +241,13 @@ class Group:
         )
 
     def everyone_joined(self) -> bool:
-        """Whether nobody is awaited any more, pending ids included."""
+        """Return whether every member has joined, and no id is pending."""
         return len(self.members) == self.awaiting_join and not self.pending
 
     def accepts(self, member_id: str, size_max: int) -> bool:
-        """Whether there is room.
+        """Return whether the group has room for the member.
 
-        While members join only those who have are counted, so that a group over a lowered limit shrinks.
+        During the join phase only joined members count, so that a group above a lowered limit shrinks.
         """
         match self.state:
             case GroupState.EMPTY | GroupState.DEAD:
@@ -274,7 +274,7 @@ class Group:
         return ErrorCode.none
 
     def joined_members(self) -> tuple[JoinedMember, ...]:
-        """The generation as its leader is told."""
+        """Return the generation's members, for its leader."""
         assert self.protocol_name is not None, self.group_id
         return tuple(
             JoinedMember(one.member_id, one.group_instance_id, one.protocols[self.protocol_name])
@@ -282,23 +282,23 @@ class Group:
         )
 
     def describe(self) -> GroupDescription:
-        """As DescribeGroups shows it; what is still being negotiated is left out."""
-        settled = self.state is GroupState.STABLE
+        """Return the group for DescribeGroups, without anything that is still being negotiated."""
+        is_stable = self.state is GroupState.STABLE
         name = self.protocol_name or ""
         return GroupDescription(
             self.group_id,
             ErrorCode.none,
             self.state.value,
             self.protocol_type or "",
-            name if settled else "",
+            name if is_stable else "",
             tuple(
                 DescribedMember(
                     one.member_id,
                     one.group_instance_id,
                     one.client_id,
                     one.client_host,
-                    one.protocols[name] if settled else b"",
-                    one.assignment if settled else b"",
+                    one.protocols[name] if is_stable else b"",
+                    one.assignment if is_stable else b"",
                 )
                 for one in self.members.values()
             ),

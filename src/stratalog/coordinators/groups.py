@@ -3,12 +3,11 @@
 In: requests with their tokens, the time, and the partition's records. Out: decisions: records to append, and answers,
 sometimes to earlier requests. It never waits: the shell keeps one timer, for `next_deadline_ms`, and calls `tick`.
 
-The caller's duty, as `statemachine` says: `replay` a decision's records in order before the next decision, and give
-its answers once they are committed. Where the log refuses them, or leadership is lost, this object is of no use any
-more. Sessions and phases are measured on the steady clock; records and the expiry of offsets carry wall time. Tokens
-are never None.
+The caller's duty, as `statemachine` says: `replay` a decision's records in order before the next decision, and send
+its answers once they are committed. If the log refuses them, or leadership is lost, drop this object. Sessions and
+phases use the steady clock; records and the expiry of offsets use wall time. Tokens are never None.
 
-Members that are joining, timers and the generation being formed live here only and end with the leadership, as in
+Members that are joining, timers and the generation being formed are only here and end with the leadership, as in
 Kafka: members join again. Offsets, and the assignments that make a group Stable, change in `replay` only.
 
 Kafka: `GroupCoordinatorShard`, `GroupMetadataManager` (classic protocol).
@@ -122,7 +121,7 @@ class GroupShard:
         return self._ask(heartbeat, request, token, now, HeartbeatAnswer)
 
     def leave(self, request: LeaveGroup, token: Any, now: Now) -> GroupDecision:
-        """Answered at once; those that the leaving leaves behind may be answered too."""
+        """Answered at once; members that still wait may be answered too."""
 
         def unknown(error: ErrorCode) -> LeaveGroupAnswer:
             if error is ErrorCode.invalid_group_id:
@@ -153,7 +152,7 @@ class GroupShard:
         return self._decision(turn)
 
     def delete(self, request: DeleteGroup, token: Any, now: Now) -> GroupDecision:
-        """Answered once nothing is left of the group."""
+        """Answered once the group's tombstones are committed."""
         turn = self._turn(now)
         group = self._groups.get(request.group_id)
         delete_group(turn, group, self._offsets, request, token)
@@ -272,7 +271,7 @@ class GroupShard:
             for member in group.members.values():
                 turn.keep_alive(group, member)
             if len(group.members) > self._settings.size_max:
-                # The limit was lowered: who joins first stays.
+                # The limit was lowered: the members that join first stay.
                 prepare(turn, group, "there are more members than group.max.size")
         assert not turn.records, "no request waits yet"
         assert not turn.answers, "no request waits yet"
@@ -295,7 +294,7 @@ class GroupShard:
         return OK
 
     def _check_commit(self, request: OffsetCommit, group: Group | None) -> ErrorCode:
-        """Who may commit: members of this generation, and consumers without a group while it has no members."""
+        """Check a commit's sender: a member of this generation, or a simple consumer of a group without members."""
         if group is None and request.group_id in self._offsets:
             group = Group(request.group_id)
         alone = request.generation_id < 0
@@ -359,8 +358,8 @@ class GroupShard:
         for key, _ in records:
             record = decode_key(key)
             group = self._groups.get(record.group) if record is not None else None
-            settled = (GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
-            if isinstance(record, GroupMetadataKey) and group and group.state in settled:
+            formed = (GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
+            if isinstance(record, GroupMetadataKey) and group and group.state in formed:
                 prepare(turn, group, "its assignment is too large for a record")
         assert not turn.records, "no member has joined again yet"
 
@@ -368,7 +367,7 @@ class GroupShard:
         assert self._loading is None, "asked while loading"
 
     def _drop_if_nothing(self, turn: Turn, group: Group) -> None:
-        """Forget a group of which nothing came: no members, no ids handed out, nothing in the log."""
+        """Forget a group without members, without pending ids and without records."""
         if (
             group.state is GroupState.EMPTY
             and not group.pending

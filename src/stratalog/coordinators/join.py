@@ -1,4 +1,4 @@
-"""JoinGroup: who asks, whether it may, and what its coming means for the group.
+"""JoinGroup: check the request, and apply it to the group.
 
 In: a JoinGroup for a group that exists. Out: an answer at once, or the request parked in its member until the join
 phase ends. It never forms a generation (`rebalance.py`).
@@ -81,7 +81,7 @@ def _add(turn: Turn, group: Group, request: JoinGroup, member_id: str, token: An
         group.joined_meanwhile = True
     group.add(member, request.protocol_type)
     # It cannot send heartbeats before it knows its id, and a client that gave up and asked again leaves a member
-    # behind: so a new one is kept only this long, and asks again if it is still there.
+    # behind: so a new one is kept only this long, and asks again if it still runs.
     turn.keep_waiting(group, member_id, turn.settings.new_member_join_timeout_ms)
     prepare_or_complete(turn, group, f"member {member_id} joined")
 
@@ -118,9 +118,9 @@ def _update(turn: Turn, group: Group, member: Member, request: JoinGroup, token:
 
 
 def _replace(turn: Turn, group: Group, request: JoinGroup, member_id: str, token: Any) -> None:
-    """A static member came back without its id: it gets a new one, and whoever uses the old one is fenced.
+    """Give a static member that returns without its id a new one, and fence users of the old one.
 
-    In a stable group whose protocol stays, nobody else need notice: it takes over its predecessor's assignment.
+    In a stable group that keeps its protocol, the member takes over its old assignment, without a rebalance.
     """
     instance_id = request.group_instance_id
     assert instance_id is not None
@@ -139,14 +139,14 @@ def _replace(turn: Turn, group: Group, request: JoinGroup, member_id: str, token
             turn.persist(group, {one.member_id: one.assignment for one in group.members.values()})
             turn.answer(token, _returned_answer(group, member, old_leader))
         case GroupState.STABLE | GroupState.COMPLETING_REBALANCE:
-            # In the latter the leader may already have been told of the old id, and would assign to that.
+            # In the latter the leader may have received the old id already, and would assign to that.
             prepare(turn, group, f"static member {instance_id} came back as {member_id}")
         case _:
             complete_if_joined(turn, group)
 
 
 def _returned_answer(group: Group, member: Member, old_leader: str | None) -> JoinGroupAnswer:
-    """A returned leader is told to assign nothing; one that would not understand is told that it does not lead."""
+    """Ask a returned leader to skip the assignment; without that flag in its version, answer that it does not lead."""
     leads = member.member_id == group.leader_id
     if member.skip_assignment_known:
         answer = generation_answer(group, member, tell_all=leads)

@@ -1,7 +1,7 @@
-"""SyncGroup, Heartbeat and LeaveGroup: what members ask once they have joined.
+"""SyncGroup, Heartbeat and LeaveGroup of members that have joined.
 
-In: a request for a group that exists. Out: an answer, at once or (SyncGroup) when the leader's assignment is there.
-It never admits anyone (`join.py`).
+In: a request for a group that exists. Out: an answer at once, or (SyncGroup) once the leader's assignment arrives. It
+never admits a member (`join.py`).
 
 Kafka: `GroupMetadataManager.classicGroupSync`, `classicGroupHeartbeat`, `classicGroupLeave`.
 """
@@ -67,14 +67,14 @@ def _check_sync(group: Group, request: SyncGroup) -> ErrorCode:
 
 
 def _assign(turn: Turn, group: Group, request: SyncGroup) -> None:
-    """Write the generation with its assignments; answer everyone who waits. Replay makes the group Stable."""
+    """Write the generation with its assignments; answer every waiting SyncGroup. Replay makes the group Stable."""
     assignments = {one.member_id: one.assignment for one in request.assignments}
     turn.persist(group, assignments)
     for member in group.members.values():
         if member.sync_token is not None:
             answer = _assigned(group, assignments.get(member.member_id, b""))
             answer_sync(turn, member, answer)
-            # A deadline that passed while it waited for us was not held against it, and is gone.
+            # A deadline that passed while the member waited for the coordinator did not count.
             turn.keep_alive(group, member)
 
 
@@ -83,7 +83,7 @@ def _assigned(group: Group, assignment: bytes) -> SyncGroupAnswer:
 
 
 def heartbeat(turn: Turn, group: Group, request: Heartbeat, token: Any) -> None:
-    """Prolong a member's session, and tell it when to join again."""
+    """Prolong a member's session; the answer says when to join again."""
     error = group.check_member(request.member_id, request.group_instance_id)
     if error is OK and request.generation_id != group.generation_id:
         error = ErrorCode.illegal_generation
@@ -95,7 +95,7 @@ def heartbeat(turn: Turn, group: Group, request: Heartbeat, token: Any) -> None:
 
 
 def leave(turn: Turn, group: Group, request: LeaveGroup, token: Any) -> None:
-    """Take out those who leave, then rebalance once for all of them."""
+    """Remove the leaving members, then rebalance once for all of them."""
     size = len(group.members)
     left = tuple(
         LeftMember(one.member_id, one.group_instance_id, _leave_one(turn, group, one))

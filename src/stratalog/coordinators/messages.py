@@ -1,10 +1,10 @@
-"""What a group coordinator is asked and answers, free of protocol versions.
+"""Requests and answers of a group coordinator, free of protocol versions.
 
 In: nothing. Out: requests, answers and read-only descriptions as values. It never decides anything and knows no wire
-format: the broker's handlers translate, and where versions of an API differ in meaning the request carries a flag.
+format. The broker's handlers translate; where versions of an API differ in meaning, the request carries a flag.
 
-In every answer an unset `protocol_type`, `protocol_name` or `leader` is None; a handler writes "" where the version
-served has no null there.
+In every answer an unset `protocol_type`, `protocol_name` or `leader` is None. A handler writes "" where the version
+has no null there.
 """
 
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ OK = ErrorCode.none
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """A way to assign partitions that a member supports, and what it tells the leader should it be chosen."""
+    """An assignment protocol that a member supports, and its metadata for the leader."""
 
     name: str
     metadata: bytes
@@ -53,7 +53,7 @@ class JoinGroup:
 
 @dataclass(frozen=True, slots=True)
 class JoinedMember:
-    """A member as the leader sees it: `metadata` is what it said for the chosen protocol."""
+    """A member as the leader sees it; `metadata` is that of the chosen protocol."""
 
     member_id: str
     group_instance_id: str | None
@@ -74,7 +74,7 @@ class JoinGroupAnswer:
     members: tuple[JoinedMember, ...] = ()
 
     def failed(self, error: ErrorCode) -> "JoinGroupAnswer":
-        """The answer where what was decided could not be kept."""
+        """Return the answer for a decision that the log did not commit."""
         return JoinGroupAnswer(error, self.member_id)
 
 
@@ -109,7 +109,7 @@ class SyncGroupAnswer:
     assignment: bytes = b""
 
     def failed(self, error: ErrorCode) -> "SyncGroupAnswer":
-        """The answer where what was decided could not be kept."""
+        """Return the answer for a decision that the log did not commit."""
         return SyncGroupAnswer(error)
 
 
@@ -130,13 +130,13 @@ class HeartbeatAnswer:
     error: ErrorCode
 
     def failed(self, error: ErrorCode) -> "HeartbeatAnswer":
-        """The answer where what was decided could not be kept."""
+        """Return the answer for a decision that the log did not commit."""
         return HeartbeatAnswer(error)
 
 
 @dataclass(frozen=True, slots=True)
 class LeavingMember:
-    """Who leaves: by member id, or an administrator's removal of a static member by instance id alone (KIP-345)."""
+    """A leaving member: by member id, or by instance id alone where an administrator removes it (KIP-345)."""
 
     member_id: str
     group_instance_id: str | None = None
@@ -152,7 +152,7 @@ class LeaveGroup:
 
 @dataclass(frozen=True, slots=True)
 class LeftMember:
-    """What became of one who wanted to leave."""
+    """The result for one leaving member."""
 
     member_id: str
     group_instance_id: str | None
@@ -167,7 +167,7 @@ class LeaveGroupAnswer:
     members: tuple[LeftMember, ...] = ()
 
     def failed(self, error: ErrorCode) -> "LeaveGroupAnswer":
-        """The answer where what was decided could not be kept."""
+        """Return the answer for a decision that the log did not commit."""
         return LeaveGroupAnswer(error)
 
 
@@ -208,7 +208,7 @@ class OffsetCommit:
 
 @dataclass(frozen=True, slots=True)
 class CommittedPartition:
-    """What became of one offset."""
+    """The result for one offset."""
 
     index: int
     error: ErrorCode
@@ -230,7 +230,7 @@ class OffsetCommitAnswer:
     topics: tuple[CommittedTopic, ...]
 
     def failed(self, error: ErrorCode) -> "OffsetCommitAnswer":
-        """The answer where what was decided could not be kept; earlier errors stand."""
+        """Return the answer for a decision that the log did not commit; earlier errors stand."""
         return OffsetCommitAnswer(
             tuple(
                 replace(
@@ -247,7 +247,7 @@ class OffsetCommitAnswer:
 
 @dataclass(frozen=True, slots=True)
 class FetchTopic:
-    """Whose offsets are wanted."""
+    """A topic whose offsets are requested."""
 
     name: str
     partitions: tuple[int, ...]
@@ -301,12 +301,12 @@ class DeleteGroup:
 
 @dataclass(frozen=True, slots=True)
 class DeleteGroupAnswer:
-    """Whether it is gone."""
+    """The result for one group."""
 
     error: ErrorCode
 
     def failed(self, error: ErrorCode) -> "DeleteGroupAnswer":
-        """The answer where what was decided could not be kept."""
+        """Return the answer for a decision that the log did not commit."""
         return DeleteGroupAnswer(error)
 
 
@@ -326,7 +326,7 @@ class OffsetDeleteAnswer:
     topics: tuple[CommittedTopic, ...] = ()
 
     def failed(self, error: ErrorCode) -> "OffsetDeleteAnswer":
-        """The answer where what was decided could not be kept."""
+        """Return the answer for a decision that the log did not commit."""
         return OffsetDeleteAnswer(error)
 
 

@@ -1,7 +1,7 @@
 """Committed offsets of every group of one coordinator partition.
 
 In: OffsetCommit and OffsetFetch requests whose sender has been checked, and committed records. Out: records and
-answers. It never asks who may commit: `groups.py` does.
+answers. It never checks permissions: `groups.py` does.
 
 Invariant: `_kept` changes in `replay` only.
 

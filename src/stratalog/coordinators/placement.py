@@ -1,6 +1,6 @@
-"""Which partition of an internal topic coordinates whom.
+"""Map a group id or transactional id to its partition of an internal topic.
 
-In: a group id or transactional id. Out: a partition index. It never knows who leads that partition.
+In: an id. Out: a partition index. It never knows the partition's leader.
 """
 
 

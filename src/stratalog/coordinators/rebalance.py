@@ -1,12 +1,12 @@
-"""From one generation of a group to the next: gather members, name a leader, wait for its assignment.
+"""Rebalance: gather members, name a leader, wait for its assignment.
 
-In: a group, after something has changed in it, or a deadline that has passed. Out: answers to parked requests and
+In: a group, after a change of its members, or a deadline that has passed. Out: answers to parked requests and
 records, through the `Turn`. It never reads a request: `join.py` and `members.py` do.
 
-The phases (KIP-62, KIP-134; Kafka: `GroupMetadataManager`): `prepare` opens the join phase, which ends when every
-member has joined or the longest rebalance timeout of any is over; those who did not join are out, unless static. A
-group that was empty waits `group.initial.rebalance.delay.ms`, again and again while members keep coming, up to the
-rebalance timeout. Then the members have that long to ask for their assignment.
+The phases (KIP-62, KIP-134; Kafka: `GroupMetadataManager`): `prepare` opens the join phase. It ends when every member
+has joined, or when the longest rebalance timeout of any member is over. Members that have not joined by then are
+removed, unless static. A group that was empty waits `group.initial.rebalance.delay.ms`, and again while members keep
+arriving, up to the rebalance timeout. Then the members have that long to ask for their assignment.
 """
 
 from stratalog.coordinators.group import Group, Member
@@ -26,7 +26,7 @@ POSTPONE_MS_MIN = 1_000
 
 
 def prepare_or_complete(turn: Turn, group: Group, reason: str) -> None:
-    """Start a rebalance (`reason` is for people), or end the join phase of the one under way if nobody is missing."""
+    """Start a rebalance (`reason` is for people), or end the present one's join phase if no member is missing."""
     if group.state in CAN_PREPARE:
         prepare(turn, group, reason)
     else:
@@ -59,7 +59,7 @@ def prepare(turn: Turn, group: Group, reason: str) -> None:
 
 
 def complete_if_joined(turn: Turn, group: Group) -> None:
-    """End the join phase if nobody is missing; the initial delay is waited out all the same."""
+    """End the join phase if no member is missing; the initial delay passes in any case."""
     if (
         group.state is GroupState.PREPARING_REBALANCE
         and group.previous_state is not GroupState.EMPTY
@@ -69,7 +69,7 @@ def complete_if_joined(turn: Turn, group: Group) -> None:
 
 
 def complete_join(turn: Turn, group: Group) -> None:
-    """End the join phase: a new generation of those who joined, or an empty group."""
+    """End the join phase: form a generation of the joined members, or leave the group empty."""
     turn.cancel_timer(TimerKind.JOIN, group)
     for member in list(group.members.values()):
         if member.join_token is None and member.group_instance_id is None:
@@ -98,7 +98,7 @@ def complete_join(turn: Turn, group: Group) -> None:
 
 
 def generation_answer(group: Group, member: Member, *, tell_all: bool) -> JoinGroupAnswer:
-    """What a member of the current generation is told; `tell_all` adds who the others are."""
+    """Return the JoinGroup answer of a member of the current generation; `tell_all` adds all members."""
     return JoinGroupAnswer(
         ErrorCode.none,
         member.member_id,
@@ -161,13 +161,13 @@ def on_sync_deadline(turn: Turn, group: Group) -> None:
 
 
 def on_session_deadline(turn: Turn, group: Group, member_id: str) -> None:
-    """A member was not heard of for its session timeout, or a pending id never came back."""
+    """Remove a member whose session timed out, or a pending id that never joined."""
     member = group.members.get(member_id)
     if member is None:
         group.remove(member_id)
         complete_if_joined(turn, group)
     elif not member.is_excused():
         drop(turn, group, member)
-        why = f"nothing was heard of it for {member.session_timeout_ms} ms"
+        why = f"no heartbeat for {member.session_timeout_ms} ms"
         turn.news.append(MemberExpired(group.group_id, member_id, why))
         prepare_or_complete(turn, group, f"member {member_id} expired")

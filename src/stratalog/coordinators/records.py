@@ -1,4 +1,4 @@
-"""What groups write into `__consumer_offsets`, and back.
+"""Encode and decode the records of groups in `__consumer_offsets`.
 
 In: groups and offsets, or a decoded value. Out: keys and values in Kafka's schemas, or groups and offsets. It never
 decides which record counts.

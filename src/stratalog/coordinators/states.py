@@ -1,7 +1,7 @@
-"""The states of a classic group and every transition there is.
+"""The states of a classic group, and every transition between them.
 
-In: nothing. Out: `GroupState` and `TRANSITIONS`, from which the documentation's picture is drawn. Nothing else may
-change a group's state but `Group.become`, which asks this table. It never holds a group.
+In: nothing. Out: `GroupState` and `TRANSITIONS`; docs/architecture/coordinators.md draws them. Only `Group.become`
+may change a group's state, and it checks this table. This module never holds a group.
 
 Kafka: `ClassicGroupState`.
 """

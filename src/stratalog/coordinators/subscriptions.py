@@ -1,7 +1,7 @@
-"""Which topics a consumer subscribes to, read from what it tells its group's leader.
+"""Read the topics of a consumer's subscription.
 
-In: a member's metadata for the chosen protocol (version int16, topics, then more that later versions added). Out: topic
-names, or None for bytes that do not say. It never reads the rest: that is between consumers.
+In: a member's metadata for the chosen protocol (version int16, topics, then fields that later versions added). Out:
+topic names, or None for bytes that cannot be read. It never reads the other fields: they are between consumers.
 
 Kafka: `ConsumerProtocolSubscription`, `ClassicGroup.computeSubscribedTopics`.
 """

@@ -1,11 +1,11 @@
 """Deadlines by key, for a shell that sets one timer.
 
-In: keys and deadlines. Out: the keys that are due, and when to look next. It never reads a clock or calls anyone.
+In: keys and deadlines. Out: the keys that are due, and the time to look next. It never reads a clock or calls a
+function.
 
-Most deadlines are pushed back long before they pass (every heartbeat does), so pushing back costs one dictionary
-write: the heap keeps the old time, and the key goes back into the heap with the new one when that comes up.
-Invariants: a live key has exactly one queued entry that counts, no later than its deadline; entries that do not count
-are dropped as they come up.
+Most deadlines move back long before they pass: every heartbeat moves one. So moving back costs one dictionary write.
+The heap keeps the old time; when that comes up, the key returns to the heap with its new time. Invariants: a live key
+has exactly one queued entry that counts, no later than its deadline; other entries are dropped as they come up.
 """
 
 from collections.abc import Hashable, Iterator

@@ -1,6 +1,7 @@
-"""What one call into the coordinator may use, and what it leaves behind.
+"""The inputs and outputs of one call into the coordinator.
 
-In: settings, timers, chance and the time of the call. Out: a decision's records and outcome. It never decides.
+In: settings, timers, random numbers and the time of the call. Out: a decision's records and outcome. It never
+decides.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
-"""What is asked of batches before they get a place in the log.
+"""Check batches before they get a place in the log.
 
-In: batch headers, a topic's settings, the active segment. Out: nothing, or a refusal; whether to roll. It never opens
-records: timestamps are judged by the batch's first and largest.
+In: batch headers, a topic's settings, the active segment. Out: nothing, or a refusal; whether a new segment begins.
+It never opens records: it checks timestamps by the batch's first and largest.
 """
 
 from crc32c import crc32c
@@ -28,7 +28,7 @@ def check_timestamps(headers: list[BatchHeader], config: LogConfig, now_ms: int)
 
 
 def stamp(view: memoryview, headers: list[BatchHeader], now_ms: int) -> list[BatchHeader]:
-    """Give every batch the broker's time, in place; the headers as they now are."""
+    """Stamp every batch with the broker's time, in place; return the new headers."""
     stamped = []
     at = 0
     for header in headers:
@@ -89,6 +89,6 @@ def is_full(
 
 
 def _jitter_ms(segment: Segment, config: LogConfig) -> int:
-    """How much earlier than its fellows this segment rolls: below `segment.jitter.ms`, always the same for it."""
+    """Return how much earlier this segment rolls: below `segment.jitter.ms`, always the same for one segment."""
     spread = min(config.segment_jitter_ms, config.segment_ms)
     return crc32c(segment.path.encode()) % spread if spread else 0

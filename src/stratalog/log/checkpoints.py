@@ -1,10 +1,10 @@
-"""The small text files of a log directory, in Kafka's formats.
+"""Encode and decode the small text files of a log directory, in Kafka's formats.
 
 In: values. Out: file contents, and back. It never reads or writes a file.
 
-Offset checkpoints: version line "0", a count, then "topic partition offset" lines. Leader epochs: the same with "epoch
-offset". `meta.properties` and `partition.metadata` are key-value lines. Kafka: `CheckpointFile`, `MetaProperties`,
-`PartitionMetadataFile`, `CleanShutdownFileHandler`.
+An offset checkpoint is the version line "0", a count, then lines of "topic partition offset". A leader epoch
+checkpoint has lines of "epoch offset" instead. `meta.properties` and `partition.metadata` are key-value lines. Kafka:
+`CheckpointFile`, `MetaProperties`, `PartitionMetadataFile`, `CleanShutdownFileHandler`.
 """
 
 import json
@@ -48,7 +48,7 @@ CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """Whose directory this is (version 1). `directory_id` is None where none was given yet."""
+    """The owner of a log directory (version 1). `directory_id` is None until the directory gets one."""
 
     cluster_id: str
     node_id: int
@@ -130,7 +130,7 @@ def decode_partition_metadata(data: bytes) -> uuid.UUID:
 
 
 def encode_clean_shutdown(broker_epoch: int) -> bytes:
-    """The `.kafka_cleanshutdown` file: its presence is what counts."""
+    """Return the `.kafka_cleanshutdown` file; its presence marks a clean shutdown."""
     return json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode()
 
 

@@ -1,10 +1,10 @@
-"""Telling damage from the torn tail that a crash leaves.
+"""Tell damaged bytes from the torn tail of a crash.
 
-In: a segment's file and the place where its batches cease to make sense. Out: programs that look for sound batches
-behind that place. It never changes a file.
+In: a segment's file and the position where its batches stop making sense. Out: programs that look for sound batches
+after that position. It never changes a file.
 
-A crash tears the end of what was not synced yet, and nothing else: such an end may be cut. Bytes that were durable once
-and cannot be read now are damage: they are named and kept.
+A crash tears the end of bytes that were not synced yet, and nothing else; recovery may cut such an end. Bytes that
+were durable and cannot be read now are damage: recovery names them and keeps them.
 """
 
 from collections.abc import Sequence

@@ -1,10 +1,10 @@
-"""What the log wants done to its directory, as values.
+"""Effects: values that say what to do to a log's directory.
 
-In: nothing. Out: effects, which the directory's executor (`broker/directory.py`) performs in order through
-`ports.Disk`. The log itself never touches a disk.
+In: nothing. Out: effects. The directory's executor (`LogDirectory`) performs them in order through `ports.Disk`. The
+log itself never touches a disk.
 
-A *program* is a generator that yields effects and is sent each one's result: recovery and other work that must
-read before it can decide. `perform` and `run` are the only interpreters.
+A *program* is a generator that yields effects and receives each one's result. Recovery, and other work that must read
+before it decides, are programs. Only `perform` and `run` interpret effects and programs.
 """
 
 from collections.abc import Generator, Iterable, Mapping, Sequence

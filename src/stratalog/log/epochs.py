@@ -1,7 +1,7 @@
-"""Which leader epoch began at which offset.
+"""Track which leader epoch began at which offset.
 
-In: epochs and their first offsets. Out: where an epoch ends, and the `leader-epoch-checkpoint` text. It never decides
-who leads. Kafka: `LeaderEpochFileCache`; KIP-101, KIP-279.
+In: epochs and their first offsets. Out: the end offset of an epoch, and the text of `leader-epoch-checkpoint`. It
+never decides which broker leads. Kafka: `LeaderEpochFileCache`; KIP-101, KIP-279.
 """
 
 from bisect import bisect_left, bisect_right

@@ -1,11 +1,11 @@
 """The two sparse indexes of a segment, in Kafka's bytes.
 
-In: offsets, positions and timestamps of appended batches. Out: where to start looking, and the index files. It never
-reads a file itself: closed segments are searched by programs that yield `Read`.
+In: offsets, positions and timestamps of appended batches. Out: the position to start looking at, and the index files.
+It never reads a file: programs that yield `Read` search closed segments.
 
-`.index`: 8-byte entries, last offset of a batch (relative to the segment) i32 and the batch's byte position i32.
-`.timeindex`: 12-byte entries, largest timestamp so far i64 and the last offset (relative) of the batch that has it
-i32. Both ascend, both are big-endian. Kafka: `OffsetIndex`, `TimeIndex`.
+`.index` has entries of 8 bytes: the last offset of a batch, relative to the segment (i32), and the batch's byte
+position (i32). `.timeindex` has entries of 12 bytes: the largest timestamp so far (i64), and the last relative offset
+of its batch (i32). Both ascend and are big-endian. Kafka: `OffsetIndex`, `TimeIndex`.
 """
 
 import sys

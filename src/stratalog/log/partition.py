@@ -1,21 +1,21 @@
-"""One partition on one disk: what is appended, what may be read, what is kept.
+"""The log of one partition on one disk: append, read, roll, expire.
 
-In: checked record batches, offsets to read, the time. Out: offsets at once, and effects for the directory's executor to
-perform in order. It never touches a disk, opens no records on the hot path and waits for nothing.
+In: checked record batches, offsets to read, the time. Out: offsets at once, and effects for the directory's executor
+to perform in order. It never touches a disk, opens no records on the hot path, and never waits.
 
-An append is decided before it is performed, and several may be: `next_offset`, producers and segments run ahead, while
-`log_end_offset` and what readers see move in `performed`. A failed effect fails the whole directory, so nothing is ever
-taken back. The caller's duties:
+The log decides an append before it is written, and may decide several. `next_offset`, producers and segments run
+ahead; `log_end_offset`, and with it readers, move in `performed`. A failed effect fails the whole directory, so the
+log never takes an append back. The caller's duties:
 
 - perform the effects of every method in the order of the calls, then call `performed` for each append, in order;
 - answer a duplicate only once `log_end_offset` has passed its `last_offset`;
 - write `recovery_point` and `log_start_offset` to checkpoints only after the effects that came with them;
-- treat FileNotFoundError from a read as "ask again": retention may have taken the file since the plan was made;
-- give as `now_ms` a time that nobody sets (`ports.Clock.steady_ms`), and as `wall_ms` what records' timestamps are
-  held against.
+- retry a read that meets FileNotFoundError: retention may have removed the file since the read was planned;
+- pass a steady time as `now_ms` (`ports.Clock.steady_ms`), and wall time as `wall_ms`, which is compared with the
+  records' timestamps.
 
-Invariants: log_start_offset <= log_end_offset <= next_offset; segments are contiguous (each one's `next_offset` is the
-following one's `base_offset`), there is always one, and only the last grows.
+Invariants: log_start_offset <= log_end_offset <= next_offset. Segments are contiguous: each one's `next_offset` is
+the following one's `base_offset`. There is always at least one segment, and only the last one grows.
 """
 
 import uuid
@@ -107,10 +107,10 @@ class PartitionLog:
         wall_ms: int,
         origin: str = "client",
     ) -> Appended:
-        """Give checked batches their offsets (in place, in writable `view`) and say what to perform.
+        """Assign offsets to checked batches, in place in the writable `view`; return them with the effects to perform.
 
-        Sequences are demanded of origin "client" only. Raises Rejected, with nothing changed: RECORD_LIST_TOO_LARGE,
-        INVALID_TIMESTAMP, and what `ProducerStates.check` raises.
+        Only batches of origin "client" must have the next sequence. Raises Rejected, with nothing changed:
+        RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, and the errors of `ProducerStates.check`.
         """
         config = self.config
         size = len(view)
@@ -204,7 +204,7 @@ class PartitionLog:
         )
 
     def performed(self, appended: Appended) -> None:
-        """The effects of `appended` have been carried out: readers may see it. Call in the order of the appends."""
+        """Show `appended` to readers, once its effects are performed. Call in the order of the appends."""
         if appended.duplicate:
             return
         base = appended.base_offset
@@ -228,7 +228,7 @@ class PartitionLog:
     # Rolling, durability
 
     def roll(self, now_ms: int) -> tuple[Effect, ...]:
-        """Close the active segment, unless it is empty, and begin another."""
+        """Close the active segment, unless it is empty, and begin another one."""
         if self.segments[-1].size == 0:
             return ()
         effects = self._roll(now_ms)
@@ -261,7 +261,7 @@ class PartitionLog:
         return WriteFile(f"{self.directory}/{LEADER_EPOCHS}", self.epochs.encode())
 
     def flush(self) -> tuple[Effect, ...]:
-        """Make everything decided so far durable. `recovery_point` moves at once, for after the effects."""
+        """Return effects that make all decided appends durable. `recovery_point` moves at once: save it after them."""
         return self._flush_below(self.next_offset)
 
     def _flush_below(self, end: int) -> tuple[Effect, ...]:
@@ -293,11 +293,11 @@ class PartitionLog:
         return (end, *(self._making_durable(end) if self.recovery_point < end else ((), [])))
 
     def synced(self, end: int) -> None:
-        """What `unsynced` gave was performed."""
+        """Note that the effects and syncs of `unsynced` are performed."""
         self.recovery_point = max(self.recovery_point, end)
 
     def close(self) -> tuple[Effect, ...]:
-        """What a clean shutdown must leave behind. The log takes no append after it."""
+        """Return the effects of a clean shutdown. The log accepts no append afterwards."""
         active = self.segments[-1]
         if self.next_offset == 0:
             return ()  # nothing was ever in it: what made it is durable, and no epoch of it counts
@@ -317,7 +317,7 @@ class PartitionLog:
         return tuple(effects)
 
     def mark_saved(self) -> None:
-        """Recovery found everything as `close` leaves it."""
+        """Note that the files are as `close` leaves them, so that `close` writes nothing."""
         self._saved = True
         self._entries_unsynced = False
 
@@ -326,7 +326,7 @@ class PartitionLog:
     def read(
         self, offset: int, max_bytes: int, *, end_offset: int, minimum_one_batch: bool = True
     ) -> Slices | ReadPlan:
-        """Whole batches from the one holding `offset`, below `end_offset`: at once from memory, else a plan to read.
+        """Return whole batches from the one that holds `offset`, below `end_offset`, from memory; else a plan to read.
 
         With `minimum_one_batch` the first comes even if it is larger than `max_bytes`. Raises
         Rejected(OFFSET_OUT_OF_RANGE) outside [log_start_offset, log_end_offset], Tiered below `local_start_offset`.
@@ -356,18 +356,18 @@ class PartitionLog:
         return advance(program, None)
 
     def finish_read(self, plan: ReadPlan, data: bytes | bytearray) -> Slices | ReadPlan:
-        """Go on with what a plan's read returned; another plan where more is needed. Raises Corrupt."""
+        """Return the batches in the bytes that a plan's read returned, or another plan. Raises Corrupt."""
         return advance(plan.program, data)
 
     def offset_for_timestamp(
         self, timestamp: int, *, end_offset: int | None = None
     ) -> Program[tuple[int, int, int] | None]:
-        """The first local record at or after `timestamp`, as (offset, timestamp, leader epoch), or None."""
+        """Return the first local record at or after `timestamp`, as (offset, timestamp, leader epoch), or None."""
         end = self.log_end_offset if end_offset is None else min(end_offset, self.log_end_offset)
         return offset_for_timestamp(self.segments, timestamp, self.local_start_offset, end)
 
     def offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch up to `epoch` and its end offset; (-1, -1) where that is not known (KIP-101)."""
+        """Return the largest epoch up to `epoch` and its end offset; (-1, -1) if unknown (KIP-101)."""
         return self.epochs.end_of(epoch, self.log_end_offset)
 
     # Keeping
@@ -375,10 +375,10 @@ class PartitionLog:
     def due(
         self, now_ms: int, *, wall_ms: int, limit_offset: int | None = None, tier: bool = False
     ) -> tuple[Effect, ...]:
-        """What time asks for; call it now and then. Only what lies below `limit_offset` (high watermark) is deleted.
+        """Return the effects that are due; call it regularly. It deletes only below `limit_offset` (high watermark).
 
-        Rolls by `tier_max_lag_ms` with `tier`; expires producers; deletes what is durable by retention, which is in the
-        records' time. Rolling by `segment_ms` is so too, when they are appended.
+        Rolls by `tier_max_lag_ms` with `tier`; expires producers; deletes durable segments by retention. Retention uses
+        the records' time, and so does rolling by `segment_ms`, at an append.
         """
         config = self.config
         effects = self._deleted.unlink(now_ms)
@@ -419,7 +419,7 @@ class PartitionLog:
         return effects + self._deleted.take_out(paths, now_ms + self.config.file_delete_delay_ms)
 
     def raise_log_start(self, offset: int) -> None:
-        """Nothing below `offset` is in the log any more (retention, DeleteRecords). Files go with the next `due`.
+        """Move the log start to `offset` (retention, DeleteRecords). The next `due` deletes the files.
 
         Raises Rejected(OFFSET_OUT_OF_RANGE) beyond the log's end; an offset below the present start changes nothing.
         """
@@ -432,23 +432,23 @@ class PartitionLog:
             self.epochs.truncate_start(offset)
 
     def mark_tiered(self, end_offset: int) -> None:
-        """Below `end_offset` the bucket has what this disk lacks. Without a tier nothing may be lacking."""
+        """Note that the bucket has the log below `end_offset`. Without a tier the disk must have all of it."""
         if self.config.remote_storage_enable:
             self.tiered_end = end_offset
 
     def configure(self, config: LogConfig) -> None:
-        """Take new settings. Where they take the tier away the log begins with what is on this disk (KIP-950)."""
+        """Apply new settings. If they remove the tier, the log begins at its first local offset (KIP-950)."""
         was_tiered, self.config = self.config.remote_storage_enable, config
         if was_tiered and not config.remote_storage_enable:
             self.raise_log_start(min(self.local_start_offset, self.log_end_offset))
             self.tiered_end = 0
 
     def assign_epoch(self, leader_epoch: int) -> None:
-        """This broker leads from `next_offset` on in `leader_epoch`."""
+        """Note that `leader_epoch` begins at `next_offset`, with this broker as the leader."""
         self.epochs.assign(leader_epoch, self.next_offset)
 
     def closed_segments(self, up_to: int) -> list[SegmentInfo]:
-        """Closed segments that end at or below `up_to` and are not known to be tiered, oldest first."""
+        """Return closed segments that end at or below `up_to` and are not known to be tiered, oldest first."""
         return [
             SegmentInfo(s.base_offset, s.next_offset, s.size, s.path, s.max_timestamp)
             for s in self.segments[:-1]
@@ -456,7 +456,7 @@ class PartitionLog:
         ]
 
     def segment_parts(self, base_offset: int) -> SegmentParts:
-        """What goes with the closed segment that begins at `base_offset`, which must be here."""
+        """Return the companions of the closed segment that begins at `base_offset`, which must be on this disk."""
         segment = segment_at(self.segments, base_offset)
         assert segment is not None
         assert segment.base_offset == base_offset, "a segment of this log"

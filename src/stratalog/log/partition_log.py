@@ -1,7 +1,7 @@
-"""The door of this package: a partition's log, made or loaded, and what it answers with.
+"""The entry point of this package: create or load a partition's log.
 
-In: a directory and a topic's settings. Out: a PartitionLog. `create` never looks whether something is there: `load`
-does.
+In: a directory and a topic's settings. Out: a PartitionLog, and the values that it answers with. `create` never
+checks whether files exist: `load` does.
 """
 
 import uuid

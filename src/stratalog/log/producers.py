@@ -1,14 +1,14 @@
-"""What each idempotent producer last wrote to a partition: accept, refuse, or recognise a repeat.
+"""Track each idempotent producer's last batches: accept, refuse, or recognise a repeat.
 
 In: batch headers. Out: verdicts, and the `.snapshot` file. It never opens records and never assigns an offset.
 
-Rules of Kafka 4 (`ProducerAppendInfo`, `ProducerStateEntry`, KIP-98, KIP-360): the last five batches of a producer
-are remembered; a batch with the sequences of one of them is a repeat; otherwise its first sequence must follow the
-last (wrapping from 2^31 - 1 to 0). A newer producer epoch starts at sequence 0. A producer that is not known (its
-records are gone or it expired) may start anywhere.
+The rules are Kafka 4's (`ProducerAppendInfo`, `ProducerStateEntry`, KIP-98, KIP-360). The log remembers the last five
+batches of a producer. A batch with the sequences of one of them is a repeat. Any other batch must continue the last
+sequence, which wraps from 2^31 - 1 to 0. A newer producer epoch starts at sequence 0. An unknown producer (its
+records are deleted, or it expired) may start at any sequence.
 
-One difference from Kafka: a producer expires by when it last wrote here, not by its records' timestamps. Loading old
-records would otherwise forget its producer at once, and with it the repeats.
+One difference from Kafka: a producer expires by the time of its last append here, not by its records' timestamps.
+Otherwise a producer that loads old records would be forgotten at once, and its repeats would be stored twice.
 """
 
 import struct
@@ -70,15 +70,15 @@ class ProducerStates:
         return len(self._states)
 
     def get(self, producer_id: int) -> ProducerState | None:
-        """What is known of a producer. Do not change it."""
+        """Return the state of a producer, or None. Do not change it."""
         return self._states.get(producer_id)
 
     def items(self) -> Iterable[tuple[int, ProducerState]]:
-        """Every producer id with its state. Do not change them."""
+        """Return every producer id with its state. Do not change them."""
         return self._states.items()
 
     def check(self, header: BatchHeader) -> WrittenBatch | None:
-        """Whether a client may append this batch now: None if so, else the batch that it repeats.
+        """Return None if a client may append this batch now, else the batch that it repeats.
 
         Raises Rejected: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE.
         """
@@ -136,7 +136,7 @@ class ProducerStates:
         return None
 
     def update(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
-        """Note an accepted batch of a producer (id at least 0) at its offsets."""
+        """Record an accepted batch of a producer (id at least 0) at its offsets."""
         producer_id = header[9]
         state = self._states.get(producer_id)
         if state is None:
@@ -182,13 +182,13 @@ class ProducerStates:
                 self._open.add(producer_id)
 
     def first_unstable_offset(self) -> int | None:
-        """Where the oldest open transaction begins."""
+        """Return the first offset of the oldest open transaction, or None."""
         if not self._open:
             return None
         return min(self._states[producer_id].transaction_start for producer_id in self._open)
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Forget producers that have written nothing here for so long and have no transaction open."""
+        """Forget producers without an append for `expiration_ms` and without an open transaction."""
         gone = [
             producer_id
             for producer_id, state in self._states.items()

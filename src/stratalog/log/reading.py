@@ -1,7 +1,7 @@
-"""Finding batches and timestamps in segments on disk.
+"""Find batches and timestamps in segments on disk.
 
-In: segments, offsets, timestamps. Out: programs that yield `Read` and end with views of whole batches. It never opens
-records unless asked for a timestamp, and never looks at CRCs (the client does; recovery and the archiver do).
+In: segments, offsets, timestamps. Out: programs that yield `Read` and return views of whole batches. It opens records
+only to find a timestamp, and never checks CRCs: clients, recovery and the archiver do.
 """
 
 from bisect import bisect_right
@@ -35,7 +35,7 @@ _HEADERS_BYTES: Final = 8 * 1024
 
 
 class Tiered(Exception):
-    """The offset is in the log, but no longer on this disk: ask the tier."""
+    """Raised for an offset of the log that is no longer on this disk: read it from the tier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Slices:
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """Read `size` bytes at `position` of `path` and hand them to `PartitionLog.finish_read`, once."""
+    """Read `size` bytes at `position` of `path` and pass them to `PartitionLog.finish_read`, once."""
 
     path: str
     position: int
@@ -66,7 +66,7 @@ class ReadPlan:
 
 
 class Places:
-    """Where readers got to (offset after a read → byte position): a consumer's next read starts exactly there."""
+    """The ends of recent reads (next offset → byte position): a consumer's next read starts exactly there."""
 
     __slots__ = ("_positions",)
 
@@ -76,7 +76,7 @@ class Places:
         self._positions: dict[int, tuple[Segment, int]] = {}
 
     def note(self, offset: int, segment: Segment, position: int) -> None:
-        """A read ended before `offset`, which is at `position` of `segment` if it is there."""
+        """Remember a read that ended before `offset`: that batch, if any, is at `position` of `segment`."""
         if len(self._positions) >= self._PLACES_MAX:
             del self._positions[next(iter(self._positions))]
         self._positions[offset] = segment, position
@@ -89,7 +89,7 @@ class Places:
         return found[1]
 
     def clear(self) -> None:
-        """Forget all: the log was cut."""
+        """Forget all positions, after the log was truncated."""
         self._positions.clear()
 
 

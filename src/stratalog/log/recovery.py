@@ -1,11 +1,11 @@
-"""Loading a partition from its files, after a clean shutdown or a crash.
+"""Load a partition from its files, after a clean shutdown or a crash.
 
-In: a directory, what the checkpoints say of it. Out: a program that reads (and repairs) files and ends with a
-PartitionLog. It never trusts what lies above the recovery point, unless a CRC confirms it.
+In: a directory, and the values of its checkpoints. Out: a program that reads (and repairs) files and ends with a
+PartitionLog. It trusts bytes above the recovery point only where a CRC confirms them.
 
-After a crash every segment that reaches beyond the recovery point is scanned; the first batch that is torn, damaged
-or out of order ends the log, and everything after it is removed (Kafka: `LogLoader`, `LogSegment.recover`). Indexes
-and producer snapshots above the recovery point are made anew. After a clean shutdown a few small reads suffice, and
+After a crash it scans every segment that reaches beyond the recovery point. The first batch that is torn, damaged or
+out of order ends the log, and everything after it is removed (Kafka: `LogLoader`, `LogSegment.recover`). It writes
+indexes and producer snapshots above the recovery point anew. After a clean shutdown a few small reads suffice, and
 nothing is written.
 """
 
@@ -118,7 +118,7 @@ def load(  # noqa: PLR0913  # each is a fact from a checkpoint
         yield from loading.recover(bases[trusted:])
     clean = (yield from loading.begin_at_least(max(log_start_offset, tiered_end))) and clean
     end = loading.segments[-1].next_offset
-    yield from loading.settle_producers(end)
+    yield from loading.restore_producers(end)
     if loading.epochs.latest >= 0:
         loading.epochs.truncate_end(end)
     if not config.remote_storage_enable:
@@ -153,12 +153,12 @@ def _topic_id(directory: str, expected: uuid.UUID | None) -> Program[uuid.UUID]:
 
 
 def _first_to_scan(bases: list[int], recovery_point: int) -> int:
-    """Which segment is the first that may reach beyond the recovery point; the last one is always scanned."""
+    """Return the first segment that may reach beyond the recovery point; the last one is always scanned."""
     return max(min(bisect_right(bases, recovery_point), len(bases)) - 1, 0)
 
 
 class _Loading:
-    """What is known so far. Each method is one step, and yields what it needs done."""
+    """The state of one load. Each method is one step, and yields its effects."""
 
     __slots__ = (
         "bases",
@@ -192,7 +192,7 @@ class _Loading:
         self.synced_to: int | None = None  # where a log whose every batch is synced ended at least
 
     def list_files(self) -> Program[None]:
-        """What is there. Leftovers of deletions and unfinished writes go."""
+        """List the files; remove leftovers of deletions and of unfinished writes."""
         entries = yield ListDirectory(self.directory)
         assert isinstance(entries, list)
         for entry in entries:
@@ -353,7 +353,7 @@ class _Loading:
         self.producers_end = offset
         return False
 
-    def settle_producers(self, end: int) -> Program[None]:
+    def restore_producers(self, end: int) -> Program[None]:
         """Producers as of the log's end; snapshots of what is not there any more go."""
         yield from unlink_snapshots(self.directory, self.snapshots, end)
         if self.producers_end != end:

@@ -1,8 +1,9 @@
-"""Which closed segments go, and how.
+"""Decide which closed segments to delete, and return the effects that delete them.
 
-In: segments, the topic's limits, the time. Out: how many of the oldest to delete, and the effects that do it. It never
-deletes what is not below the limit offset (the high watermark), what is closed and not durable yet (the next offset and
-the producers at its end would go with it), nor, with a tier, what the bucket does not hold yet.
+In: segments, the topic's limits, the time. Out: how many of the oldest segments to delete, and the effects. It keeps
+every segment that reaches the limit offset (the high watermark), or that the bucket lacks where there is a tier. It
+also keeps a closed segment that is not durable yet: the next offset and the producers at its end would be lost with
+it.
 
 Kafka: `UnifiedLog.deleteOldSegments` (by time, by size, below log start), KIP-405 for local retention.
 """
@@ -29,9 +30,9 @@ def expired_segments(  # noqa: PLR0913 - what retention looks at
     synced_end: int,
     tiered_end: int,
 ) -> int:
-    """How many of the oldest segments are to go; the active one among them if it too is expired (roll it first)."""
+    """Return how many of the oldest segments to delete; the active one counts if it is expired too (roll it first)."""
     retention_ms, retention_bytes = _limits(config)
-    # A hotset of 0 has nothing in it, not even records whose time is still to come.
+    # A hotset of 0 is empty: even records with timestamps in the future leave the disk.
     at_once = config.copies_to_tier and retention_ms == 0
     bounded = "delete" in config.cleanup_policy
     excess = sum(segment.size for segment in segments) - retention_bytes
@@ -82,7 +83,7 @@ def deleted_paths(segments: Iterable[Segment], snapshots: set[int]) -> list[str]
 
 
 class DeletedFiles:
-    """Files taken out of the log but not yet unlinked: a reader may have them in hand."""
+    """Files that left the log and are not unlinked yet: a reader may still use them."""
 
     __slots__ = ("_waiting",)
 
@@ -95,7 +96,7 @@ class DeletedFiles:
         return [Rename(path, path + DELETED) for path in paths]
 
     def unlink(self, now_ms: int) -> list[Effect]:
-        """Unlink what has waited long enough."""
+        """Return effects that unlink the files whose delay has passed."""
         effects: list[Effect] = [
             Unlink(path) for at_ms, paths in self._waiting if at_ms <= now_ms for path in paths
         ]

@@ -1,4 +1,4 @@
-"""Walking over the batches of a segment's file, to rebuild what is remembered of it.
+"""Scan the batches of a segment's file, to rebuild its state.
 
 In: a segment and the sizes of its files. Out: programs that fill in its indexes, sizes and timestamps, and producers'
 states. It never changes a file.

@@ -1,10 +1,11 @@
-"""One segment of a partition: a `.log` file, its indexes, and what is remembered of them.
+"""One segment of a partition: a `.log` file, its indexes, and their state in memory.
 
-In: headers of appended batches. Out: index entries, file effects. It never decides offsets or when to roll.
+In: headers of appended batches. Out: index entries, file effects. It never decides offsets, nor when a new segment
+begins.
 
-Two sizes matter: `size` and `next_offset` are decided, and run ahead of the disk; `readable` bytes have been written
-and may be read. Index arrays exist for the active segment only (and for a just closed one until its files are
-written): a closed segment is searched in its files.
+Two sizes differ: `size` and `next_offset` are decided and run ahead of the disk; `readable` bytes are written and may
+be read. Only the active segment has its index arrays in memory, and a closed one until its index files are written.
+After that, reads search the files.
 """
 
 from stratalog.config import LogConfig

@@ -1,7 +1,8 @@
-"""The newest batches of partitions, still in memory.
+"""Cache the newest batches of partitions in memory.
 
-In: views of appended batches. Out: views for readers, without touching a disk. It never holds more than its budget of
-other people's memory, one partition no more than its share: what a view keeps alive is what is counted.
+In: views of appended batches. Out: views for readers, without touching a disk. All caches together never hold more
+than their budget, and one partition never more than its share. A view counts with the whole buffer that it keeps
+alive.
 """
 
 from bisect import bisect_right
@@ -19,7 +20,7 @@ _TRIM_AT: Final = 256
 
 
 class TailBudget:
-    """What all tails that share it may hold, and one of them. Where it is spent, who was appended to longest ago gives.
+    """The memory of all tails, and of one. At the limit the tail with the oldest append gives memory back.
 
     Invariants: `bytes_held` is the sum of its tails'; `_tails` are those that hold any, in the order of their last
     append.
@@ -34,7 +35,7 @@ class TailBudget:
         self._tails: OrderedDict[TailCache, None] = OrderedDict()
 
     def grown(self, tail: "TailCache") -> None:
-        """A batch was added to `tail`; what is above the budget is dropped."""
+        """Note a batch added to `tail`, and drop batches above the budget."""
         tails = self._tails
         tails[tail] = None
         tails.move_to_end(tail)
@@ -43,7 +44,7 @@ class TailBudget:
             oldest.trim(max(oldest.bytes_held - (self.bytes_held - self.bytes_max), 0))
 
     def emptied(self, tail: "TailCache") -> None:
-        """`tail` holds nothing any more."""
+        """Note that `tail` is empty."""
         self._tails.pop(tail, None)
 
 
@@ -71,7 +72,7 @@ class TailCache:
         owner = view.obj
         kept = len(owner) if type(owner) is bytearray or type(owner) is bytes else size
         if kept > 2 * size:
-            # A reader may still hold the copy when it is dropped here: bytes it pins are its own then.
+            # A reader may still use the copy when the tail drops it: its bytes then count as the reader's.
             view = memoryview(bytes(view))
             kept = size
         cost = kept + _ENTRY_BYTES

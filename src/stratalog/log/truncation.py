@@ -1,6 +1,7 @@
-"""Cutting a log back to an offset.
+"""Cut a log back to an offset.
 
-In: a log's segments and an offset. Out: a program that cuts files and segments alike. It never leaves part of a batch.
+In: a log's segments and an offset. Out: a program that cuts the files and the segments. It never leaves part of a
+batch.
 
 Kafka: `UnifiedLog.truncateTo`, `truncateFullyAndStartAt`.
 """

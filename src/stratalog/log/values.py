@@ -1,6 +1,6 @@
-"""What a partition's log answers with.
+"""The values that a partition's log returns.
 
-In: nothing. Out: values. Nothing here does anything.
+In: nothing. Out: values. It decides nothing.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ __all__ = ["Appended", "Contents", "Recovered", "SegmentInfo", "SegmentParts", "
 
 
 class Appended(NamedTuple):
-    """One decided append: its offsets (inclusive), and what must be performed before they count.
+    """One decided append: its offsets (inclusive), and the effects to perform before readers see it.
 
     `log_append_time_ms` is -1 unless the broker stamped the records. `duplicate`: these batches were here already, at
     the offsets given; there is nothing to perform. `size` is in bytes. The rest is the log's own.
@@ -38,9 +38,9 @@ class Appended(NamedTuple):
 def repeat(
     batch: WrittenBatch, log_start_offset: int, segment: Segment, view: memoryview
 ) -> Appended:
-    """The answer for a batch that was written before."""
+    """Return the answer for a batch that the log has already."""
     _first, _last, base_offset, last_offset, timestamp = batch
-    # Kafka tells the time of the first try whoever gave it (`LogAppendInfo.setLogAppendTime`).
+    # As Kafka, answer with the time of the first append (`LogAppendInfo.setLogAppendTime`).
     return Appended(
         base_offset,
         last_offset,
@@ -58,7 +58,7 @@ def repeat(
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What loading found: bytes that were not whole, sound batches, and segments that were looked through for them."""
+    """Result of loading: bytes cut off because they were no sound batches, and the number of segments scanned."""
 
     bytes_cut: int
     segments_scanned: int
@@ -77,7 +77,7 @@ class SegmentInfo:
 
 @dataclass(frozen=True, slots=True)
 class SegmentParts:
-    """What goes with a closed segment: epochs as (epoch, first offset) clipped to it, and the paths of its files.
+    """Companions of a closed segment: its leader epochs as (epoch, first offset), and the paths of its files.
 
     The producer snapshot is of the state at the segment's end. `aborted` stays empty while there are no transactions.
     """
@@ -91,7 +91,7 @@ class SegmentParts:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a log is made of: its segments (at least one), and the rest as of their end."""
+    """The parts of a log: its segments (at least one), and producers and epochs as of their end."""
 
     segments: list[Segment]
     producers: ProducerStates

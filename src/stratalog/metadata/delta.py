@@ -1,10 +1,10 @@
-"""What a run of records changes in an image.
+"""Apply records to an image, and list what they change.
 
-In: an image, then records in order. Out: the next image, and what changed, by id: what a broker acts on. It never
+In: an image, then records in order. Out: the next image, and the changes by id, on which a broker acts. It never
 decides and never does I/O.
 
-Only the maps that a record touches are copied, once per delta: replaying a whole log through one delta costs one copy.
-Kafka: MetadataDelta; the rules for each record are those of its `replay` methods.
+A delta copies only the maps that a record touches, once each. So replaying a whole log through one delta costs one
+copy. Kafka: MetadataDelta; the rules for each record are those of its `replay` methods.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -53,7 +53,7 @@ _LEADER_UNCHANGED = -2
 
 
 class _Map(Generic[K, V]):
-    """A mapping that is copied before its first change, and again after it was given away."""
+    """A mapping that is copied before its first change, and again after `give`."""
 
     __slots__ = ("_mine", "now")
 
@@ -69,7 +69,7 @@ class _Map(Generic[K, V]):
         del self._writable()[key]
 
     def give(self) -> Mapping[K, V]:
-        """The mapping as it is, never to be written to again."""
+        """Return the mapping; this object never writes to it again."""
         self._mine = None
         return self.now
 
@@ -109,7 +109,7 @@ class Delta:
 
     @property
     def changed_topics(self) -> set[UUID]:
-        """Topics that are there and of which a partition is new or changed."""
+        """Return the existing topics with a new or changed partition."""
         return self.created_topics | set(self.changed_partitions)
 
     def replay(self, offset: int, record: Any) -> None:

@@ -1,9 +1,9 @@
 """The cluster at one offset of its metadata log, as an immutable value.
 
 In: nothing; `delta.py` builds each next image. Out: brokers, topics by id, configurations, features. Nothing here
-changes: who holds an image may keep it and read it at any time.
+changes, so a caller may keep an image and read it at any time.
 
-The maps are plain dictionaries that nobody writes to after the image is made. Kafka: MetadataImage and its parts.
+The maps are plain dictionaries, which no code writes to once the image is built. Kafka: MetadataImage and its parts.
 """
 
 from collections.abc import Mapping
@@ -23,11 +23,11 @@ NO_LEADER = -1
 DIRECTORY_MIGRATING = UUID(int=0)
 DIRECTORY_UNASSIGNED = UUID(int=1)
 DIRECTORY_RESERVED_MAX = 99
-"""Up to here ids mean something special, and are no directory's."""
+"""Ids up to here are reserved, and belong to no directory."""
 
 
 class ResourceType(IntEnum):
-    """Whose configuration it is (Kafka: ConfigResource.Type)."""
+    """The kind of resource that a configuration belongs to (Kafka: ConfigResource.Type)."""
 
     TOPIC = 2
     BROKER = 4
@@ -72,13 +72,13 @@ class Broker:
 
     @property
     def is_active(self) -> bool:
-        """May lead and be in sync: neither fenced nor shutting down."""
+        """Return whether the broker may lead and be in sync: it is neither fenced nor shutting down."""
         return not (self.fenced or self.in_controlled_shutdown)
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Who holds a partition and who leads it.
+    """The replicas of a partition and its leader.
 
     `leader_epoch` grows whenever a leader is named, also the same one again; `partition_epoch` with every change.
     `directories` goes with `replicas`, place by place.
@@ -115,7 +115,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """Everything that the records up to and including `offset` say; `epoch` is the quorum leader's at that record.
+    """The cluster after the record at `offset`; `epoch` is the quorum leader's at that record.
 
     Invariant: `topic_ids_by_name` names exactly the topics of `topics_by_id`.
     """
@@ -139,7 +139,7 @@ class Image:
         return None if topic is None else topic.partitions.get(index)
 
     def topic_configs(self, name: str) -> Mapping[str, str]:
-        """What was set for the topic; empty where nothing was."""
+        """Return the settings of the topic itself; empty where it has none."""
         return self.configs.get((ResourceType.TOPIC, name), {})
 
 

@@ -2,9 +2,9 @@
 
 In: an image, or a file's bytes. Out: the file's bytes, or the records in it. It never reads or writes a file.
 
-A file is a control batch that opens (SnapshotHeader; where the voters are in the log also KRaftVersion and Voters),
-batches of records, and a control batch that closes (SnapshotFooter): KIP-630, Kafka's RecordsSnapshotWriter. Offsets
-count from 0; the file's name tells the log offset it stands for: `<end offset>-<epoch>.checkpoint`.
+A file is an opening control batch (SnapshotHeader; also KRaftVersion and Voters where the log has the voters),
+batches of records, and a closing control batch (SnapshotFooter). Sources: KIP-630, Kafka's RecordsSnapshotWriter.
+Offsets count from 0. The file's name gives the offset of the log: `<end offset>-<epoch>.checkpoint`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -41,7 +41,7 @@ RECORDS_PER_BATCH = 1024
 
 @dataclass(frozen=True, slots=True)
 class SnapshotId:
-    """What a snapshot stands for: all records below `end_offset`, the last of them written in `epoch`."""
+    """The extent of a snapshot: all records below `end_offset`, the last of them written in `epoch`."""
 
     end_offset: int
     epoch: int
@@ -60,7 +60,7 @@ class Snapshot:
 
 
 def snapshot_id(image: Image) -> SnapshotId:
-    """What a snapshot of the image stands for."""
+    """Return the extent of a snapshot of the image."""
     return SnapshotId(image.offset + 1, image.epoch)
 
 
@@ -95,7 +95,7 @@ def records_of(image: Image) -> Iterator[Any]:
                 value=values[name],
             )
     if image.next_producer_id:
-        # Kafka does not keep who was given the last block either.
+        # Like Kafka, a snapshot does not keep the broker that got the last block.
         yield ProducerIdsRecord(
             broker_id=-1, broker_epoch=-1, next_producer_id=image.next_producer_id
         )
@@ -179,7 +179,7 @@ def _batches(
 
 
 def decode_snapshot(data: Buffer) -> Snapshot:
-    """What a `.checkpoint` file holds; raises Corrupt for any damage, a missing end included."""
+    """Return the content of a `.checkpoint` file; raises Corrupt for any damage, a missing end included."""
     control: list[ControlRecord] = []
     records: list[Any] = []
     end = 0

@@ -1,9 +1,9 @@
-"""Changing settings of topics and brokers: what is refused and which records the rest becomes.
+"""Change settings of topics and brokers: refuse, or return records.
 
 In: alterations, the image, the rules of the settings. Out: records and one result per resource. It never changes an
 image, and knows no setting: `SettingRules` does.
 
-Refusals and their codes are Kafka's (ConfigurationControlManager, ControllerApis); the words are ours.
+Refusals and their codes are Kafka's (ConfigurationControlManager, ControllerApis); the messages are this project's.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ Values = Mapping[str, str]
 
 
 class Operation(IntEnum):
-    """What to do with a setting; the numbers are the wire's (KIP-339)."""
+    """The kind of a change; the numbers are the wire's (KIP-339)."""
 
     SET = 0
     DELETE = 1
@@ -59,7 +59,7 @@ class Altered:
 
 
 class SettingRules(Protocol):
-    """What is known of settings."""
+    """The rules that a controller needs of settings."""
 
     def check(self, resource_type: int, resource_name: str, before: Values, after: Values) -> None:
         """Raise Rejected (INVALID_CONFIG, INVALID_REQUEST) where `after` may not follow `before`."""
@@ -115,7 +115,7 @@ def _check_resource(image: Image, resource_type: int, name: str) -> None:
 
 
 def _after(before: Values, one: Alteration, rules: SettingRules) -> dict[str, str]:
-    """What the resource sets when all its changes are made."""
+    """Return the resource's settings after all its changes."""
     if len(one.changes) > SETTINGS_MAX:
         raise Rejected(ErrorCode.invalid_request, f"more than {SETTINGS_MAX} settings")
     names = Counter(change.name for change in one.changes)

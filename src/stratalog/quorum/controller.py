@@ -1,9 +1,9 @@
-"""The controller: decides what the cluster becomes, and holds what it is.
+"""The controller: decide changes of the cluster, and hold its image.
 
 In: requests; committed records to replay. Out: decisions (records to append as one batch, and an answer). It never
 appends, waits or does I/O, and only `replay` changes its state (`statemachine.py`).
 
-The image is always that of the last replayed record. Every decision is taken on it, so it sees all earlier decisions
+The image is always that of the last replayed record. Every decision uses it, so it sees all earlier decisions
 applied. Kafka: QuorumController and its *ControlManager classes.
 """
 
@@ -75,7 +75,7 @@ PRODUCER_ID_BLOCK = 1000
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
-    """What a broker says of itself when it starts. `incarnation_id` is new with every start."""
+    """A broker's description of itself at its start. `incarnation_id` is new with every start."""
 
     id: int
     incarnation_id: UUID
@@ -96,9 +96,9 @@ class Controller:
         self._rules = rules or TopicRules()
         self._image = image
         self._names: dict[str, set[str]] = {}
-        """Names with '.' or '_' by what they collide on."""
+        """Topic names with '.' or '_', by the key on which they collide."""
         self._replaying: Delta | None = None
-        """Records that `replay` was given and that no image was asked of yet."""
+        """Records that `replay` received since the last image was built."""
         for name in image.topic_ids_by_name:
             self._name_appeared(name)
 
@@ -296,7 +296,7 @@ class Controller:
     def allocate_producer_ids(
         self, broker_id: int, broker_epoch: int, count: int = PRODUCER_ID_BLOCK
     ) -> Decision[Any, range]:
-        """A block of producer ids that nobody else gets; raises Rejected as `_registered`."""
+        """Reserve a block of producer ids for the broker; raises Rejected as `_registered`."""
         self._registered(broker_id, broker_epoch)
         first = self.image.next_producer_id
         record = ProducerIdsRecord(

@@ -1,8 +1,8 @@
-"""Changing finalized features: what is refused and which records the rest becomes.
+"""Change finalized features: refuse, or return records.
 
 In: updates, the image. Out: records. It never changes an image.
 
-Refusals and their codes are Kafka's (FeatureControlManager, KIP-584, KIP-778); the words are ours.
+Refusals and their codes are Kafka's (FeatureControlManager, KIP-584, KIP-778); the messages are this project's.
 """
 
 from collections import Counter

@@ -1,7 +1,7 @@
-"""The metadata log's batches: records to bytes, and back.
+"""Encode and decode the batches of the metadata log.
 
-In: metadata or control records, or the records of a batch. Out: a batch ready to append, or what it says. It never
-appends and never looks at a log.
+In: metadata or control records, or the records of a batch. Out: a batch ready to append, or its metadata records. It
+never appends and never reads a log.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ METADATA_TOPIC_ID: Final = UUID(int=1)
 
 
 def encode_batch(records: Sequence[Any], now_ms: int) -> bytearray:
-    """One batch of metadata records, applied wholly or not at all; whoever appends it sets offset and epoch."""
+    """One batch of metadata records, applied wholly or not at all; the appending log sets offset and epoch."""
     return build_batch([Record(0, now_ms, None, encode(record)) for record in records])
 
 
@@ -30,7 +30,7 @@ def encode_control_batch(records: Sequence[ControlRecord], now_ms: int) -> bytea
 
 
 def decode_record(record: Record, *, is_control: bool) -> Any:
-    """What a record of the log says, to be given to `Controller.replay`.
+    """Return the metadata record in a record of the log, for `Controller.replay`.
 
     Raises Corrupt where it is not a record of a metadata log.
     """

@@ -1,8 +1,9 @@
-"""Adding partitions to topics: what is refused and which records the rest becomes.
+"""Add partitions to topics: refuse, or return records.
 
-In: requests, the image. Out: records and one result per topic. It never changes an image, and takes no partition away.
+In: requests, the image. Out: records and one result per topic. It never changes an image, and never removes a
+partition.
 
-Refusals and their codes are Kafka's (ReplicationControlManager.createPartitions); the words are ours.
+Refusals and their codes are Kafka's (ReplicationControlManager.createPartitions); the messages are this project's.
 """
 
 from collections import Counter

@@ -1,9 +1,9 @@
-"""Where a new topic's replicas go.
+"""Place the replicas of a new topic.
 
-In: the registered brokers, how many partitions and replicas. Out: replicas per partition, the leader first. It draws
-no chance: where to begin is given.
+In: the registered brokers, the number of partitions and replicas. Out: replicas for each partition, the leader first.
+It draws no random number: the caller passes the start.
 
-Leaders go round the active brokers; a partition's other replicas prefer racks that it does not have yet. A fenced
+Leaders go round the active brokers. A partition's other replicas prefer racks that it does not have yet. A fenced
 broker may hold a replica but not be the first (Kafka: StripedReplicaPlacer).
 """
 

@@ -1,10 +1,10 @@
-"""A quorum of one: its saved state, and how its only voter becomes leader.
+"""A quorum of one voter: its saved state, and how the voter becomes leader.
 
-In: the state as saved, the voter. Out: the state to save, and the control records that open the new epoch. It never
-saves or appends: the caller saves the state durably *before* it appends, so that an epoch is never used twice.
+In: the saved state, the voter. Out: the state to save, and the control records that open the new epoch. It never
+saves or appends. The caller saves the state durably *before* it appends, so that no epoch is used twice.
 
-Formats are Kafka's: `quorum-state` as FileQuorumStateStore writes it under kraft.version 1, LeaderChange as
-LeaderState does, followed by KRaftVersion and Voters where these are not in the log yet (KIP-853).
+Formats are Kafka's. `quorum-state` is as FileQuorumStateStore writes it under kraft.version 1. LeaderChange is as
+LeaderState writes it, followed by KRaftVersion and Voters where the log lacks them (KIP-853).
 """
 
 from dataclasses import dataclass
@@ -30,16 +30,16 @@ from stratalog.wire.internal.control_records import (
 
 QUORUM_STATE_FILE = "quorum-state"
 KRAFT_VERSION = 1
-NOBODY = -1
+NO_NODE = -1
 
 
 @dataclass(frozen=True, slots=True)
 class QuorumState:
-    """What a voter must not forget: the epoch it is in, who leads it, whom it voted for. Kafka: ElectionState."""
+    """A voter's saved state: its epoch, that epoch's leader, and its vote. Kafka: ElectionState."""
 
     leader_epoch: int = 0
-    leader_id: int = NOBODY
-    voted_id: int = NOBODY
+    leader_id: int = NO_NODE
+    voted_id: int = NO_NODE
     voted_directory_id: UUID = ZERO_ID
 
 
@@ -127,7 +127,7 @@ def voters_record(voter: Voter) -> VotersRecord:
 
 
 def snapshot_control(voters: VotersRecord | None) -> list[ControlRecord]:
-    """What a snapshot carries of the log's control records."""
+    """Return the control records that a snapshot repeats."""
     if voters is None:
         return []
     return [KRaftVersionRecord(version=0, kraft_version=KRAFT_VERSION), voters]

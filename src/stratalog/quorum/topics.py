@@ -1,8 +1,9 @@
-"""Creating and deleting topics: what is refused and which records the rest becomes.
+"""Create and delete topics: refuse, or return records.
 
 In: requests, the image. Out: records and one result per topic. It never changes an image.
 
-Refusals, their order and their codes are Kafka's (ReplicationControlManager, Topic.validate); the words are ours.
+Refusals, their order and their codes are Kafka's (ReplicationControlManager, Topic.validate); the messages are this
+project's.
 """
 
 import re
@@ -76,7 +77,7 @@ class Deleted:
 
 @dataclass(frozen=True, slots=True)
 class TopicRules:
-    """What a cluster lets a topic be: its defaults, and a check that raises Rejected(INVALID_CONFIG)."""
+    """A cluster's defaults for topics, and a check of their settings that raises Rejected(INVALID_CONFIG)."""
 
     partitions_default: int = 1
     replication_factor_default: int = 1
@@ -99,7 +100,7 @@ def check_topic_name(name: str) -> None:
 
 
 def collision_key(name: str) -> str | None:
-    """What two names share that metrics could not tell apart; None for a name without '.' and '_'."""
+    """Return the key that colliding names share in metrics; None for a name without '.' and '_'."""
     return name.replace(".", "_") if "." in name or "_" in name else None
 
 
@@ -307,7 +308,7 @@ def new_partition(brokers: Mapping[int, Broker], replicas: Replicas) -> Partitio
 
 
 def _directory(broker: Broker) -> UUID:
-    """The only directory of the broker; with several, the broker chooses and tells (KIP-858)."""
+    """The only directory of the broker; with several, the broker chooses and reports it (KIP-858)."""
     match len(broker.directories):
         case 0:
             return DIRECTORY_MIGRATING

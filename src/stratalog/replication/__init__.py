@@ -1,5 +1,5 @@
-"""Who is in sync, what is committed, who waits for it. Pure.
+"""In-sync replicas, high watermarks and fetch sessions. Pure.
 
-In: log end offsets of the leader and its followers, requests that wait. Out: high watermarks, changes of the ISR to
-propose, requests to answer. It never reads a log and never talks to anyone.
+In: log end offsets of the leader and its followers, fetch requests. Out: high watermarks, changes of the ISR to
+propose, the partitions to answer. It never reads a log and sends nothing.
 """

@@ -1,11 +1,12 @@
-"""Fetch sessions (KIP-227): who fetches says once which partitions it wants, and is told only what changed.
+"""Fetch sessions (KIP-227): a client names its partitions once, and receives only those that changed.
 
-In: what a fetch names, what was found of each partition, the time. Out: all that the fetch is about, and which of its
-answers are worth sending. It never reads a log, and looks at nothing of a request but which partition it is for.
+In: the partitions of a fetch, the state found of each, the time. Out: all partitions of the fetch, and which of their
+answers to send. It never reads a log, and looks at nothing of a request but its partitions.
 
-A session is in step with its client by an epoch, one higher with each fetch; a client out of step is told so, and
-begins anew. There are at most so many sessions, of so many partitions in all: who finds no room is answered without
-one. Room is made by dropping a session unused for `EVICTION_MS`, else an older one of fewer partitions.
+A session and its client stay in step by an epoch, which rises by one with each fetch. A client that is out of step
+gets an error and begins a new session. The number of sessions, and of partitions in all of them, is bounded; without
+room a fetch is answered without a session. A new session takes the room of one unused for `EVICTION_MS`, else of an
+older one with fewer partitions.
 
 Invariants: `_sessions` is in order of last use; `_partitions` is the sum of their sizes.
 
@@ -38,14 +39,14 @@ _UNKNOWN_OFFSET: Final = -1
 
 @dataclass(slots=True)
 class _Remembered(Generic[Asked]):
-    """What the client last asked of a partition, and what it was last told."""
+    """The client's last request for a partition, and the last answer sent."""
 
     asked: Asked
     high_watermark: int = _UNKNOWN_OFFSET
     log_start_offset: int = _UNKNOWN_OFFSET
 
     def is_news(self, found: FetchedPartition) -> bool:
-        """Whether the client must be told; what it is told then is remembered."""
+        """Return whether to send the answer; remember it as sent."""
         failed = found.error_code != ErrorCode.none
         news = (
             failed
@@ -74,7 +75,7 @@ class _Session(Generic[Asked]):
 
 
 class Answered(NamedTuple):
-    """What goes to the client: the session it is in now, if any, and the places of the answers it is to get."""
+    """The answer to a fetch: the client's session, if any, and the indexes of the partitions to send."""
 
     session_id: int
     places: Sequence[int]
@@ -112,7 +113,7 @@ class Fetch(Generic[Asked]):
                 session_id = self._sessions.create(self.asked, found, self._by_id, now_ms)
             return Answered(session_id, range(len(found)))
         if session.epoch != self._epoch:
-            # The client went on without waiting: what it was told is not known any more.
+            # The client sent another fetch without waiting: its state is unknown from here on.
             error = ErrorCode.invalid_fetch_session_epoch
             return Answered(session.session_id, (), error)
         places = []
@@ -226,7 +227,7 @@ class FetchSessions(Generic[Asked]):
         by_id: bool,  # noqa: FBT001 - `Fetch` alone calls this
         now_ms: int,
     ) -> int:
-        """Begin a session that remembers what its first fetch is told. Its id; 0 where there is no room."""
+        """Begin a session that remembers the answers of its first fetch. Return its id; 0 where there is no room."""
         if len(asked) > SESSION_PARTITIONS_MAX:
             return NO_SESSION
         if self._partitions + len(asked) > self._partitions_max:
@@ -237,9 +238,9 @@ class FetchSessions(Generic[Asked]):
         while session_id == NO_SESSION or session_id in self._sessions:
             session_id = self._entropy.uuid().int & 0x7FFFFFFF
         session: _Session[Asked] = _Session(session_id, by_id, now_ms, now_ms)
-        for (key, one), told in zip(asked, found, strict=True):
+        for (key, one), answer in zip(asked, found, strict=True):
             remembered = session.partitions[key] = _Remembered(one)
-            remembered.is_news(told)
+            remembered.is_news(answer)
         self._sessions[session_id] = session
         self._partitions += len(session.partitions)
         return session_id

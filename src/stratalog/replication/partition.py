@@ -1,13 +1,13 @@
-"""What one broker knows of a partition's replication: who is in sync, and up to where all of them agree.
+"""One broker's view of a partition's replication: its leader, its in-sync replicas, its high watermark.
 
-In: the metadata log's decisions (leader, epoch, ISR) and log end offsets, ours and those that followers' fetches
-reveal. Out: the high watermark, checks of clients' epochs, and who should join or leave the ISR. It never reads a log,
-and never changes the ISR itself: the controller does.
+In: the metadata log's decisions (leader, epoch, ISR); log end offsets, its own and those that followers' fetches
+reveal. Out: the high watermark, checks of clients' epochs, and replicas to add to or remove from the ISR. It never
+reads a log, and never changes the ISR: the controller does.
 
 Invariants:
 
-- the high watermark is the least log end offset of the ISR; it never falls while one leader epoch lasts, and stays
-  what it was when nothing is known of a new leader's followers;
+- the high watermark is the least log end offset of the ISR. It never falls within one leader epoch, and stays as it
+  was while a new leader knows nothing of its followers;
 - epochs only grow.
 
 Kafka: `Partition`, `Replica`.
@@ -23,7 +23,7 @@ NO_EPOCH = -1
 
 @dataclass(slots=True)
 class FollowerState:
-    """What a leader knows of one follower. Times in ms."""
+    """A leader's view of one follower. Times in ms."""
 
     log_end_offset: int = UNKNOWN_OFFSET
     caught_up_ms: int = 0
@@ -96,13 +96,13 @@ class PartitionReplica:
         self.followers = {}
 
     def on_append(self, log_end_offset: int) -> bool:
-        """The log has grown to `log_end_offset`. True where the high watermark moved."""
+        """Note that the log has grown to `log_end_offset`; return whether the high watermark moved."""
         assert self.leads, "only a leader's own log moves its high watermark"
         self.log_end_offset = log_end_offset
         return self._advance()
 
     def on_follower_fetch(self, node_id: int, offset: int, now_ms: int) -> bool:
-        """Follower `node_id` asks from `offset`: it has everything below. True where the high watermark moved.
+        """Note that follower `node_id` has everything below `offset`; return whether the high watermark moved.
 
         Raises `Rejected(UNKNOWN_TOPIC_OR_PARTITION)` where it is no replica of ours, as Kafka answers it.
         """
@@ -121,7 +121,7 @@ class PartitionReplica:
         return self._advance()
 
     def on_leader_high_watermark(self, high_watermark: int, log_end_offset: int) -> bool:
-        """A follower's fetch was answered: what is committed, as far as we have it. True where it moved."""
+        """Take the leader's high watermark from its answer, as far as this log reaches; return whether it moved."""
         assert not self.leads, "a leader knows better"
         self.log_end_offset = log_end_offset
         moved_to = min(high_watermark, log_end_offset)
@@ -130,7 +130,7 @@ class PartitionReplica:
         return moved
 
     def on_truncated(self, log_end_offset: int) -> None:
-        """A follower cut its log, which may take committed-looking records that no leader has."""
+        """Note that this follower truncated its log; the high watermark never lies beyond its end."""
         assert not self.leads, "a leader never truncates"
         self.log_end_offset = log_end_offset
         self.high_watermark = min(self.high_watermark, log_end_offset)
@@ -144,7 +144,7 @@ class PartitionReplica:
     def check_epoch(self, current_leader_epoch: int) -> None:
         """Refuse a request from another leadership (KIP-320); -1 asks for no check.
 
-        Raises `Rejected`: FENCED_LEADER_EPOCH for an older one, UNKNOWN_LEADER_EPOCH for one we have not heard of.
+        Raises `Rejected`: FENCED_LEADER_EPOCH for an older one, UNKNOWN_LEADER_EPOCH for a newer one.
         """
         if current_leader_epoch < 0 or current_leader_epoch == self.leader_epoch:
             return
@@ -160,7 +160,7 @@ class PartitionReplica:
             raise Rejected(ErrorCode.not_leader_or_follower, f"{self.node_id} does not lead")
 
     def fallen_behind(self, now_ms: int, lag_ms_max: int) -> tuple[int, ...]:
-        """Members of the ISR that have not been caught up for `replica.lag.time.max.ms`: to be proposed for removal."""
+        """Return members of the ISR that lag for more than `replica.lag.time.max.ms`: propose their removal."""
         return tuple(
             node_id
             for node_id in self.isr

@@ -89,7 +89,7 @@ class Options:
     client_id: str
     request_timeout_s: float
     lease_ms: int
-    """How long what the query pinned in the bucket stays when nothing is heard of it."""
+    """How long the bucket keeps what the query pinned, since the lease's last renewal."""
 
 
 LEASE_MS_MIN = 1000

@@ -146,7 +146,7 @@ def test_who_is_not_heard_of_is_news_and_so_is_what_follows():
     sync = SyncGroup("g", answer.generation_id, answer.member_id)
     shard.replay(0, *shard.sync(sync, 2, at(0)).records[0])
     assert shard.tick(at(6_000)).answer.news == (
-        MemberExpired("g", answer.member_id, "nothing was heard of it for 6000 ms"),
+        MemberExpired("g", answer.member_id, "no heartbeat for 6000 ms"),
         Rebalanced("g", 2, 0, f"member {answer.member_id} expired"),
     )
 
