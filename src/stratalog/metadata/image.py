@@ -9,6 +9,7 @@ The maps are plain dictionaries, which no code writes to once the image is built
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 from uuid import UUID
 
 from stratalog.wire.internal.metadata_records import RegisterControllerRecord
@@ -22,8 +23,16 @@ NO_LEADER = -1
 # Kafka: DirectoryId (KIP-858).
 DIRECTORY_MIGRATING = UUID(int=0)
 DIRECTORY_UNASSIGNED = UUID(int=1)
+DIRECTORY_LOST = UUID(int=2)
 DIRECTORY_RESERVED_MAX = 99
 """Ids up to here are reserved, and belong to no directory."""
+
+
+class TopicIdPartition(NamedTuple):
+    """The identity of a partition; a topic that is created again under its name has another id."""
+
+    topic_id: UUID
+    index: int
 
 
 class ResourceType(IntEnum):

@@ -1,0 +1,101 @@
+"""What one broker does with each partition that a change of metadata touches: lead, follow, stop or delete it.
+
+In: a delta, the image after it, the broker's id. Out: a role for each touched partition of which the broker has, or
+had, a replica. It never looks at a log or a disk, and it does not know what the broker does at present.
+
+The cost follows the change, not the size of the image. Deletions come first: a topic that is created again under the
+same name has another id, and needs the name of the old one.
+
+Kafka: `TopicsDelta.localChanges`, `LocalReplicaChanges`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from stratalog.metadata.delta import Delta
+from stratalog.metadata.image import (
+    DIRECTORY_LOST,
+    NO_LEADER,
+    Image,
+    Partition,
+    Topic,
+    TopicIdPartition,
+)
+
+__all__ = ["Delete", "Follow", "Lead", "Role", "Stop", "replicas_of", "roles"]
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """Lead in `leader_epoch`. `is_new`: the broker had no replica before, so its log begins empty."""
+
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    is_new: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """Follow `leader` in `leader_epoch`; `is_new` as in `Lead`."""
+
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    is_new: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Serve nothing and keep the log: the partition has no leader, or the broker's log directory of it has failed."""
+
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete the log: the topic is deleted, or else the replica was reassigned to another broker."""
+
+    topic_is_deleted: bool
+
+
+Role = Lead | Follow | Stop | Delete
+
+
+def roles(delta: Delta, after: Image, node_id: int) -> dict[TopicIdPartition, Role]:
+    """Return the role of each partition that `delta` touches; `after` is the image that `delta` leads to."""
+    found: dict[TopicIdPartition, Role] = {}
+    for topic in delta.deleted_topics.values():
+        for index, partition in topic.partitions.items():
+            if node_id in partition.replicas:
+                found[TopicIdPartition(topic.id, index)] = Delete(topic_is_deleted=True)
+    created: dict[TopicIdPartition, Role] = {}
+    for topic_id, indexes in delta.changed_partitions.items():
+        now = after.topics_by_id[topic_id].partitions
+        for index in sorted(indexes):
+            before = delta.base.partition(topic_id, index)
+            had_replica = before is not None and node_id in before.replicas
+            key = TopicIdPartition(topic_id, index)
+            if node_id in now[index].replicas:
+                created[key] = _role(now[index], node_id, is_new=not had_replica)
+            elif had_replica:
+                found[key] = Delete(topic_is_deleted=False)
+    return found | created
+
+
+def replicas_of(image: Image, node_id: int) -> Iterator[tuple[Topic, int, Partition]]:
+    """Yield (topic, partition's index, partition) for each replica that the broker has."""
+    for topic in image.topics_by_id.values():
+        for index, partition in topic.partitions.items():
+            if node_id in partition.replicas:
+                yield topic, index, partition
+
+
+def _role(now: Partition, node_id: int, *, is_new: bool) -> Lead | Follow | Stop:
+    directory = now.directories[now.replicas.index(node_id)] if now.directories else None
+    if directory == DIRECTORY_LOST or now.leader == NO_LEADER:
+        return Stop(now.leader_epoch)
+    if now.leader == node_id:
+        return Lead(now.leader_epoch, now.replicas, now.isr, is_new)
+    return Follow(now.leader, now.leader_epoch, now.replicas, now.isr, is_new)

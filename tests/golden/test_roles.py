@@ -1,0 +1,19 @@
+"""Goal: a broker's roles follow from a change of metadata as told. Method: scripts, each change followed by the roles.
+
+After an intended change run with GOLDEN_REWRITE=1, and commit the difference only if you can explain each line of it.
+"""
+
+import pytest
+from tests.golden.role_script import Story
+from tests.golden.stories import check_story, stories
+
+STORIES = stories("roles")
+
+
+@pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
+def test_story(path):
+    check_story(path, Story())
+
+
+def test_there_are_stories():
+    assert len(STORIES) >= 8
