@@ -29,12 +29,11 @@ from stratalog.broker.broker import Broker
 from stratalog.broker.changes import tell_changes
 from stratalog.broker.cluster_metadata import ClusterMetadata
 from stratalog.broker.connections import Connections
+from stratalog.broker.copies import Key
 from stratalog.broker.directory import LogDirectory
-from stratalog.broker.groups import OFFSETS_TOPIC
 from stratalog.broker.hosting import Hosting
 from stratalog.broker.moves import Moves
 from stratalog.broker.partition import HostedPartition
-from stratalog.broker.settling import Key
 from stratalog.broker.storage import open_directories
 from stratalog.broker.survey import read_incarnation
 from stratalog.broker.timed_disk import TimedDisk
@@ -44,6 +43,7 @@ from stratalog.metadata.delta import Delta
 from stratalog.metadata.image import Endpoint, Image, ResourceType
 from stratalog.ports import Disk, Outside, SocketBuffers
 from stratalog.ports import Listener as Bound
+from stratalog.replication.roles import Transition
 from stratalog.wire.validation import INTERPRETED
 
 if TYPE_CHECKING:
@@ -260,16 +260,9 @@ class Node:
     def _directory_failed(self, directory: LogDirectory, error: BaseException) -> None:
         self._log.error("log directory failed", path=directory.path, reason=str(error))
         if self.broker is not None:
-            for hosted in self.broker.hosting.all():
-                if hosted.directory is directory:
-                    hosted.wake()
+            self.broker.hosting.stop_failed(directory)
         if directory.path == self.config.metadata_log_dir:
             self.on_fatal(f"the metadata log's directory failed: {directory.path}: {error}")
-
-    def _led(self, hosted: HostedPartition) -> None:
-        assert self.broker is not None
-        if hosted.identity.topic == OFFSETS_TOPIC:
-            self.spawn(self.broker.groups.lead(hosted))
 
     def _changed(
         self, hosting: Hosting, image: Image, delta: Delta
@@ -278,8 +271,6 @@ class Node:
         tell_changes(image, delta)
         if any(kind == ResourceType.BROKER for kind, _name in delta.changed_configs):
             self._configure(DynamicConfigs.of(image.configs, self.node_id).over(self.config))
-        if len(self.directories) > 1 and hosting.unassigned(delta.changed_topics):
-            self.spawn(self._assign(hosting.unassigned(delta.changed_topics)))
         if delta.deleted_topics and self.broker is not None:
             gone = {topic.name: topic.id for topic in delta.deleted_topics.values()}
             self.spawn(self.broker.groups.forget_topics(gone))
@@ -311,14 +302,20 @@ class Node:
 
     def _follow(self, hosting: Hosting) -> None:
         """React to what happens to partitions."""
-        hosting.on_led.append(self._led)
-        hosting.on_deleted.append(self._deleted)
+        hosting.on_transition.append(self._coordinate)
+        hosting.on_placed.append(lambda placed: self.spawn(self._assign(placed)))
         hosting.on_rolled.append(self._sync_closed)
 
-    def _deleted(self, hosted: HostedPartition) -> None:
+    def _coordinate(self, transition: Transition, hosted: HostedPartition) -> None:
+        """Have the coordinator of an internal topic follow its partition."""
         assert self.broker is not None
-        if hosted.identity.topic == OFFSETS_TOPIC:
-            self.broker.groups.resign(hosted)
+        coordinator = self.broker.coordinators.get(hosted.identity.topic)
+        if coordinator is None:
+            return
+        if transition is Transition.LED:
+            self.spawn(coordinator.lead(hosted))
+        elif transition is Transition.RESIGNED:
+            coordinator.resign(hosted)
 
     async def _listen(self) -> list[Endpoint]:
         assert self.broker is not None
@@ -416,7 +413,7 @@ class Node:
         assert self.broker is not None
         if directory.failure is None:
             try:
-                await self.broker.hosting.checkpoint(directory)
+                await self.broker.hosting.checkpoints.write(directory)
             except Rejected as error:
                 self._log.warning("checkpoint", path=directory.path, reason=error.message)
 

@@ -40,7 +40,10 @@ class Story:
                 delta.replay(delta.offset + 1, record)
         self.image = delta.image()
         found = roles(delta, self.image, NODE)
-        return [f"{self.names[key.topic_id]}-{key.index} {told(role)}" for key, role in found.items()]
+        return [
+            f"{self.names[key.topic_id]}-{key.partition} {line_of(role)}"
+            for key, role in found.items()
+        ]
 
     def _create(self, delta, name, *partitions):
         self.created += 1
@@ -88,18 +91,17 @@ def numbers(text):
     ids = {"lost": DIRECTORY_LOST}
     parts = text.split(",") if text else []
     return tuple(
-        ids.get(one) or (UUID(int=100 + int(one[1:])) if one[0] == "d" else int(one)) for one in parts
+        ids.get(one) or (UUID(int=100 + int(one[1:])) if one[0] == "d" else int(one))
+        for one in parts
     )
 
 
-def told(role):
+def line_of(role):
     match role:
         case Lead(epoch, replicas, isr, is_new):
             return f"lead epoch={epoch} replicas={joined(replicas)} isr={joined(isr)}{new(is_new)}"
         case Follow(leader, epoch, replicas, isr, is_new):
-            return (
-                f"follow {leader} epoch={epoch} replicas={joined(replicas)} isr={joined(isr)}{new(is_new)}"
-            )
+            return f"follow {leader} epoch={epoch} replicas={joined(replicas)} isr={joined(isr)}{new(is_new)}"
         case Stop(epoch):
             return f"stop epoch={epoch}"
         case Delete(topic_is_deleted):

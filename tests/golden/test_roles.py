@@ -1,4 +1,4 @@
-"""Goal: a broker's roles follow from a change of metadata as told. Method: scripts, each change followed by the roles.
+"""Goal: a broker's roles follow from a change of metadata. Method: scripts, each change followed by the roles.
 
 After an intended change run with GOLDEN_REWRITE=1, and commit the difference only if you can explain each line of it.
 """

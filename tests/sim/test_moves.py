@@ -316,7 +316,7 @@ def test_where_the_log_begins_comes_along() -> None:
         written = await fill(machine, client, 8)
         hosted, target = machine.partition(TOPIC), elsewhere(machine)
         hosted.log.raise_log_start(5)
-        await machine.broker.hosting.checkpoint(hosted.directory)  # as DeleteRecords does
+        await machine.broker.hosting.checkpoints.write(hosted.directory)  # as DeleteRecords does
         assert await move(machine, 0, target) == 0
         await until(lambda: hosted.directory.path == target)
         await machine.kill()

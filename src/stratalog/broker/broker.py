@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
 from stratalog.broker.api import Api
@@ -62,10 +62,19 @@ class Standing(NamedTuple):
     offline: list[int]
 
 
+class Coordinator(Protocol):
+    """What follows the partitions of an internal topic."""
+
+    async def lead(self, partition: HostedPartition) -> None:
+        """Load a partition that this broker leads now, then coordinate what belongs to it."""
+
+    def resign(self, partition: HostedPartition) -> None:
+        """Coordinate nothing of this partition any more."""
+
+
 class Broker:
     """Everything a handler may ask."""
 
-    internal_topics = frozenset({OFFSETS_TOPIC})
     supported_features: Mapping[str, tuple[int, int]] = {
         METADATA_VERSION: (METADATA_VERSION_LEVEL, METADATA_VERSION_LEVEL)
     }
@@ -103,6 +112,9 @@ class Broker:
             create_topic=self._create_offsets_topic,
             topic_id=self._topic_id,
         )
+        self.coordinators: Mapping[str, Coordinator] = {OFFSETS_TOPIC: self.groups}
+        """By internal topic: what its partitions' leader coordinates."""
+        self.internal_topics = frozenset(self.coordinators)
         self.purgatory = Purgatory()
         self.fetch_sessions: FetchSessions[Any] = FetchSessions(
             config.int("max.incremental.fetch.session.cache.slots"), outside.entropy

@@ -324,7 +324,8 @@ class ClusterMetadata:
             )
             await self._directory.write(effects)
         identity = PartitionIdentity(METADATA_TOPIC_ID, METADATA_TOPIC, 0)
-        replica = PartitionReplica(node_id=self._node_id)
+        alone = (self._node_id,)
+        replica = PartitionReplica(node_id=self._node_id, replicas=alone, isr=alone)
         return HostedPartition(identity, log, self._directory, replica, self._outside.clock)
 
     async def _become_leader(self, partition: HostedPartition) -> None:
@@ -337,7 +338,7 @@ class ClusterMetadata:
         )
         await self._directory.write([WriteFile(_STATE_PATH, encode_quorum_state(state))])
         self._state = state
-        partition.become_leader(state.leader_epoch)
+        partition.lead(state.leader_epoch, partition.replica.replicas, partition.replica.isr)
         self._controller.start_epoch(state.leader_epoch)
         wall_ms = self._outside.clock.now_ms()
         batch = memoryview(encode_control_batch(records, wall_ms))

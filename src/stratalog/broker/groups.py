@@ -78,27 +78,41 @@ class Groups:
         self._topic_id = topic_id
         self._creating = asyncio.Lock()
         self._shards: dict[int, _Shard] = {}
-        self._loading: set[HostedPartition] = set()
+        self._loading: dict[HostedPartition, _Shard] = {}
         self._closed = False
 
     async def lead(self, partition: HostedPartition) -> None:
-        """Load a partition of the offsets topic that this broker leads now, then coordinate its groups."""
+        """Load a partition of the offsets topic that this broker leads now, then coordinate its groups.
+
+        In a newer epoch of a leadership that goes on there is nothing to do.
+        """
+        index = partition.identity.index
+        if partition in self._loading or self._is_coordinated(partition):
+            return
         shard = _Shard(partition, self._settings, self._clock, self._entropy)
-        self._loading.add(partition)
+        self._loading[partition] = shard
         try:
             await shard.load()
+        except Rejected:
+            if self._loading.get(partition) is shard:
+                raise
         finally:
-            self._loading.discard(partition)
-        if not self._closed and not partition.deleted:
-            self._shards[partition.identity.index] = shard
+            is_ours = self._loading.get(partition) is shard  # else it was resigned meanwhile
+            if is_ours:
+                del self._loading[partition]
+        if is_ours and not self._closed:
+            self._shards[index] = shard
             await shard.forget(self._is_gone)
 
     def resign(self, partition: HostedPartition) -> None:
-        """Coordinate no groups of this partition any more: it was deleted."""
+        """Coordinate no groups of this partition any more: every request that waits gets NOT_COORDINATOR."""
+        self._loading.pop(partition, None)
+        if self._is_coordinated(partition):
+            self._shards.pop(partition.identity.index).resign()
+
+    def _is_coordinated(self, partition: HostedPartition) -> bool:
         shard = self._shards.get(partition.identity.index)
-        if shard is not None and shard.partition is partition:
-            del self._shards[partition.identity.index]
-            shard.resign()
+        return shard is not None and shard.partition is partition
 
     def close(self) -> None:
         """Let everyone who waits go (NOT_COORDINATOR), set no timer any more."""
@@ -201,10 +215,17 @@ class Groups:
         count = self._partition_count()
         if count == 0:
             raise Rejected(ErrorCode.not_coordinator, f"{OFFSETS_TOPIC} does not exist yet")
-        shard = self._shards.get(partition_for(group_id, count))
-        if shard is None or self._closed:
+        index = partition_for(group_id, count)
+        shard = self._shards.get(index)
+        if shard is not None and not self._closed:
+            return shard
+        is_loading = any(one.identity.index == index for one in self._loading)
+        if is_loading:
             raise Rejected(ErrorCode.coordinator_load_in_progress, f"group {group_id}")
-        return shard
+        raise Rejected(
+            ErrorCode.not_coordinator,
+            f"{OFFSETS_TOPIC}-{index} of group {group_id} is not led here",
+        )
 
 
 class _Shard:

@@ -6,7 +6,7 @@ byte. It decides nothing about a log, and never removes a copy before metadata h
 A move copies to `<topic>-<partition>.<unique>-future`, as Kafka calls it, first what is closed and then what was
 appended meanwhile, until little is missing. Then what is appended is held for a moment: the rest is copied and synced,
 and *metadata's assignment of the partition to the new directory is the commit*. From there on the copy counts (a start
-finishes what a crash left, `settling.py`), gets the partition's name, and takes what was held: a log's effects name
+finishes what a crash left, `copies.py`), gets the partition's name, and takes what was held: a log's effects name
 files below its directory, so they may be performed in any.
 
 A crash before the commit leaves the partition where it was and begins the move again at the next start.
@@ -165,6 +165,8 @@ class Moves:
         if move.begun and not move.committed and target.failure is None:
             self._hosting.asides.discard(target, [move.future])
         del self._moves[hosted]
+        if hosted.directory.failure is not None:
+            self._hosting.stop_failed(hosted.directory)
         self._next(hosted)
 
 
@@ -268,7 +270,7 @@ class Move:
             await self._mirror()
             hosted.arriving = target
             # What recovery would not find in the files: where the log begins.
-            await hosting.checkpoint(target)
+            await hosting.checkpoints.write(target)
             self._check()
         # Whatever it was, a cancelled task too: nothing is committed, and the partition stays where it is.
         except BaseException:

@@ -63,6 +63,7 @@ class HostedPartition:
         self.directory = directory
         self.replica = replica
         self.deleted = False
+        """Whether its log is deleted here; `check_hosted` says why."""
         self.figures = PartitionFigures()
         self.hosted_from = log.log_end_offset
         """Where the log ended when it came here: what is above came in since."""
@@ -85,6 +86,7 @@ class HostedPartition:
         self._syncing = asyncio.Lock()
         self._clock = clock
         self._flush_is_set = False
+        self._gone = Rejected(ErrorCode.unknown_topic_or_partition, f"{identity} was deleted")
         self._log = structlog.get_logger()
 
     @property
@@ -116,9 +118,7 @@ class HostedPartition:
         if self.deleted or self.directory.failure is not None:
             self.check_hosted()
         if not self.replica.leads:
-            raise Rejected(
-                ErrorCode.not_leader_or_follower, f"{self.identity} has no leader here yet"
-            )
+            raise self._not_leading()
         log = self.log
         segments = len(log.segments)
         appended = log.append_as_leader(
@@ -174,6 +174,8 @@ class HostedPartition:
         try:
             if not appended.duplicate:
                 log.performed(appended)
+            if not self.replica.leads:
+                return  # it resigned or was deleted, which answered all that was pending
             self.replica.on_append(log.log_end_offset)
         except BaseException as bug:  # told to who waits, and raised on to the directory
             then(bug)
@@ -336,23 +338,68 @@ class HostedPartition:
             else:
                 self.directory.perform(effects, done)
 
-    def become_leader(self, leader_epoch: int) -> None:
-        """Lead from `leader_epoch`, which the metadata log has committed."""
-        self.log.assign_epoch(leader_epoch)
-        self.replica.become_leader(leader_epoch, self.log.log_end_offset)
-        self.wake()
+    # Roles (`replication/roles.py`)
+
+    def lead(self, leader_epoch: int, replicas: tuple[int, ...], isr: tuple[int, ...]) -> bool:
+        """Lead with these replicas; return whether that begins an epoch. The metadata log has committed both.
+
+        An epoch that the broker led in before it was restarted is not led again: the controller names a new one.
+        """
+        begins = leader_epoch > self.replica.leader_epoch
+        if not begins and not self.replica.leads:
+            return False
+        if begins:
+            self.log.assign_epoch(leader_epoch)
+        self.replica.become_leader(
+            leader_epoch,
+            self.log.log_end_offset,
+            isr=isr,
+            replicas=replicas,
+            now_ms=self._clock.steady_ms(),
+        )
+        self._commit(0)  # a smaller ISR may have all of it
+        if begins:
+            self.wake()
+        return begins
+
+    def resign(self, leader_epoch: int, error: Rejected | None = None) -> bool:
+        """Lead no more; return whether it led. Each pending append gets `error`, each pending fetch looks again.
+
+        Without `error` it is NOT_LEADER_OR_FOLLOWER.
+        """
+        led = self.replica.leads
+        self.replica.become_follower(leader_epoch)
+        if led:
+            self._answer_pending(error or self._not_leading())
+            self.wake()
+        return led
+
+    def retire(self, error: Rejected) -> None:
+        """Serve nothing any more: its log is deleted. Each pending append, and all later use, gets `error`."""
+        self.deleted = True
+        self._gone = error
+        self.resign(self.replica.leader_epoch, error)
+        self.log.tail.clear()
+        self.wake()  # also where it did not lead
+
+    def _answer_pending(self, error: Rejected) -> None:
+        uncommitted, self._uncommitted = self._uncommitted, deque()
+        decided = list(self._decided)
+        # The directory still performs them, or fails them, one by one.
+        self._decided = deque((appended, rolled, _answered) for appended, rolled, _ in decided)
+        for _, then in uncommitted:
+            then(error)
+        for _, _, then in decided:
+            then(error)
+
+    def _not_leading(self) -> Rejected:
+        return Rejected(ErrorCode.not_leader_or_follower, f"{self.identity} is not led here")
 
     def check_hosted(self) -> None:
         """Raise `Rejected` where the partition cannot be used any more."""
         if self.deleted:
-            raise Rejected(ErrorCode.unknown_topic_or_partition, f"{self.identity} was deleted")
+            raise self._gone
         self.directory.check()
-
-    def retire(self) -> None:
-        """Serve nothing any more, and let everyone who waits find out."""
-        self.deleted = True
-        self.log.tail.clear()
-        self.wake()
 
     async def settle(self, effects: Sequence[Effect]) -> None:
         """Have effects performed whose order among others does not matter, where no append waits behind them.
@@ -409,3 +456,7 @@ class HostedPartition:
         self.wakes += 1
         for waiting in self.watching:
             waiting.wake()
+
+
+def _answered(_error: Failure) -> None:
+    """The end of an append that was answered when its partition was resigned or deleted."""

@@ -64,6 +64,7 @@ class Survey:
     tiered: dict[str, tuple[int, int] | None] = field(default_factory=dict)
     recovery_points: dict[NameAndIndex, int] = field(default_factory=dict)
     log_starts: dict[NameAndIndex, int] = field(default_factory=dict)
+    high_watermarks: dict[NameAndIndex, int] = field(default_factory=dict)
     checkpointed: set[NameAndIndex] = field(default_factory=set)
     """Every name in any checkpoint."""
 
@@ -153,8 +154,12 @@ def survey_directory() -> Program[Survey]:
             survey.tiered[name] = yield from _tiered(name)
     survey.recovery_points = yield from _offsets(RECOVERY_POINTS)
     survey.log_starts = yield from _offsets(LOG_START_OFFSETS)
-    others = yield from _offsets(REPLICATION_OFFSETS)
-    survey.checkpointed = {*survey.recovery_points, *survey.log_starts, *others}
+    survey.high_watermarks = yield from _offsets(REPLICATION_OFFSETS)
+    survey.checkpointed = {
+        *survey.recovery_points,
+        *survey.log_starts,
+        *survey.high_watermarks,
+    }
     if survey.clean:
         yield Unlink(CLEAN_SHUTDOWN)
         yield SyncDirectory("")  # a loss of power must not bring it back

@@ -28,6 +28,7 @@ from stratalog.config import BrokerConfig
 from stratalog.errors import Corrupt, ErrorCode, Fenced, Rejected, Unavailable, UserError
 from stratalog.log.partition_log import Slices
 from stratalog.ports import ObjectStore, Outside, Worker
+from stratalog.replication.roles import Transition
 from stratalog.tier.bucket.identity import (
     claim_bucket,
     delete_topic,
@@ -176,9 +177,8 @@ class Tiering:
             lambda: self._claimed,
         )
         self._hosting.on_rolled.append(self._wake)
-        self._hosting.on_led.append(self._led)
+        self._hosting.on_transition.append(self._on_transition)
         self._hosting.on_tier_changed.append(self._led)
-        self._hosting.on_deleted.append(self._deleted)
         for hosted in self._hosting.all():
             if hosted.replica.leads:
                 self._led(hosted)
@@ -376,6 +376,12 @@ class Tiering:
                 await self._state.upload()
         except (Unavailable, Corrupt, Fenced, TimeoutError) as error:
             self._log.warning("cluster state not in the bucket", reason=str(error) or "timed out")
+
+    def _on_transition(self, transition: Transition, hosted: HostedPartition) -> None:
+        if transition is Transition.LED:
+            self._led(hosted)
+        elif transition is Transition.DELETED:
+            self._deleted(hosted)
 
     def _led(self, hosted: HostedPartition) -> None:
         config = hosted.log.config

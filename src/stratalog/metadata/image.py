@@ -32,7 +32,7 @@ class TopicIdPartition(NamedTuple):
     """The identity of a partition; a topic that is created again under its name has another id."""
 
     topic_id: UUID
-    index: int
+    partition: int
 
 
 class ResourceType(IntEnum):

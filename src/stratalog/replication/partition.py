@@ -40,16 +40,16 @@ class PartitionReplica:
         self,
         *,
         node_id: int,
+        replicas: tuple[int, ...],
+        isr: tuple[int, ...],
         leader_epoch: int = NO_EPOCH,
-        replicas: tuple[int, ...] = (),
-        isr: tuple[int, ...] = (),
         high_watermark: int = 0,
     ) -> None:
-        """`replicas` and `isr` default to this node alone; `high_watermark` is the one last written down."""
+        """`high_watermark` is the one last written down; `leader_epoch` the last one known, led by any broker."""
         self.node_id = node_id
         self.leader_epoch = leader_epoch
-        self.replicas = replicas or (node_id,)
-        self.isr = isr or self.replicas
+        self.replicas = replicas
+        self.isr = isr
         self.high_watermark = high_watermark
         self.leads = False
         self.log_end_offset = UNKNOWN_OFFSET

@@ -11,6 +11,7 @@ Kafka: `TopicsDelta.localChanges`, `LocalReplicaChanges`.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from stratalog.metadata.delta import Delta
 from stratalog.metadata.image import (
@@ -22,7 +23,7 @@ from stratalog.metadata.image import (
     TopicIdPartition,
 )
 
-__all__ = ["Delete", "Follow", "Lead", "Role", "Stop", "replicas_of", "roles"]
+__all__ = ["Delete", "Follow", "Lead", "Role", "Stop", "Transition", "replicas_of", "roles"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,21 @@ class Delete:
 
 
 Role = Lead | Follow | Stop | Delete
+
+
+class Transition(Enum):
+    """What happened to a hosted partition. Where it led, RESIGNED comes before the last three."""
+
+    LED = auto()
+    """It leads, from a new leader epoch."""
+    RESIGNED = auto()
+    """It leads no more; what was pending is answered."""
+    FOLLOWED = auto()
+    """It follows another broker, from a new leader epoch."""
+    STOPPED = auto()
+    """It serves nothing and its log is kept: no broker leads it, or its log directory failed."""
+    DELETED = auto()
+    """Its log goes: the topic was deleted, or the replica was reassigned."""
 
 
 def roles(delta: Delta, after: Image, node_id: int) -> dict[TopicIdPartition, Role]:

@@ -15,7 +15,7 @@ def leader(isr=(1, 2, 3), replicas=(1, 2, 3), log_end_offset=0, epoch=4, now_ms=
 
 
 def test_alone_everything_is_committed_at_once():
-    replica = PartitionReplica(node_id=1)
+    replica = PartitionReplica(node_id=1, replicas=(1,), isr=(1,))
     replica.become_leader(1, 10)
     assert replica.high_watermark == 10
     assert replica.on_append(15)
@@ -51,7 +51,9 @@ def test_one_who_joins_the_isr_does_not_pull_the_high_watermark_back():
 
 
 def test_a_log_that_lost_its_end_takes_the_written_high_watermark_with_it():
-    replica = PartitionReplica(node_id=1, leader_epoch=3, high_watermark=100)
+    replica = PartitionReplica(
+        node_id=1, replicas=(1,), isr=(1,), leader_epoch=3, high_watermark=100
+    )
     replica.become_leader(4, 60)
     assert replica.high_watermark == 60
 

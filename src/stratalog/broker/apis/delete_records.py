@@ -83,7 +83,7 @@ async def _checkpoint(
     failed: dict[str, Rejected] = {}
     for directory in {hosted.directory for hosted in raised}:
         try:
-            await call.broker.hosting.checkpoint(directory)
+            await call.broker.hosting.checkpoints.write(directory)
         except Rejected as error:
             failed[directory.path] = error
     return failed

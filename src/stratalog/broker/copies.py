@@ -51,7 +51,7 @@ class _Copies:
     doubtful: dict[LogDirectory, tuple[str, str]] = field(default_factory=dict)
 
 
-def settle(
+def choose_copies(
     surveys: Mapping[LogDirectory, Survey],
     image: Image,
     node_id: int,
@@ -76,7 +76,7 @@ def settle(
                 for directory, name in names.items():
                     claims[directory].left.append(name)
         else:
-            _settle_one(key, topic, claims, copies, home)
+            _choose_one(key, topic, claims, copies, home)
         for directory, (name, reason) in copies.doubtful.items():
             if may_be_elsewhere:
                 claims[directory].stray.append(name)
@@ -112,7 +112,7 @@ def _find(
             found.setdefault(key, _Copies()).futures[directory] = name
 
 
-def _settle_one(
+def _choose_one(
     key: Key,
     topic: Topic,
     claims: Mapping[LogDirectory, Claim],
