@@ -1,6 +1,6 @@
-"""Kafka's contract without a JVM fleet: producers' batches in, the same bytes out, from disk, bucket or Spark.
+"""Stratalog: Kafka's protocol and files without a JVM, with history in object storage.
 
-In: what `read` is asked for. Out: a topic as Arrow. Importing one part of the package loads no other.
+In: the arguments of `read`. Out: a topic as Arrow. Importing one part of the package loads no other.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ def read(  # noqa: PLR0913 - one argument for each thing to say
     fail_on_data_loss: bool = True,
     metrics: ReadMetrics | None = None,
 ) -> "pa.RecordBatchReader":
-    """A topic's records, history and tail, as Arrow record batches that are read while they are iterated.
+    """Return a reader of a topic's records, history and tail, as Arrow record batches, read while iterated.
 
     `bootstrap_servers` and `tier_url`, one or both, say where the log is: with both, the bucket is read past the
     brokers and only the tail comes from them. Rows come partition by partition, in the order of offsets.
@@ -42,10 +42,10 @@ def read(  # noqa: PLR0913 - one argument for each thing to say
     - `columns`: some of key, value, topic, partition, offset, timestamp, timestampType, headers.
     - `isolation="read_committed"` leaves out records of aborted transactions, and the tail ends where the oldest open
       transaction begins.
-    - `fail_on_data_loss=False`: what is gone or damaged is logged, counted in `metrics.skipped` and passed over.
-    - `metrics` are added to: requests, bytes and records.
+    - `fail_on_data_loss=False`: skip missing and damaged offsets, log them, and count them in `metrics.skipped`.
+    - `metrics` receives the counts of requests, bytes and records.
 
-    Raises ValueError for what is asked wrongly, Unavailable, Corrupt, DataLoss; ModuleNotFoundError without the extra
+    Raises ValueError for a wrong argument, Unavailable, Corrupt, DataLoss; ModuleNotFoundError without the extra
     `stratalog[arrow]`.
     """
     for module in ("pyarrow", "numba"):

@@ -1,6 +1,6 @@
-"""Sockets that wait, for Spark's driver and tasks, which have threads but no event loop.
+"""Blocking sockets, for Spark's driver and tasks, which have threads but no event loop.
 
-In: an address and a time-out. Out: a stream to send to and receive from; OSError as the system gives it (a time-out
+In: an address and a time-out. Out: a stream to send to and receive from; OSError as the system raises it (a time-out
 is TimeoutError). It never retries.
 """
 
@@ -39,7 +39,7 @@ class BlockingStream:
         self._socket.close()
 
     def __del__(self) -> None:
-        """A process lets go of clients that it has not used for long, without asking who still has them."""
+        """Close with the last reference: a process drops idle clients while other code may still hold them."""
         self._socket.close()
 
 

@@ -1,7 +1,7 @@
-"""Where the keys of a cloud's bucket are: a file, the environment, or the machine's role.
+"""Find the keys of a cloud's bucket: in a file, in the environment, or in the machine's role.
 
-In: a parsed URL, the environment, a file. Out: the place of the keys, for messages; the keys of a file. It never prints
-a key, and never asks a cloud's metadata service.
+In: a parsed URL, the environment, a file. Out: the source of the keys, for messages; the keys of a file. It never
+prints a key, and never asks a cloud's metadata service.
 """
 
 import os

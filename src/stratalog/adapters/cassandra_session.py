@@ -1,7 +1,7 @@
-"""CQL to a Cassandra cluster: cassandra-driver, and the only place it is used.
+"""CQL to a Cassandra cluster; the only use of cassandra-driver.
 
-In: where the cluster is, statements, rows. Out: a table's shape; which rows were not written, and whether to try again.
-It never tries again by itself (only the caller knows how long), and never says a user or a password.
+In: the cluster's address, statements, rows. Out: a table's shape; the rows that were not written, and whether to
+retry. It never retries by itself (the caller knows for how long), and never shows a user or a password.
 """
 
 import ssl
@@ -47,7 +47,7 @@ PASSING = (
     ServerError,
     OSError,
 )
-"""What may be gone next time: nobody answered, too few did, or one has too much to do."""
+"""Errors on which to retry: no node answered, too few did, or a node is overloaded."""
 
 LASTING = (cassandra.DriverException, ValueError, TypeError)
 """What will be the same next time: no permission, no such column, a value that has no place in it."""
@@ -92,7 +92,7 @@ class CassandraSession:
     """Connected to a cluster through `hosts` (name and port; all of one port).
 
     `datacenter`: whose nodes are asked, None for that of the first host that answers. `consistency` as in CQL:
-    `LOCAL_QUORUM`. Raises Unavailable where nobody answers, UserError where they do not let us in.
+    `LOCAL_QUORUM`. Raises Unavailable where no node answers, UserError where the login is refused.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class CassandraSession:
             self._session = self._cluster.connect()
         except (*PASSING, *LASTING) as error:
             self._cluster.shutdown()
-            raise _told(error) from error
+            raise _failure(error) from error
 
     def close(self) -> None:
         self._cluster.shutdown()
@@ -149,7 +149,7 @@ class CassandraSession:
         try:
             yield from self._session.execute(statement, tuple(values) or None)
         except (*PASSING, *LASTING) as error:
-            raise _told(error) from error
+            raise _failure(error) from error
 
     def shape(self, keyspace: str, table: str) -> Shape | None:
         """A table's shape; None where it or its keyspace is missing. Raises Unavailable, UserError."""
@@ -175,7 +175,7 @@ class CassandraSession:
         try:
             return self._session.prepare(statement)
         except (*PASSING, *LASTING) as error:
-            raise _told(error) from error
+            raise _failure(error) from error
 
     def write(
         self, insert: PreparedStatement, rows: Sequence[Sequence[Any]], concurrency: int
@@ -186,8 +186,8 @@ class CassandraSession:
         failed: list[Failed] = []
         under_way: deque[tuple[Sequence[Any], ResponseFuture]] = deque()
 
-        # The driver's own execute_concurrent recurses where nobody is there to ask, until Python stops it (3.30).
-        def settle() -> None:
+        # The driver's own execute_concurrent recurses without end while no node is reachable (3.30).
+        def finish() -> None:
             row, answer = under_way.popleft()
             try:
                 answer.result()
@@ -196,18 +196,18 @@ class CassandraSession:
 
         for row in rows:
             if len(under_way) == concurrency:
-                settle()
+                finish()
             values = [UNSET_VALUE if one is None else one for one in row]
             try:
                 under_way.append((row, self._session.execute_async(insert, values)))
             except LASTING as error:
                 failed.append(Failed(row, isinstance(error, PASSING), _reason(error)))
         while under_way:
-            settle()
+            finish()
         return failed
 
 
-def _told(error: BaseException) -> BaseException:
+def _failure(error: BaseException) -> BaseException:
     """The failure as one of ours; what is a bug stays what it is."""
     if isinstance(error, NoHostAvailable) and isinstance(error.errors, dict):
         causes = [cause for cause in error.errors.values() if not isinstance(cause, PASSING)]

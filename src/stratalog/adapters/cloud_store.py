@@ -1,10 +1,10 @@
 """A bucket in a cloud object store, through obstore: `s3://`, `gs://`, `az://`.
 
-In: calls of `ports.ObjectStore`. Out: requests, retried with backoff and jitter by obstore for a bounded time. It
+In: calls of `ports.ObjectStore`. Out: requests, which obstore retries with backoff and jitter for a bounded time. It
 creates a bucket only where its URL asks for that (`create_bucket=true`).
 
-What may be set in the URL's query: `adapters/bucket_url.py`. Put-if-absent is the store's own (`If-None-Match: *`), so
-it is only as good as the store: `strata tier check` tells.
+`adapters/bucket_url.py` has the settings of the URL's query. Put-if-absent is the store's own (`If-None-Match: *`),
+so it is only as good as the store: `strata tier check` tests it.
 """
 
 import os
@@ -37,7 +37,7 @@ _CHUNK_BYTES: Final = 256 * 1024
 _DELETE_BATCH: Final = 1000
 _KEYS_FOR: Final = timedelta(minutes=5)
 _RETRIES: Final[Any] = {
-    # A few seconds where nobody answers (jitter makes it one to twenty): a person with a wrong address hears of it
+    # A few seconds where no server answers (jitter makes it one to twenty): a user with a wrong address learns of it
     # soon, and the archiver tries again by itself.
     "max_retries": 8,
     "retry_timeout": timedelta(seconds=60),
@@ -108,7 +108,7 @@ class CloudStore:
             raise
 
     def put_if_absent(self, path: str, data: Buffer) -> None:
-        # The first thing that is ever put is put if absent (who owns the bucket), so here a bucket comes to be.
+        # The first put of all is put-if-absent (the bucket's owner), so the bucket is created here.
         try:
             self._create_object(path, data)
         except _NoBucketError:
@@ -279,7 +279,7 @@ class _KeysFromFile:
     def __init__(self, at: BucketUrl) -> None:
         assert at.credentials_file is not None
         self._path, self._profile = at.credentials_file, at.profile
-        self()  # a file without keys is told now, in one line
+        self()  # a file without keys is one line of error, now
 
     def __call__(self) -> dict[str, Any]:
         keys = read_access_keys(self._path, self._profile)

@@ -1,14 +1,14 @@
 """A bucket that is a directory: `file:///path`.
 
-In: calls of `ports.ObjectStore`. Out: files. It never shows a partly written object, and what it says it has put
-survives a power loss: obstore's own local store never syncs, so this one is ours.
+In: calls of `ports.ObjectStore`. Out: files. It never shows a partly written object, and an object whose put returned
+survives a loss of power. (obstore's own local store never syncs, hence this one.)
 
 An object is written under a temporary name in the root's `.~incoming`, synced, then renamed (put) or linked (put if
-absent: a link fails where the name is taken, whoever took it, in whichever process). Then its folder is synced. What is
-larger than a few pages goes to the drive around the page cache where the file system lets it: history would push the
-tail out of memory, and filling the cache and emptying it again costs ten times the CPU.
-Folders, from the root down, are synced the first time this process puts below them. What a crash left in `.~incoming`
-is never listed, and removed a day later. Thread-safe; any number of processes may share the directory.
+absent: a link fails if the name exists, in whichever process it was created). Then its folder is synced. Larger
+objects bypass the page cache where the file system permits: history would push the tail out of memory, and filling
+and emptying the cache costs ten times the CPU. Folders, from the root down, are synced the first time this process
+puts below them. Leftovers of a crash in `.~incoming` are never listed, and removed a day later. Thread-safe; any
+number of processes may share the directory.
 """
 
 import contextlib
@@ -164,7 +164,7 @@ class DirectoryStore:
         return temporary
 
     def _clear_incoming(self) -> None:
-        """Remove what crashed processes left; who still writes has touched its file lately."""
+        """Remove files of crashed processes; a process that still writes has touched its file lately."""
         os.makedirs(self._incoming, exist_ok=True)
         stale = time.time() - _STALE_SECONDS
         for entry in os.scandir(self._incoming):

@@ -1,7 +1,7 @@
-"""HTTP requests to servers that are all as good: urllib3, and the only place it is used.
+"""HTTP requests to a group of equal servers; the only use of urllib3.
 
-In: addresses, a method, a path, a body. Out: the answer, whatever its status; Unavailable where there was none. It
-never asks twice (only the caller knows what may be repeated), and never says a user or a password.
+In: addresses, a method, a path, a body. Out: the answer, whatever its status; Unavailable without one. It never
+repeats a request (the caller knows which ones may be), and never shows a user or a password.
 """
 
 from base64 import b64encode
@@ -39,7 +39,7 @@ class Answer:
 class HttpClient:
     """Connections to `hosts` (`https://host:port`), kept for the next request. Requests may come from several threads.
 
-    `ca_file`: who signs the servers' certificates; None: whom the system trusts.
+    `ca_file`: the authority of the servers' certificates; None: the system's.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class HttpClient:
         timeout_s: float,
         connections: int = 1,
     ) -> None:
-        assert hosts, "a client of nobody"
+        assert hosts, "a client without a server"
         trust = {"ca_certs": ca_file} if ca_file is not None else {}
         headers = {"Authorization": credentials.header()} if credentials is not None else {}
         self._hosts = tuple(hosts)

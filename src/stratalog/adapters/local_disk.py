@@ -1,11 +1,11 @@
 """A log directory on a local file system.
 
-In: calls of `ports.Disk`. Out: system calls, OSError as the system gives it. It never decides what to write, and
-never syncs unless told to.
+In: calls of `ports.Disk`. Out: system calls; OSError as the system raises it. It never decides what to write, and
+syncs only on request.
 
-Thread-safe: a file descriptor is shared by whoever uses the path and closed when the last user lets go, so the
-writer thread may drop a file that a reader thread is still reading. A descriptor is remembered under its path only
-while that path can mean no other file: a reader that opened a file just before it was renamed uses it once.
+Thread-safe. All users of a path share one file descriptor, and the last user closes it. So the writer thread may drop
+a file that a reader thread is still reading. A descriptor is remembered under its path only while that path can mean
+no other file: a reader that opened a file just before its rename uses the descriptor once.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ _TOGETHER_FROM: Final = 256
 
 
 def _syncfs() -> "Callable[[int], int] | None":
-    """Linux's, from 5.8 on: before, it told nobody of a write that failed."""
+    """Linux's, from 5.8 on: before, it did not report failed writes."""
     version = re.match(r"(\d+)\.(\d+)", os.uname().release)
     if version is None or tuple(map(int, version.groups())) < (5, 8):
         return None
@@ -46,7 +46,7 @@ _SYNCFS: Final = _syncfs()
 
 
 class _File:
-    """An open descriptor that closes itself when nobody refers to it any more."""
+    """An open descriptor that closes itself with its last reference."""
 
     __slots__ = ("fd", "used")
 
@@ -280,7 +280,7 @@ class LocalDisk:
 
     def _sync_all(self) -> None:
         assert _SYNCFS is not None
-        # The lock is open from the beginning: through it we are told of every write that failed since.
+        # The lock is open from the beginning: through it the system reports every write that failed since.
         if _SYNCFS(self._lock_fd):
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number), self.root)

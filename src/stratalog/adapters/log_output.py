@@ -1,7 +1,7 @@
-"""The standard output as the place of a server's log lines.
+"""Standard output as the destination of a server's log lines.
 
-In: text. Out: the same text on the standard output. It never raises: a closed terminal, a reader that went away or a
-full disk costs log lines and not the server.
+In: text. Out: the same text on standard output. It never raises: a closed terminal, a reader that went away or a full
+disk costs log lines and not the server.
 """
 
 import os

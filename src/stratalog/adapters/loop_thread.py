@@ -1,6 +1,6 @@
-"""An event loop in a thread of its own, for code that has none.
+"""An event loop in a thread of its own, for code without one.
 
-In: coroutines from any other thread. Out: their results there. It never lets a caller touch the loop itself.
+In: coroutines from any other thread. Out: their results there. A caller never touches the loop itself.
 """
 
 import asyncio

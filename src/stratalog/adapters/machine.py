@@ -1,9 +1,9 @@
-"""What this machine can do at best, and what a process on it has used.
+"""Measure this machine's best rates, and a process's resource use.
 
-In: how long to measure, and where. Out: bytes a second, seconds. It never takes longer than it is told by more than
-one step, writes no more than it is told, and leaves no file.
+In: the time to measure for, and the place. Out: bytes a second, seconds. It never exceeds the given time by more than
+one step, writes no more than the given bytes, and leaves no file.
 
-Every figure is one process's, with Python around the system's calls: what a broker in Python can come close to.
+Every rate is that of one process, with Python around the system's calls: the bound for a broker in Python.
 """
 
 import os

@@ -1,13 +1,13 @@
-"""How freed memory is kept, when much of it is given back, and how seldom it is looked for.
+"""Tune how freed memory is kept and returned, and how often garbage is looked for.
 
-In: nothing. Out: a C library that keeps freed buffers for the next ones but not hundreds of megabytes of them, a
-garbage collector that does not look at what stays. It changes nothing of the former where there is no glibc.
+In: nothing. Out: a C library that keeps freed buffers for reuse, but not hundreds of megabytes of them; a garbage
+collector that skips long-lived objects. Without glibc it leaves the C library as it is.
 
-Requests and reads come and go as buffers of about 1 MiB. By default glibc gives each back to the system when it is
-freed, and the next one is faulted in page by page: reading 1 GB cost 500,000 page faults and four times the CPU.
+Requests and reads use buffers of about 1 MiB. By default glibc returns each to the system when it is freed, and the
+next one is faulted in page by page: reading 1 GB cost 500,000 page faults and four times the CPU.
 
-Requests make no reference cycles, but with a hundred of them waiting Python's collector takes what they hold for a sign
-of some, and looks through everything over and over: a quarter of the time, and tens of milliseconds at once.
+Requests make no reference cycles. But while a hundred of them wait, Python's collector sees many new objects and
+scans everything over and over: a quarter of the time, and tens of milliseconds at once.
 """
 
 import ctypes
@@ -73,7 +73,7 @@ class FreedMemory:
         """
         if not self._is_known:
             return 0
-        resident, used, free = self._figures()
+        resident, used, free = self._sizes()
         if self._apart < 0:
             self._apart = resident - used - free
         over = min(free, resident - used - self._apart) > _GIVEN_BACK_FROM
@@ -82,12 +82,12 @@ class FreedMemory:
             return 0
         self._libc.malloc_trim(_KEPT_BYTES_MAX)
         before = resident
-        resident, used, _free = self._figures()
+        resident, used, _free = self._sizes()
         self._apart = resident - used
         self._was_over = False
         return max(before - resident, 0)
 
-    def _figures(self) -> tuple[int, int, int]:
+    def _sizes(self) -> tuple[int, int, int]:
         """Return (resident, used, free) bytes; the last two are the C library's."""
         with open(_STATM, "rb") as file:
             resident = int(file.read().split()[1]) * _PAGE_BYTES

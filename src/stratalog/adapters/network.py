@@ -1,7 +1,7 @@
 """TCP through the running event loop (asyncio's own, or uvloop).
 
-In: protocols to serve. Out: bound listeners and connected transports; OSError as the system gives it. It never
-reads or writes a byte itself.
+In: protocols to serve. Out: bound listeners and connected transports; OSError as the system raises it. It never reads
+or writes a byte itself.
 """
 
 import asyncio

@@ -1,11 +1,11 @@
-"""Processes beside the broker, for work that would hold its event loop up.
+"""Processes beside the broker, for work that would block its event loop.
 
-In: calls that can be pickled. Out: futures that resolve on the loop with what the call returned or raised. It never
-runs a call twice: one whose process dies fails with Unavailable, and the next call starts another process.
+In: calls that can be pickled. Out: futures that resolve on the loop with the call's result or exception. It never
+runs a call twice: a call whose process dies fails with Unavailable, and the next call starts another process.
 
-Each thread of a small pool talks to one process of its own through its standard input and output, a call at a time. A
-process ends when its input does, so none outlives a broker that was killed. It is started by the first call that needs
-it.
+Each thread of a small pool talks to one process of its own through the process's standard input and output, one call
+at a time. A process ends when its input closes, so none outlives a broker that was killed. The first call that needs
+a process starts it.
 
     python -m stratalog.adapters.processes      what such a process runs
 """
@@ -71,7 +71,7 @@ class ProcessWorker:
         return answer
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        # A session of its own: who stops the broker with Ctrl-C has it finish what was asked.
+        # A session of its own: Ctrl-C for the broker must not end a call under way.
         process = subprocess.Popen(  # noqa: S603 - ourselves
             [sys.executable, "-m", __name__],
             stdin=subprocess.PIPE,

@@ -21,7 +21,7 @@ def _import_structlog() -> None:
     """Import structlog as if rich was not there.
 
     Where it is, structlog imports it and pygments to frame tracebacks with boxes: 70 modules, a tenth of a start, and
-    boxes have no place in a server's log. None is how Python is told that a module cannot be imported.
+    boxes have no place in a server's log. None makes an import of the module fail.
     """
     if "structlog" in sys.modules or "rich" in sys.modules:
         return

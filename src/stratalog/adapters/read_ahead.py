@@ -1,7 +1,7 @@
-"""Work done ahead, on threads.
+"""Run calls ahead of their consumer, on threads.
 
-In: calls that wait (range GETs), each with the bytes that it brings. Out: their results, in order, while the next ones
-already run. It never holds more than `bytes_max` that nobody has taken (but for one larger result), and it ends its
+In: blocking calls (range GETs), each with the bytes that it returns. Out: their results, in order, while the next
+calls already run. It never holds more than `bytes_max` of results that wait (except one larger result), and ends its
 threads when the iteration ends, early or not.
 """
 

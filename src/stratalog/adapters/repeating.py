@@ -1,7 +1,7 @@
-"""A call made again and again beside other work.
+"""Repeat a call while a block runs.
 
-In: a call and how often. Out: it is made on a thread of its own until the block ends, whatever the block waits for. The
-thread is a daemon: it keeps no process from ending, and never runs on behind the block.
+In: a call and its interval. Out: the call runs on a thread of its own until the block ends, whatever the block waits
+for. The thread is a daemon: it keeps no process from ending, and never outlives the block.
 """
 
 import threading

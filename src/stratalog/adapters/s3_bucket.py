@@ -1,8 +1,9 @@
-"""What S3 knows of a bucket beside its objects: that it is there, uploads that were never finished, rules for those.
+"""S3's view of a bucket beside its objects: its existence, unfinished uploads, rules for those.
 
-In: a bucket's URL. Out: answers of boto3, a kept client, where obstore has none. It never touches an object.
+In: a bucket's URL. Out: answers of boto3, through one client, for calls that obstore lacks. It never touches an
+object.
 
-boto3 comes with `pip install stratalog[s3]`; a broker whose bucket is there needs none of this.
+boto3 comes with `pip install stratalog[s3]`; a broker whose bucket exists needs none of this.
 """
 
 import os
@@ -88,7 +89,7 @@ class S3Bucket:
                     raise
 
     def unfinished_uploads(self) -> Iterator[Upload]:
-        """The uploads below the URL's prefix that nobody finished."""
+        """Return the unfinished uploads below the URL's prefix."""
         prefix = f"{self._at.prefix}/" if self._at.prefix else ""
         with self._failures():
             pages = self._client.get_paginator("list_multipart_uploads")

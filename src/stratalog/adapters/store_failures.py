@@ -1,7 +1,7 @@
-"""Why a request to a cloud's store failed, in a few words.
+"""Say in a few words why a request to a cloud's store failed.
 
-In: the text of an obstore error. Out: one line for a person. Such a text may hold an address with a password and the
-store's own answer with a session's token, so nothing else of the text is ever shown.
+In: the text of an obstore error. Out: one line for a person. Such a text may hold an address with a password, or the
+store's answer with a session's token, so the line never contains any other part of the text.
 """
 
 import re

@@ -1,6 +1,6 @@
-"""The real world in one value: clock, chance, threads, processes, network, disks, object stores.
+"""The system's ports in one value: clock, random numbers, threads, processes, network, disks, object stores.
 
-In: nothing. Out: `ports.Outside`. It never caches what the system says.
+In: nothing. Out: `ports.Outside`. It never caches an answer of the system.
 """
 
 import os

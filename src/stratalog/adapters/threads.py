@@ -1,10 +1,10 @@
-"""Threads, and the only place they come from.
+"""Thread pools; the only place that starts threads for blocking calls.
 
-In: blocking calls from the event loop. Out: futures that resolve on the loop; Unavailable once closed. It never
-runs anything on the loop's own thread.
+In: blocking calls from the event loop. Out: futures that resolve on the loop; Unavailable once closed. It never runs
+a call on the loop's own thread.
 
-One wakeup of the loop carries every call that finished since the last: a busy drive costs the loop one callback
-per burst, not per write.
+One wakeup of the loop carries every call that finished since the last one. So a busy drive costs the loop one
+callback per burst, not per write.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ T = TypeVar("T")
 _Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 _TURN_S: Final = 0.0005
 _NICE: Final = 5
-"""A third of a processor where the event loop, or a client, wants it too. Those who wait for the interpreter wait for a
-thread that computes with it: at 19 that thread would hardly ever come to let go of it."""
+"""A third of a processor where the event loop, or a client, wants it too. Other threads wait
+for the interpreter while a thread computes with it; at 19 that thread would hardly ever get to release it."""
 
 
 def take_short_turns() -> None:
@@ -86,7 +86,7 @@ class ThreadWorker:
             failure: BaseException | None = None
             try:
                 result = call()
-            except BaseException as error:  # noqa: BLE001 - carried to the caller, who awaits it
+            except BaseException as error:  # noqa: BLE001 - the caller awaits it
                 failure = error
             self._done.append((future, result, failure))
             del job, call, future, result, failure  # keep nothing alive while waiting for the next
@@ -94,7 +94,7 @@ class ThreadWorker:
                 self._notified = True
                 try:
                     self._loop.call_soon_threadsafe(self._deliver)
-                except RuntimeError:  # the loop is closed: nobody waits any more
+                except RuntimeError:  # the loop is closed: no caller waits any more
                     return
 
     def _deliver(self) -> None:

@@ -1,1 +1,4 @@
-"""The console: what a node is doing, over HTTP. In: a running node, requests. Out: metrics and health as text."""
+"""The console: metrics and health of a node, over HTTP.
+
+In: a running node, requests. Out: metrics and health as text.
+"""

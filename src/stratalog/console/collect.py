@@ -1,7 +1,7 @@
-"""One scrape: everything a node can tell, metric by metric.
+"""Collect one scrape: every metric of a node.
 
-In: a node. Out: pieces of Prometheus text, each made in about two milliseconds, with the event loop given back between
-them. What costs nothing to count was counted as it happened (`broker/figures.py`); the rest is looked at now.
+In: a node. Out: pieces of Prometheus text, each made in about two milliseconds, with the event loop free between
+them. Cheap counts are kept by the broker as it works; the rest is computed now.
 """
 
 import asyncio
@@ -208,7 +208,7 @@ class Scraper:
                 yield text
 
     async def _of_groups(self, broker: Broker, pause: Pause) -> AsyncIterator[str]:
-        """Measured to the end first: who reads the answer slowly holds up no other scrape."""
+        """Measure all groups before the first line: a slow reader of the answer must not delay another scrape."""
         sums: dict[tuple[str, str], _GroupTopic] = {}
         each: list[_Sample] = []
         left_out = 0

@@ -2,8 +2,8 @@
 
 In: a node. Out: reasons in a person's words; none means ready. It mends nothing.
 
-Ready: it has told the cluster where it is, every partition placed here is recovered, led and on a directory that works,
-and every group is known.
+A node is ready when it is registered with the cluster, its groups are loaded, and every partition placed here is
+recovered, has a leader and is on a directory that works.
 """
 
 from collections.abc import Iterator

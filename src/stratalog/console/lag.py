@@ -1,11 +1,11 @@
-"""How far behind consumer groups are, and how long what they have not read will be kept.
+"""Measure how far consumer groups lag, and how long their unread records will be kept.
 
-In: committed offsets, the logs and manifests they lie in, the time. Out: a `Lag` for each committed offset. It opens no
-record, asks no bucket and never waits on a request's path: batches are looked up when somebody scrapes, by their
-headers, from the page cache or the directory's reader threads.
+In: committed offsets, the logs and manifests that hold them, the time. Out: a `Lag` for each committed offset. It
+opens no record, reads no bucket, and never runs on a request's path. A scrape looks up batches by their headers, from
+the page cache or through the directory's reader threads.
 
-A committed offset is looked up once: it keeps its place until it moves. At most `LOOKUPS_MAX` are looked up at a time;
-what is left over comes with the next scrapes.
+A committed offset is looked up once: its place stays valid until the offset moves. At most `LOOKUPS_MAX` lookups run
+in one scrape; the others follow in the next scrapes.
 """
 
 from collections.abc import AsyncIterator
@@ -118,7 +118,7 @@ class GroupLags:
             return self._place_in_bucket(hosted, offset)
         try:
             found = await hosted.look(partial(batch_at, log.segments, offset, log.log_end_offset))
-        except Rejected:  # deleted, or its directory failed: both are told elsewhere
+        except Rejected:  # deleted, or its directory failed: other metrics report both
             return None
         if found is None:
             return None

@@ -1,9 +1,9 @@
-"""Every metric by name: what it counts, in which unit, by which labels.
+"""Every metric by name, with its meaning, unit and labels.
 
-In: nothing. Out: `METRICS`, from which `/metrics` takes its heads and docs/metrics.md is written. Data only.
+In: nothing. Out: `METRICS`, the source of `/metrics`' heads and of docs/metrics.md. Data only.
 
-Names follow Prometheus' conventions (base units, `_total` for what only grows). Kafka's own name for the same figure is
-in the text where there is one.
+Names follow Prometheus' conventions (base units, `_total` for counters). A metric's text names Kafka's metric of the
+same meaning, where there is one.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
-"""Gives the event loop back now and then, so that a long look at a broker stalls nobody.
+"""Free the event loop regularly during long work.
 
-In: the time. Out: a moment for others, whenever this has taken its share. It is asked often and costs next to nothing.
+In: the time. Out: a pause, whenever the work has used its share. Most calls cost next to nothing.
 """
 
 import asyncio

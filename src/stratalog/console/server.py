@@ -1,10 +1,10 @@
-"""The console's HTTP: `/metrics`, `/healthz`, `/readyz`.
+"""The console's HTTP server: `/metrics`, `/healthz`, `/readyz`.
 
-In: HTTP requests on a port of their own. Out: text. It changes nothing on a node, and has no more than a few
-connections at a time.
+In: HTTP requests on a port of their own. Out: text. It changes nothing on a node, and serves only a few connections
+at a time.
 
-It lives on the broker's event loop: uvicorn's protocol on a port that our own network bound, so that a taken port is
-told like any other, and no second owner of signals comes into the process.
+It runs on the broker's event loop: uvicorn's protocol on a port that this project's network bound. So a taken port
+gives the usual error, and no second handler of signals comes into the process.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from stratalog.ports import Listener, Network
 
 _CONNECTIONS_MAX: Final = 32
 _SILENT_S: Final = 10.0
-"""A connection that has asked for nothing, and one whose answer nobody reads on, end after this."""
+"""An idle connection, and one whose client does not read its answer, end after this."""
 _ANSWER_S: Final = 60.0
 _CLOSE_S: Final = 1.0
 _PROBE_S: Final = 0.1
@@ -148,7 +148,7 @@ class _Connection(H11Protocol):
 
 
 def _bounded(app: Starlette) -> Callable[..., Any]:
-    """The application, with an end to every answer: what nobody takes is cut."""
+    """Wrap the application so that every answer ends: one that its client does not read is cut."""
 
     async def bounded(scope: Any, receive: Any, send: Any) -> None:
         try:

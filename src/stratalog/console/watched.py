@@ -1,6 +1,6 @@
-"""What of a node the console looks at.
+"""The parts of a node that the console reads.
 
-In: the node's parts, as they come to be. Out: the same, to read. It changes nothing.
+In: the node's parts, as they are created. Out: the same, to read. It changes nothing.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,1 +1,4 @@
-"""Compiled work on records: batches to Arrow."""
+"""Compiled decoding of record batches to Arrow.
+
+In: record batches. Out: Arrow record batches.
+"""

@@ -1,11 +1,11 @@
-"""Where compiled kernels are kept, so that a cold worker loads them and does not compile.
+"""Choose where compiled kernels are cached, so that a new worker loads them and does not compile.
 
-In: the environment and the file system. Out: numba's cache directory, settled before the first kernel is declared.
-It never deletes anything and never trusts a directory that someone else could write to.
+In: the environment and the file system. Out: numba's cache directory, chosen before the first kernel is declared. It
+never deletes anything, and never uses a directory that another user could write to.
 
 numba keeps machine code beside the module that declares it (`__pycache__`), else in the user's cache directory, and
-refuses to go on where neither can be written. Then a directory of this user's own, below the system's temporary
-one, takes their place.
+fails where it can write to neither. In that case a directory of this user's own, below the system's temporary one,
+takes their place.
 """
 
 import os
@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 
-def settle_cache_directory(package_directory: Path) -> str | None:
+def choose_cache_directory(package_directory: Path) -> str | None:
     """Choose numba's cache directory; None leaves the choice to numba (NUMBA_CACHE_DIR, `__pycache__`, user's).
 
     Call before importing numba: it reads its environment once.

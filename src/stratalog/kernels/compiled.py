@@ -14,11 +14,11 @@ processor's cache: to note first where everything lies, and to copy then, takes 
 from pathlib import Path
 from typing import Any
 
-from stratalog.kernels.cache import settle_cache_directory
+from stratalog.kernels.cache import choose_cache_directory
 
-settle_cache_directory(Path(__file__).parent)
+choose_cache_directory(Path(__file__).parent)
 
-from numba import njit, types  # type: ignore[import-untyped]  # noqa: E402 - its cache is settled
+from numba import njit, types  # type: ignore[import-untyped]  # noqa: E402 - its cache is chosen
 from numba.core import cgutils  # type: ignore[import-untyped]  # noqa: E402
 from numba.extending import intrinsic  # type: ignore[import-untyped]  # noqa: E402
 
@@ -76,8 +76,8 @@ _table = types.Array(types.int64, 2, "C")
 _matrix = types.Array(types.int32, 2, "C")
 _varint = types.UniTuple(types.int64, 2)
 
-# Nothing here makes an array, so none is counted by who refers to it: with `_nrt` every look at one by an inlined
-# function counts up and down, atomically, and finding a record's fields took three times as long.
+# Nothing here makes an array, so `_nrt` (reference counts of arrays) is off. With it every inlined function that
+# looks at an array counts up and down, atomically, and finding a record's fields took three times as long.
 _INLINED: Any = njit(inline="always", _nrt=False)
 
 

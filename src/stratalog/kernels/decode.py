@@ -1,11 +1,12 @@
-"""Record batches to Arrow.
+"""Decode record batches to Arrow.
 
-In: buffers of whole record batches (v2), as they lie in a log, in the bucket or in a Fetch response, and the range of
-offsets that is wanted. Out: Arrow record batches with the columns of Spark's Kafka source, bounded in rows and bytes.
-It never does I/O, and never passes over bytes that are not what was written: `Corrupt` names the place.
+In: buffers of whole record batches (v2), as in a log, in the bucket or in a Fetch response, and a range of offsets.
+Out: Arrow record batches with the columns of Spark's Kafka source, bounded in rows and bytes. It never does I/O, and
+never skips bytes that differ from what was written: `Corrupt` names the place.
 
-What is checked: format, CRC32C of each batch, that offsets follow each other without a gap (a caller that knows of
-compaction says so), every length inside every record. Control batches and aborted transactions are left out.
+It checks the format, the CRC32C of each batch, every length inside every record, and that offsets follow each other
+without a gap (a caller that knows of compaction permits gaps). It leaves out control batches and aborted
+transactions.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -239,7 +240,7 @@ class Decoder:
 
 
 def _transactions(aborted: Sequence[tuple[int, int]]) -> Any:
-    """Aborted transactions in the order of their first offsets, with a column for `sift` to note who is open."""
+    """Aborted transactions in the order of their first offsets, with a column in which `sift` notes the open ones."""
     rows = [(producer, first, 0) for producer, first in sorted(aborted, key=itemgetter(1))]
     return np.array(rows, dtype=np.int64).reshape(len(rows), 3)
 

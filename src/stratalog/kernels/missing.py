@@ -1,6 +1,6 @@
-"""The one failure that the decoder adds.
+"""The exception for missing offsets.
 
-In: nothing. Out: an exception. Apart from the decoder, so that a planner can raise it without loading numba.
+In: nothing. Out: an exception. It is apart from the decoder, so that a planner can raise it without loading numba.
 """
 
 from stratalog.errors import Corrupt

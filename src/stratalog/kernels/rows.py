@@ -1,10 +1,10 @@
-"""Rows found in payloads, until they become one Arrow record batch.
+"""Collect rows of decoded records until they become one Arrow record batch.
 
-In: payloads (uncompressed records) with the table of their batches. Out: Arrow record batches, each full or asked for.
-It never decides which batches count: `decode.py` has done so.
+In: payloads (uncompressed records) with the table of their batches. Out: Arrow record batches, each full or
+requested. It never decides which batches count: `decode.py` has done so.
 
-Nothing of a payload is kept: what its rows have is copied to where Arrow will have it. Scratch arrays are made once and
-used for every batch.
+Rows keep no reference to their payload: their fields are copied to where Arrow will have them. Scratch arrays are
+made once and used for every batch.
 """
 
 from collections.abc import Callable, Iterator
@@ -113,12 +113,12 @@ class Rows:
             name: make() for name, make in constants.items() if name in layout.columns
         }
         self._headers_max = rows * _HEADERS_A_ROW if HEADERS in layout.columns else 0
-        # What may be too much at first costs nothing: memory that nobody touches is not there.
+        # A generous first size costs nothing: the system gives memory only for pages that are touched.
         self._expected = [layout.max_bytes + compiled.SLACK] * 4
         self._end()
 
     def _end(self) -> None:
-        """Have no rows, and no memory for some while nobody gives any."""
+        """Drop the rows and their memory, until more rows arrive."""
         self._state[[compiled.ROWS, compiled.BYTES, compiled.HEADERS]] = 0
         self._state[compiled.NULLS : compiled.NEEDED] = 0
         self._longs: Any = None

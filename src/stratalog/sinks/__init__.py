@@ -1,1 +1,3 @@
-"""Rows into other people's stores. In: Arrow record batches. Out: requests to the store, and what it refused."""
+"""Write rows into OpenSearch and Cassandra. In: Arrow record batches. Out: requests to the store, and the rows that it
+refused.
+"""

@@ -1,8 +1,7 @@
-"""OpenSearch's bulk request, without a connection: what is sent, and what an answer means for each document.
+"""OpenSearch's bulk requests, without a connection: encode one, and read the result of each document.
 
-In: documents; an answer's status and body. Out: a body; which documents are to be sent again, which are refused for
-good. It sends nothing and waits for nothing. Source: OpenSearch's Bulk API; what is sent again is what Filebeat's
-output sends again.
+In: documents; an answer's status and body. Out: a body; the documents to send again, and those refused for good. It
+sends nothing and waits for nothing. Source: OpenSearch's Bulk API; it repeats the same failures as Filebeat's output.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

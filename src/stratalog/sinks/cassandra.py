@@ -1,12 +1,12 @@
-"""Rows into a table of Cassandra: the table made ready once, and what a task does to write its part.
+"""Write rows into a table of Cassandra: prepare the table once, then write each task's rows.
 
-In: options, an Arrow schema, record batches. Out: rows that Cassandra has acknowledged, and how many. It never deletes
-anything and never changes a table.
+In: options, an Arrow schema, record batches. Out: rows that Cassandra has acknowledged, and their number. It never
+deletes anything and never changes a table.
 
-Nothing is lost silently: the write returns once every row was acknowledged at the consistency that was asked for, else
-it fails. What was not (too few replicas, too much to do, no answer) is sent again, alone, after a while that grows;
-whatever became of it the first time, the same row overwrites itself. Meanwhile nothing more is read than what is on its
-way: that is the back-pressure.
+No row is lost silently: the write returns once every row was acknowledged at the requested consistency, else it
+fails. Rows that failed for now (too few replicas, an overloaded node, no answer) are sent again, alone, after a
+growing backoff. Writing a row twice overwrites it with itself. Meanwhile the task reads no further rows: that is the
+back-pressure.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""What a person wrote behind `.format("stratalog_cassandra")`, parsed once.
+"""Parse the options of `.format("stratalog_cassandra")`, once.
 
-In: Spark's options, all text. Out: `CassandraOptions`, or a ValueError in one line. It never connects to anything.
+In: Spark's options, all text. Out: `CassandraOptions`, or a ValueError of one line. It never connects to anything.
 
 User and password are no options: a plan would show them.
 """

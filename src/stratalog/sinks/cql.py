@@ -1,6 +1,6 @@
-"""Rows as Cassandra has them: a table's statements from an Arrow schema, and values from Arrow batches.
+"""Cassandra's statements and values for rows.
 
-In: an Arrow schema, record batches, names. Out: CQL, rows of Python values in the columns' order, or a ValueError in
+In: an Arrow schema, record batches, names. Out: CQL, rows of Python values in the columns' order, or a ValueError of
 one line. It sends nothing.
 """
 

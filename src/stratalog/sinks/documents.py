@@ -1,10 +1,10 @@
-"""Rows as documents of a search index: what they are called, what they say, how they are indexed.
+"""Rows as documents of a search index: their ids, fields and mappings.
 
-In: an Arrow schema and record batches with the columns topic, partition and offset. Out: an index's mappings, documents
-with their ids, or a ValueError in one line. It sends nothing.
+In: an Arrow schema and record batches with the columns topic, partition and offset. Out: an index's mappings,
+documents with their ids, or a ValueError of one line. It sends nothing.
 
-A document is called `<topic>-<partition>-<offset>`. That is the record and nothing else, so a row that is written
-again, by a task, a batch or a whole job that is run again, overwrites itself.
+A document's id is `<topic>-<partition>-<offset>`, which names the record and nothing else. So a row that is written
+again, by a repeated task, batch or job, overwrites itself.
 """
 
 from collections import Counter

@@ -1,12 +1,12 @@
-"""Rows into an index of OpenSearch: the index made ready once, and what a task does to write its part.
+"""Write rows into an index of OpenSearch: prepare the index once, then write each task's rows.
 
-In: options, an Arrow schema, record batches. Out: documents that OpenSearch has acknowledged, and how many. It never
-deletes anything and never changes a mapping.
+In: options, an Arrow schema, record batches. Out: documents that OpenSearch has acknowledged, and their number. It
+never deletes anything and never changes a mapping.
 
-Nothing is lost silently: the write returns once every document has been taken by the index, or by the index of dead
-letters where one is named; else it fails. What was not taken for now (429 and the server's own trouble, of one
-document or of a whole request) is sent again, alone, after a while that grows. Meanwhile nothing more is read than what
-is on its way: that is the back-pressure.
+No document is lost silently: the write returns once every document is in the index, or in the index of dead letters
+where one is named; else it fails. Documents that failed for now (429 and server errors, of one document or of a whole
+request) are sent again, alone, after a growing backoff. Meanwhile the task reads no further rows: that is the
+back-pressure.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class Counts:
 
 
 def connect(hosts: Sequence[str], timeout_s: float, connections: int = 1) -> HttpClient:
-    """A client for OpenSearch, with whom and what to trust from the environment. Raises UserError."""
+    """Return a client for OpenSearch; login and trusted authority come from the environment. Raises UserError."""
     environment = os.environ
     user, password = environment.get(USER), environment.get(PASSWORD)
     if (user is None) != (password is None):

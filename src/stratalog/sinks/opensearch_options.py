@@ -1,9 +1,9 @@
-"""What a person wrote behind `.format("stratalog_opensearch")`, parsed once.
+"""Parse the options of `.format("stratalog_opensearch")`, once.
 
-In: Spark's options, all text. Out: `OpenSearchOptions`, or a ValueError in one line. It never connects to anything.
+In: Spark's options, all text. Out: `OpenSearchOptions`, or a ValueError of one line. It never connects to anything.
 
-`hosts`, `index`, `worker`, `bulk_max_size`, `backoff.…`, `max_retries`, `timeout` are named as in Filebeat's output,
-the settings of an index as in OpenSearch itself. User and password are no options: a plan would show them.
+`hosts`, `index`, `worker`, `bulk_max_size`, `backoff.…`, `max_retries` and `timeout` have the names of Filebeat's
+output; the settings of an index have OpenSearch's own. User and password are no options: a plan would show them.
 """
 
 import re

@@ -1,1 +1,4 @@
-"""The Spark data source: the only code that imports pyspark."""
+"""The Spark data sources: the only code that imports pyspark.
+
+In: Spark's calls. Out: tasks, rows, records.
+"""

@@ -1,7 +1,7 @@
-"""The data source `stratalog_cassandra`, as Spark sees it: rows written to a table, by batch and by stream.
+"""The Spark sink `stratalog_cassandra`: write rows to a table, by batch and by stream.
 
-In: options, the rows' schema, Arrow record batches. Out: rows in Cassandra. What Spark pickles into its plan is
-options: no connection, no user, no password. The writing itself is `sinks/cassandra.py`.
+In: options, the rows' schema, Arrow record batches. Out: rows in Cassandra. Spark pickles options into its plan: no
+connection, no user, no password. `sinks/cassandra.py` does the writing.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,7 @@
-"""Spark's filters on the columns that say where a record lies, as bounds of what is read.
+"""Turn Spark's filters on topic, partition, offset and timestamp into bounds.
 
-In: the conditions of a query, all of which hold. Out: a `Pruning`. It never takes a condition off Spark's hands: what
-cannot be turned into a bound, and what can, is checked on every row.
+In: the conditions of a query, all of which hold. Out: a `Pruning`. Spark still checks every condition on every row,
+also those that became bounds.
 """
 
 from collections.abc import Iterable

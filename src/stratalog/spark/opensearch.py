@@ -1,7 +1,7 @@
-"""The data source `stratalog_opensearch`, as Spark sees it: rows written to an index, by batch and by stream.
+"""The Spark sink `stratalog_opensearch`: write rows to an index, by batch and by stream.
 
-In: options, the rows' schema, Arrow record batches. Out: documents in OpenSearch. What Spark pickles into its plan is
-options: no connection, no user, no password. The writing itself is `sinks/opensearch.py`.
+In: options, the rows' schema, Arrow record batches. Out: documents in OpenSearch. Spark pickles options into its
+plan: no connection, no user, no password. `sinks/opensearch.py` does the writing.
 """
 
 from collections.abc import Iterator, Mapping

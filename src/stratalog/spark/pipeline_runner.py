@@ -1,11 +1,11 @@
-"""Spark's own pipeline runner, in a process of its own: `python -m stratalog.spark.pipeline_runner SPEC`.
+"""Run Spark's own pipeline runner in a process of its own: `python -m stratalog.spark.pipeline_runner SPEC`.
 
-In: a pipeline specification file, Spark's environment (`cli/pipeline.py` prepares both), standard input as a lifeline.
-Out: what the runner prints, and its exit status. Never here: pipeline logic; Spark runs the pipeline.
+In: a pipeline specification file, Spark's environment (`strata pipeline run` prepares both), standard input as a
+lifeline. Out: the runner's output, and its exit status. It has no pipeline logic: Spark runs the pipeline.
 
-Two things differ from `spark-pipelines run`. The Connect server that Spark starts for the run listens on a free port,
-not on 15002, so that runs do not collide. And the process ends when its standard input does: whoever started it may
-die in any way, and neither it nor its JVM outlives them.
+Two things differ from `spark-pipelines run`. The Connect server that Spark starts for the run listens on a free port
+instead of 15002, so that runs do not collide. And the process ends when its standard input closes. So neither the
+process nor its JVM outlives its parent, however the parent dies.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""The data source's other side, as Spark sees it: rows written to topics, by batch and by stream.
+"""The Spark sink `stratalog`: write rows to topics, by batch and by stream.
 
-In: options, the rows' schema, Arrow record batches. Out: records at the brokers. What Spark pickles into its plan is
-options and a job's id. The writing itself is `table/sink.py`.
+In: options, the rows' schema, Arrow record batches. Out: records at the brokers. Spark pickles options and a job's id
+into its plan. `table/sink.py` does the writing.
 """
 
 from collections.abc import Iterator

@@ -1,11 +1,11 @@
-"""The data source `stratalog`, as Spark sees it: batch and stream.
+"""The Spark data source `stratalog`, for batches and streams.
 
-In: options and, for a stream, offsets out of a checkpoint. Out: tasks, and the Arrow record batches that they read.
-What Spark pickles into its plan is options and offsets: no connection, no store, no secret.
+In: options and, for a stream, offsets from a checkpoint. Out: tasks, and the Arrow record batches that they read.
+Spark pickles options and offsets into its plan: no connection, no store, no secret.
 
-Spark's contract (`pyspark.sql.datasource`): `partitions` runs once per batch or micro-batch on the driver; `read` runs
-in tasks and must give the same rows whenever it is run again. It does, because a range of offsets names its records,
-wherever they lie by then.
+Spark's contract (`pyspark.sql.datasource`): `partitions` runs once per batch or micro-batch on the driver. `read`
+runs in tasks and must give the same rows whenever it runs again. It does, because a range of offsets names its
+records, wherever they lie by then.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -139,12 +139,12 @@ def _partitions(tasks: list[Task]) -> list[InputPartition]:
 def _read(partition: InputPartition, options: Options) -> Iterator[pa.RecordBatch]:
     if partition.value is None:
         return iter(())  # Spark's stand-in for a plan without tasks
-    return _told(partition.value, shared_of(options))
+    return _logged(partition.value, shared_of(options))
 
 
 @cache
-def _settle_worker() -> None:
-    """Once in a worker's life, with everything imported.
+def _prepare_worker() -> None:
+    """Prepare a worker process, once, after all imports.
 
     Spark's daemon has a worker collect garbage after each task. That looked through all that pyspark, numba and
     pyarrow made, as long as reading a fifth of a segment takes.
@@ -153,12 +153,12 @@ def _settle_worker() -> None:
     collect_only_what_follows()
 
 
-def _told(task: Task, shared: Shared) -> Iterator[pa.RecordBatch]:
-    """A task's batches; what it took is logged when it ends, early or not."""
+def _logged(task: Task, shared: Shared) -> Iterator[pa.RecordBatch]:
+    """Yield a task's batches, and log its metrics when it ends, early or not."""
     # Only tasks load numba: the driver's planning and Spark's look-up of data sources do without.
     from stratalog.table.tasks import read_task
 
-    _settle_worker()
+    _prepare_worker()
     metrics = ReadMetrics()
     wanted = task.wanted
     try:

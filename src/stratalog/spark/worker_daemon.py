@@ -1,7 +1,7 @@
-"""Spark's Python daemon with the source already imported: workers are forked from it and start with nothing to load.
+"""Spark's Python daemon, with the source imported already: workers fork from it and load nothing.
 
-In: `spark.python.daemon.module=stratalog.spark.worker_daemon`. Out: what `pyspark.daemon` does. Never here: threads,
-open files or connections, which would not survive the fork.
+In: `spark.python.daemon.module=stratalog.spark.worker_daemon`. Out: the behaviour of `pyspark.daemon`. It holds no
+threads, open files or connections, which would not survive the fork.
 
 One update of a pipeline starts a dozen workers, most of them to plan a read, and each would import the same modules.
 """

@@ -1,1 +1,4 @@
-"""A topic as one table, tail and history: options in; exact ranges, tasks and Arrow record batches out. No Spark."""
+"""A topic as one table over tail and history, without Spark.
+
+In: options. Out: exact ranges of offsets, tasks, and Arrow record batches.
+"""

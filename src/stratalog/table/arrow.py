@@ -1,7 +1,7 @@
-"""A topic as Arrow record batches, without Spark: for pandas, DuckDB, Polars and whatever else takes a reader.
+"""Read a topic as Arrow record batches, without Spark: for pandas, DuckDB, Polars and every other reader of Arrow.
 
-In: a topic's name, where its log is, a span of time, partitions, offsets. Out: a `pyarrow.RecordBatchReader` that
-reads as it is iterated, a few MiB at a time. It never holds the topic, and never commits an offset.
+In: a topic's name, the location of its log, a span of time, partitions, offsets. Out: a `pyarrow.RecordBatchReader`
+that reads while it is iterated, a few MiB at a time. It never holds the whole topic, and never commits an offset.
 """
 
 import json
@@ -46,7 +46,7 @@ def read_topic(  # noqa: PLR0913 - as `stratalog.read`
     fail_on_data_loss: bool,
     metrics: ReadMetrics | None,
 ) -> pa.RecordBatchReader:
-    """What `stratalog.read` says."""
+    """Implement `stratalog.read`."""
     given = _chosen(topic, partitions, offsets) | {
         "kafka.isolation.level": isolation,
         "failOnDataLoss": str(fail_on_data_loss),

@@ -1,10 +1,11 @@
-"""From "earliest", JSON and timestamps to offsets; from offsets to ranges; and how far one trigger goes.
+"""Resolve "earliest", JSON and timestamps to offsets, offsets to ranges, and the end of one trigger.
 
-In: a snapshot of the log and options. Out: offsets by topic id and partition. It asks the log only for timestamps.
+In: a snapshot of the log and options. Out: offsets by topic id and partition. It reads the log only to look up
+timestamps.
 
-Kafka's rules: JSON names every partition that is read; an offset given by hand must lie in the log; a timestamp means
-the first record that is as young, and past the last record it is an error for the start (or `latest` where
-`startingOffsetsByTimestampStrategy` says so) and the end of the log for the end.
+The rules are Spark's Kafka source's. JSON must name every partition that is read. An offset given by hand must lie in
+the log. A timestamp means the first record that is as young. A timestamp past the last record is an error for the
+start (or `latest`, where `startingOffsetsByTimestampStrategy` says so), and the end of the log for the end.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +24,7 @@ AskTimestamps = Callable[[Mapping[Key, int]], Mapping[Key, int | None]]
 def resolve(
     bound: Bound, snapshot: Snapshot, ask: AskTimestamps, option: str, *, late_is_error: bool
 ) -> dict[Key, int]:
-    """The offset that `bound` means for every partition. Raises ValueError naming `option`."""
+    """Return the offset of `bound` for every partition. Raises ValueError naming `option`."""
     if bound.everywhere is not None:
         return {key: _place(extent, bound.everywhere) for key, extent in snapshot.extents.items()}
     if bound.timestamp is not None or bound.timestamps is not None:
@@ -90,7 +91,7 @@ def check_order(snapshot: Snapshot, first: Mapping[Key, int], end: Mapping[Key, 
 def ranges(
     snapshot: Snapshot, first: Mapping[Key, int], end: Mapping[Key, int], *, fail_on_data_loss: bool
 ) -> list[tuple[Range, Manifest | None]]:
-    """What to read, partition by partition, empty ones left out.
+    """Return the ranges to read, partition by partition, without empty ones.
 
     Raises DataLoss where the log no longer has, or does not have, an offset of a range.
     """
@@ -113,14 +114,14 @@ def ranges(
 
 
 def lose(what: str, *, fail: bool) -> None:
-    """Offsets are not to be had: an error, or a line in the log where `failOnDataLoss` is false."""
+    """Report missing offsets: raise, or log a warning where `failOnDataLoss` is false."""
     if fail:
         raise DataLoss(f"{what}; failOnDataLoss=false reads on without them")
     getLogger("stratalog.spark").warning("%s", what)
 
 
 def limited(first: Mapping[Key, int], end: Mapping[Key, int], max_offsets: int) -> dict[Key, int]:
-    """Ends such that about `max_offsets` offsets lie before them, shared out by what each partition has waiting.
+    """Ends such that about `max_offsets` offsets lie before them, divided in proportion to each partition's backlog.
 
     Some partition always moves, so that a stream never stands still with work left.
     """

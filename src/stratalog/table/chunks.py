@@ -1,11 +1,11 @@
-"""What a bucket task asks the bucket for: runs of index entries of about the same size, several of them at once.
+"""Divide a bucket task into chunks: runs of index entries of similar size, several fetched at once.
 
-In: a task's pieces. Out: chunks of checked bytes in the order of offsets, which together answer for every offset of the
-task's range that may be wanted. It never opens a batch, and never asks for an entry whose offsets or times say that
-nothing in it is wanted.
+In: a task's pieces. Out: chunks of checked bytes in the order of offsets. Together they cover every offset of the
+task's range that the query may need. It never opens a batch, and never fetches an entry that offsets or times rule
+out.
 
-Memory: READ_AHEAD_BYTES of chunks that wait beside the one in use, whatever the segments' sizes are; an index entry is
-never cut, so one with a larger batch in it makes a chunk of its own.
+Memory: READ_AHEAD_BYTES of waiting chunks beside the one in use, whatever the segments' sizes are. An index entry is
+never cut, so an entry with a larger batch is a chunk of its own.
 """
 
 from bisect import bisect_left
@@ -34,10 +34,10 @@ INDEXES_AHEAD_BYTES = 2 << 20
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Whole batches, and what of them was aborted: (producer id, first offset).
+    """Whole batches, and the aborted transactions in them: (producer id, first offset).
 
-    `offsets` [first, end) are those that the chunk answers for, `run` those that it and its neighbours with the same
-    run answer for together. `damage`: why these offsets cannot be read; then there is no data.
+    `offsets` [first, end) are those that the chunk covers; `run` are those that it and its neighbours of the same
+    run cover together. `damage`: why these offsets cannot be read; then there is no data.
     """
 
     path: str

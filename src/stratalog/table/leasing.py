@@ -1,13 +1,13 @@
-"""A query's read lease: put when it is planned, renewed by its tasks, removed at its end where somebody sees that.
+"""A query's read lease: put at planning, renewed by its tasks, removed at its end where that is known.
 
-In: planned tasks and the manifests that they come from. Out: the tasks with their lease; batches, while it is kept. A
-query that may not write to the bucket reads without one, and is told so once.
+In: planned tasks and the manifests that they come from. Out: the tasks with their lease; batches, while the lease is
+kept. A query without the right to write to the bucket reads without a lease, and logs one warning.
 
-A streaming query's goes when it stops. Spark tells nobody when a batch query has ended: its lease ends by itself
-(`tier/bucket/leases.py`). Nor does anything of ours run before a query's first task, or between two that compute for
-long on what they have read: a lease lives as long as that may take. Whether a task renews one that is young is told by
-what its own machine's clock says of the plan's time, so the clocks of a query's machines must agree to within two
-thirds of a lease's time.
+A streaming query's lease is removed when the query stops. Spark does not report the end of a batch query, so its
+lease expires (`Leases`). Nor does any code of ours run before a query's first task, or while tasks compute for long:
+a lease lives as long as that may take. A task decides by its own machine's wall clock and the time of the plan
+whether the lease is due for renewal. So the clocks of a query's machines must agree to within two thirds of a lease's
+time.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ from stratalog.wire.ids import topic_id_text
 
 
 class Leasing:
-    """The lease of one query, which lives `lease_ms` when nobody renews it; a stream keeps it from batch to batch.
+    """The lease of one query. It expires `lease_ms` after its last renewal; a stream keeps it from batch to batch.
 
     `holder` is the query's client id; the lease names this machine too.
     """
@@ -62,7 +62,7 @@ class Leasing:
         tasks: Sequence[Task],
         manifests: Mapping[tuple[UUID, int], Manifest],
     ) -> list[Task]:
-        """The tasks, and a lease that holds what they read of the bucket; it replaces that of the batch before."""
+        """Return the tasks with a lease on the objects that they read; it replaces the lease of the batch before."""
         touched = {
             (t.wanted.topic_id, t.wanted.partition) for t in tasks if isinstance(t, BucketTask)
         }
@@ -78,7 +78,7 @@ class Leasing:
         return [replace(t, lease=lease) if isinstance(t, BucketTask) else t for t in tasks]
 
     def release(self) -> None:
-        """The query has ended."""
+        """Remove the lease: the query has ended."""
         if self._put is not None:
             _release(self._store, self._put.lease)
             self._put = None
@@ -106,13 +106,13 @@ class Leasing:
         return planned
 
 
-_told: Final[set[str]] = set()
+_warned_urls: Final[set[str]] = set()
 
 
 def _tell(url: str, reason: str) -> None:
     """Once for each bucket in a process."""
-    if url not in _told:
-        _told.add(url)
+    if url not in _warned_urls:
+        _warned_urls.add(url)
         getLogger("stratalog.spark").warning(
             "no read lease in %s: a query that runs longer than remote.delete.grace.ms may find its segments removed "
             "(%s)",
@@ -129,7 +129,7 @@ def kept(
 ) -> Iterator[pa.RecordBatch]:
     """The batches; the lease is renewed while they are read, each third of its time.
 
-    On a thread: whoever takes the batches may think about one for longer than a lease lives.
+    On a thread: the consumer may compute on one batch for longer than the lease lives.
     """
     if planned is None:
         yield from batches
@@ -149,7 +149,7 @@ def _renew(store: ObjectStore, lease: Lease) -> None:
 
 
 def released(tasks: Sequence[Task], store: ObjectStore) -> None:
-    """The query has ended."""
+    """Remove the lease: the query has ended."""
     leases = {
         t.lease.lease.id: t.lease.lease for t in tasks if isinstance(t, BucketTask) and t.lease
     }

@@ -1,10 +1,10 @@
-"""The log as a planner sees it: topics, how far each partition reaches, and where a timestamp lies.
+"""The log as a planner sees it: topics, the extent of each partition, and offsets by timestamp.
 
-In: options. Out: topics, `Extent`s with their pinned manifests, offsets. It asks brokers where there are any, else the
-bucket alone, and never reads records (but for a timestamp in the bucket, where a range of batches is opened).
+In: options. Out: topics, `Extent`s with their pinned manifests, offsets. It asks the brokers where there are any,
+else the bucket alone. It never reads records, except one range of batches in the bucket to look up a timestamp.
 
-With both places the brokers say where the log begins and ends, and the bucket only what it holds of that: the bucket
-must be theirs. A pinned manifest is used for one plan and forgotten.
+With both places, the brokers say where the log begins and ends, and the bucket which part of that it holds. The
+bucket must belong to these brokers. A pinned manifest serves one plan.
 """
 
 import re
@@ -42,7 +42,7 @@ class LogTopic:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What of a partition can be read: offsets [start, end), and what the bucket holds of them."""
+    """The readable part of a partition: offsets [start, end), and the segments in the bucket."""
 
     start: int
     end: int
@@ -143,7 +143,7 @@ class Log:
         return self._leasing.leased(tasks, manifests)
 
     def release(self) -> None:
-        """The query has ended: what it read may go."""
+        """Remove the query's lease: it has ended."""
         if self._leasing is not None:
             self._leasing.release()
 
@@ -200,7 +200,7 @@ class Log:
         ]
 
     def _compacted(self, client: BlockingClient, topics: Mapping[str, TopicInfo]) -> set[str]:
-        """Topics whose records may be missing by right: cleaned by key, or nobody says."""
+        """Return topics that may have gaps: compacted ones, and those whose policy is unknown."""
         if not topics:
             return set()
         found = set()

@@ -1,16 +1,17 @@
-"""Stream offsets as they lie in users' checkpoints.
+"""Stream offsets, as stored in Spark's checkpoints.
 
-In: what Spark hands back from a checkpoint, or positions. Out: the same, both ways. It never asks a broker.
+In: an offset from a checkpoint, or positions. Out: the same, both ways. It never asks a broker.
 
-A checkpoint of Spark's Kafka source is taken too, so that a query goes on where it was when its format is changed:
-`{"t":{"0":17}}`, topics by name. The JSON of ours lasts as long as people's checkpoints do (`docs/formats.md`,
-golden files):
+It also reads a checkpoint of Spark's Kafka source, so that a query continues when its format changes:
+`{"t":{"0":17}}`, topics by name. Our own JSON must stay readable as long as users' checkpoints exist
+(`docs/formats.md`, golden files):
 
     {"version":1,"topics":{"<topic id>":{"name":"t","partitions":{"0":17}}}}
 
-Topics are keyed by id, so that a topic deleted and created again under its name is another topic; the name is there for
-people and errors. An offset is that of the next record to read. The first batch's also say where it begins ("begins",
-as "topics"): Spark keeps only where it ends, and asks again where the query begins when that batch is run again.
+Topics are keyed by id, so that a topic deleted and created again under its name is another topic. The name is there
+for people and errors. An offset is that of the next record to read. The first batch's offsets also say where the
+batch begins ("begins", as "topics"): Spark stores only the end, and asks again for the beginning when it runs that
+batch again.
 """
 
 from collections.abc import Mapping

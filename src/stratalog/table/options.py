@@ -1,11 +1,11 @@
-"""What a person wrote behind `.option(…)`, parsed once.
+"""Parse the options of a query, once.
 
-In: Spark's options, all text. Out: `Options`, or a ValueError in one line that names the option, the value and what is
-accepted. It never connects to anything.
+In: Spark's options, all text. Out: `Options`, or a ValueError of one line that names the option, the value and the
+accepted values. It never connects to anything.
 
-Names and JSON are those of Spark's Kafka source, so that a job moves by changing one word; `tier.url` and the few
-others of our own are listed with them. Names are case-insensitive, as everywhere in Spark. Credentials are no options:
-they come from the environment of driver and executors, and never enter a plan, a log or a checkpoint.
+Names and JSON are those of Spark's Kafka source, so that a job moves by changing one word. `tier.url` and a few
+others are our own. Names are case-insensitive, as everywhere in Spark. Credentials are no options: they come from the
+environment of driver and executors, and never enter a plan, a log or a checkpoint.
 """
 
 import json
@@ -206,7 +206,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
 
 
 def insecure(name: str) -> str | None:
-    """Why an option of TLS or SASL cannot be taken, where it is one; its value is nobody's to print."""
+    """Return why an option of TLS or SASL is refused, if it is one; the text never has its value."""
     if not name.lower().startswith(_SECURITY):
         return None
     return f"option '{name}': only PLAINTEXT is spoken yet, without TLS or SASL"

@@ -1,7 +1,7 @@
-"""Where a query's log is: what driver and tasks share, and how they reach brokers and bucket.
+"""The location of a query's log: what driver and tasks share, and how they reach brokers and bucket.
 
-In: parsed options. Out: a `Shared`, which is pickled into tasks, and per process one client and one store for it. A
-`Shared` holds no secret: credentials come from the environment of whoever connects.
+In: parsed options. Out: a `Shared`, which is pickled into tasks, and one client and one store for it in each process.
+A `Shared` holds no secret: credentials come from each process's own environment.
 """
 
 from collections.abc import Callable

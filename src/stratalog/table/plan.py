@@ -1,12 +1,12 @@
-"""Ranges of offsets into tasks of a fair size, with one exact seam between bucket and broker.
+"""Divide ranges of offsets into tasks of similar size, with one exact seam between bucket and broker.
 
-In: what is to be read of each partition, and the live segments that a pinned manifest has of it. Out: tasks, each of
-one partition and from one place. It never asks anybody anything, so the same input gives the same plan.
+In: the range to read of each partition, and its live segments in a pinned manifest. Out: tasks, each of one partition
+and from one place. It is a pure function: the same input gives the same plan.
 
 The seam: an offset that a live segment of the pinned manifest covers is read from the bucket, any other from the
-broker (which serves it even if it was archived and expired meanwhile). Every offset of a range is in exactly one task.
-A segment larger than a task is cut by bytes of its data; which index entries lie in a cut is found by the task, so
-that planning reads no object: an entry belongs to the cut that its first byte lies in.
+broker (even if the broker archived it meanwhile and deleted its local copy). Every offset of a range is in exactly
+one task. A segment larger than a task is cut by bytes of its data. The task finds the index entries in its cut, so
+that planning reads no object: an entry belongs to the cut that has its first byte.
 """
 
 from bisect import bisect_left

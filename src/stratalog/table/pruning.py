@@ -1,7 +1,7 @@
-"""What of a topic a query's conditions can be true for, so that the rest need not be read.
+"""Narrow a query's ranges by its conditions.
 
-In: bounds on the columns that say where a record lies. Out: ranges cut down to them, with the times that tasks are to
-keep to. It never looks at a record, and a bound that cannot be used is no error.
+In: bounds on topic, partition, offset and timestamp. Out: narrower ranges, with the bounds on times for the tasks. It
+never looks at a record, and ignores a bound that it cannot use.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""A batch from its options: where it begins and ends, and the tasks that read it.
+"""Plan a batch query from its options: its range, and the tasks that read it.
 
 In: options, and the log that they name. Out: offsets by partition, tasks in order of partitions and offsets. It reads
 no records; `tasks.py` does.

@@ -1,13 +1,13 @@
-"""Rows into topics: what a task of Spark's does to write its part.
+"""Write rows into topics, in a task of Spark's.
 
-In: options, the columns there are, Arrow record batches. Out: records, acknowledged, and how many. It never creates a
-topic.
+In: options, the present columns, Arrow record batches. Out: acknowledged records, and their number. It never creates
+a topic.
 
-At least once, as Spark's Kafka sink: a task that fails is run again, and what it had sent stays. So every record says
-in a header which write it belongs to: the job or query, its batch, the attempt at that, the task and the row in it. Two
-records of a topic with the same header are the same row. Another attempt at a batch may cut it into other tasks (a
-stream's source reads from elsewhere by then), so a reader that wants each row once keeps a batch's newest attempt, and
-of that each header once.
+At least once, as Spark's Kafka sink: a task that fails runs again, and the records that it had sent stay. So every
+record has a header that names its write: the job or query, its batch, the attempt, the task, and the row within the
+task. Two records of a topic with the same header are the same row. Another attempt at a batch may divide it into
+other tasks, because a stream's source may read from another place by then. A reader that needs each row once keeps a
+batch's newest attempt, and of that each header once.
 """
 
 import asyncio

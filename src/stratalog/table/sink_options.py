@@ -1,6 +1,6 @@
-"""What a person wrote behind `.write`, parsed once, and whether the columns can be written.
+"""Parse the options of a write, once, and check the columns.
 
-In: Spark's options, all text, and the names and types of columns. Out: `SinkOptions`, or a ValueError in one line. It
+In: Spark's options, all text, and the names and types of columns. Out: `SinkOptions`, or a ValueError of one line. It
 never connects to anything. Names are those of Spark's Kafka sink and Kafka's producer.
 """
 

@@ -1,14 +1,14 @@
-"""What a task does: one planned range, from the bucket or from a broker, to Arrow.
+"""Run a task: read one planned range, from the bucket or from a broker, into Arrow.
 
-In: a task of `plan.py` and what every task of the query shares. Out: Arrow record batches, bounded in rows and
-bytes, which together hold every offset of the range exactly once, but for the records that its times rule out; else an
-exception. Memory is bounded whatever the segments' sizes are: `chunks.py` says by what,
-and beside it there are the Arrow batch that grows and the largest batch restored. It runs in Spark's Python workers,
-and keeps connections and stores open for the worker's next task.
+In: a task of `plan.py`, and the data that all tasks of the query share. Out: Arrow record batches, bounded in rows
+and bytes, or an exception. Together they hold every offset of the range exactly once, without the records that its
+times rule out. Memory is bounded whatever the segments' sizes are: the chunks (`chunks.py`), one Arrow batch, and the
+largest decompressed batch. Tasks run in Spark's Python workers, which keep connections and stores open for the next
+task.
 
-Nothing goes missing silently: offsets follow each other without a gap (but for a compacted topic) up to the range's
-end, or `Missing`, `Corrupt` or `DataLoss` says what is not there. With `failOnDataLoss=false` a warning in the log says
-so instead, and the offsets are counted.
+No offset goes missing silently. Offsets follow each other without a gap up to the range's end (a compacted topic may
+have gaps), or `Missing`, `Corrupt` or `DataLoss` names the missing ones. With `failOnDataLoss=false` a warning in the
+log does, and the offsets are counted.
 """
 
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ BUCKET, BROKER = "bucket", "broker"
 def read_task(
     task: Task, shared: Shared, metrics: ReadMetrics | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Everything in the task's range that may be wanted, in order; `metrics` are added to.
+    """Yield the records of the task's range, in order, and count them in `metrics`.
 
     Raises Corrupt, Missing, DataLoss, Rejected, Unavailable.
     """
@@ -61,7 +61,7 @@ def read_task(
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """What cannot be read ends the task (`fail`), or is logged and counted in `metrics`."""
+    """Unreadable offsets: they end the task (`fail`), or are logged and counted in `metrics`."""
 
     metrics: ReadMetrics
     fail: bool

@@ -1,7 +1,7 @@
-"""A real broker inside a test: pytest's fixture `broker`, and the class behind it for everyone else.
+"""A real broker inside a test: pytest's fixture `broker`, and the class behind it.
 
-In: settings. Out: an address that any Kafka client can use, and ways to make the broker fail. It never touches what a
-test did not ask for: each broker has a port, a directory and a thread of its own.
+In: settings. Out: an address that any Kafka client can use, and ways to make the broker fail. Each broker has a port,
+a directory and a thread of its own, and touches nothing else.
 
 The class is imported when it is first used: pytest loads the plugin in every run, and most of them need no broker.
 """

@@ -90,7 +90,7 @@ class TemporaryBroker:
             self._start(self._directory)
         except BaseException:  # an interrupt too: half a start must leave no port and no thread
             self.kill()
-            if fresh:  # nobody will call `__exit__`
+            if fresh:  # no `__exit__` follows
                 self._remove()
             raise
         self._arm()
@@ -109,7 +109,7 @@ class TemporaryBroker:
         self._port = self._run(self._node.start()).port
 
     def _remove(self) -> None:
-        """Remove a directory that is not somebody's."""
+        """Remove the directory, if this class created it."""
         if self._kept is None and self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = None

@@ -1,10 +1,10 @@
-"""What a broker under test is given as its outside: the real one, with a clock to move and a switch to cut.
+"""The outside of a broker under test: the real one, with a clock to move and a switch to cut.
 
 In: the system's disks, network and clock. Out: `ports.Outside` whose clock can be advanced and which can be cut off
-from one moment to the next, as by `kill -9`. It simulates nothing else.
+at once, as by `kill -9`. It simulates nothing else.
 
-Syncs are left out: what a process has written survives its death, and no test cuts the power. That makes a broker
-start in a few milliseconds where a drive would take tens.
+It leaves out syncs: written data survives the death of the process, and no test cuts the power. So a broker starts in
+a few milliseconds where a drive would take tens.
 """
 
 import asyncio
@@ -179,12 +179,12 @@ class CutOutside:
         return disk
 
     async def cut(self) -> None:
-        """As `kill -9` to whoever is outside: connections are gone, what was not written never will be."""
+        """Behave as after `kill -9`: connections are gone, and pending writes never happen."""
         self._switch.cut = True
         await self._network.cut()
         self._workers.cut()
 
     def release(self) -> None:
-        """Give the directories back, for whoever starts next."""
+        """Release the directories, for the next start."""
         for disk in self._disks:
             disk.close()

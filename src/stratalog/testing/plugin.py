@@ -1,7 +1,7 @@
-"""The pytest plugin: fixtures `broker` and `session_broker`, and the fixtures that give their settings.
+"""The pytest plugin: fixtures `broker` and `session_broker`, and the fixtures for their settings.
 
-In: a test that asks for them. Out: a started broker, gone after the test or the run. It imports nothing but pytest
-until then.
+In: a test that uses one of them. Out: a started broker, which ends with the test or the run. It imports nothing but
+pytest until then.
 """
 
 from collections.abc import Iterator, Mapping

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.kernels.cache import settle_cache_directory
+from stratalog.kernels.cache import choose_cache_directory
 
 COUNT_COMPILED = """
 from stratalog.kernels import compiled
@@ -48,28 +48,28 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_numba_chooses_where_it_can_write(nowhere: Path, tmp_path: Path) -> None:
-    assert settle_cache_directory(tmp_path) is None
+    assert choose_cache_directory(tmp_path) is None
 
 
 def test_a_choice_by_hand_stands(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", "/somewhere")
-    assert settle_cache_directory(nowhere) is None
+    assert choose_cache_directory(nowhere) is None
     assert os.environ["NUMBA_CACHE_DIR"] == "/somewhere"
 
 
 def test_without_a_place_of_its_own_the_cache_is_private(nowhere: Path, tmp_path: Path) -> None:
-    chosen = settle_cache_directory(nowhere)
+    chosen = choose_cache_directory(nowhere)
     assert chosen is not None
     assert Path(chosen).parent == tmp_path
     assert Path(chosen).stat().st_mode & 0o777 == 0o700
     assert os.environ.pop("NUMBA_CACHE_DIR") == chosen
-    assert settle_cache_directory(nowhere) == chosen
+    assert choose_cache_directory(nowhere) == chosen
 
 
 def test_a_directory_that_others_can_write_is_not_trusted(nowhere: Path) -> None:
     """Machine code is loaded from there."""
-    chosen = settle_cache_directory(nowhere)
+    chosen = choose_cache_directory(nowhere)
     assert chosen is not None
     del os.environ["NUMBA_CACHE_DIR"]
     Path(chosen).chmod(0o777)
-    assert settle_cache_directory(nowhere) != chosen
+    assert choose_cache_directory(nowhere) != chosen

@@ -30,7 +30,7 @@ from pyspark_stratalog import DefaultSource
 from stratalog.adapters.object_store import open_store
 from stratalog.errors import UserError
 from stratalog.kernels.rows import arrow_schema
-from stratalog.spark.source import StratalogSource, _settle_worker
+from stratalog.spark.source import StratalogSource, _prepare_worker
 from stratalog.table.places import DataLoss
 from stratalog.tier.bucket.identity import delete_topic
 from stratalog.wire.ids import topic_id_text
@@ -476,7 +476,7 @@ def test_columns_that_are_not_asked_for_are_not_made(grown: Grown, columns: str)
 
 def test_a_worker_does_not_collect_among_what_it_imported(grown: Grown) -> None:
     """Spark's daemon has a worker collect garbage after every task: all that is imported would be looked at."""
-    _settle_worker.cache_clear()
+    _prepare_worker.cache_clear()
     gc.unfreeze()
     reader = grown.source().reader(NONE)
     tasks = reader.partitions()
