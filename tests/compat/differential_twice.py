@@ -9,7 +9,7 @@ from typing import Any
 from tests.compat.differential import GONE, NO_ID, Broker
 from tests.compat.differential_groups import find
 from tests.compat.differential_records import batch, produce
-from tests.compat.differential_stories import Story, topic
+from tests.compat.differential_stories import TOPIC_RESOURCE, Story, topic
 
 METADATA, OFFSET_FETCH, DELETE_TOPICS = 3, 9, 20
 TWICE_STORIES: list[Story] = []
@@ -67,6 +67,10 @@ def partitions_are_named_twice(broker: Broker) -> None:
         ask.ask("OffsetForLeaderEpoch", replica_id=-1, topics=topics)
         topics = twice({"name": name, "partition_indexes": [0, 0]})
         ask.ask("DescribeProducers", topics=topics)
+        resources = twice({"resource_type": TOPIC_RESOURCE, "resource_name": name})
+        ask.ask(
+            "DescribeConfigs", resources=[{**one, "configuration_keys": None} for one in resources]
+        )
         topics = twice({"topic": name, "partitions": [0, 0]})
         ask.ask("ElectLeaders", election_type=0, topic_partitions=topics, timeout=10_000)
         ask.ask("DescribeLogDirs", topics=topics)

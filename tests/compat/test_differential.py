@@ -28,6 +28,7 @@ EXCUSED = {
     r".*\.min\.insync\.replicas\.(config_source|synonyms.*)": "Kafka sets it as eligible leader replicas are enabled",
     r"settings_are_changed#12 .*error_code": "Kafka fails with UNKNOWN_SERVER_ERROR where an operation does not exist",
     r"settings_are_changed#14 .*": "Kafka answers a resource that is named twice twice",
+    r".*_named_twice#.* (DescribeConfigs|DescribeGroups|DescribeProducers|OffsetFetch)\..*": "an answer is no copies",
     r"the_cluster_is_told#6 DescribeQuorum\.nodes\[0\].*": "Kafka tells no addresses beside an error",
     r"producers_are_idempotent#2[34] .*": "a producer id without epoch or sequence: refused before the log is asked",
     r"producers_are_idempotent#26 .*(high_watermark|last_stable_offset|records\[14\].*)": "the same: Kafka took one",

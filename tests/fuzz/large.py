@@ -1,16 +1,65 @@
-"""Requests of any size: for each API that has an array, frames that name `count` things, all different or all the same.
+"""The largest requests: for each array of each API that is served, frames that name any number of things in it.
 
-In: how many items. Out: whole frames. They are written by hand, from Kafka's message schemas, so that no reader or
-writer of ours must agree with itself.
+In: how many items. Out: whole frames. kio writes them, from Kafka's schemas, so that no reader or writer of ours must
+agree with itself.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from datetime import timedelta
 from struct import pack
+from typing import Any
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+from tests.fuzz.frames import _shape
+from tests.properties.kio_oracle import kio_bytes, kio_class
+
+from stratalog.broker.apis import APIS
+from stratalog.wire.apis import is_flexible
+from stratalog.wire.records import Record, build_batch
 
 TOPIC = "large"
-"""The topic, of one partition, that requests about partitions name."""
-Item = Callable[[int], bytes]
+"""The topic, of one partition, and the group that requests name."""
+BATCH = bytes(build_batch([Record(0, 0, None, b"x")]))
+API_VERSIONS = 18
+_TEXT, _INT, _ID = "n0000000", 0x5A5A5A5A, UUID(int=0x5A5A5A5A)
+"""What stands for an item's number where it is written."""
+_VALUES: dict[str, Any] = {
+    "acks": 1,
+    "session_epoch": -1,
+    "replica_id": -1,
+    "current_leader_epoch": -1,
+    "partition_max_bytes": 1,
+    "max_bytes": 1 << 20,
+    "generation_id": 1,
+    "generation_id_or_member_epoch": -1,
+    "member_epoch": -1,
+    "session_timeout_ms": 10_000,
+    "protocol_type": "consumer",
+    "member_id": "",
+    "path": "/nowhere",
+    "topic_name": "__cluster_metadata",
+    "allow_auto_topic_creation": False,
+    "resource_type": 2,
+    "resource_types": 2,
+    "num_partitions": -1,
+    "replication_factor": -1,
+    "broker_ids": 1,
+    "count": 2,
+    "upgrade_type": 1,
+    "validate_only": True,
+    "response_partition_limit": 2000,
+}
+_NULL = ("group_instance_id", "transactional_id", "member_id")
+_NUMBERED = (
+    "partition",
+    "partitions",
+    "partition_index",
+    "partition_indexes",
+    "index",
+    "broker_ids",
+)
 
 
 @dataclass(frozen=True)
@@ -20,17 +69,24 @@ class Large:
     key: int
     version: int
     before: bytes
-    item: Item
-    after: bytes = b""
-    flexible: bool = False
+    item: bytes
+    known: bytes
+    """An item that names what is there: TOPIC or its partition 0."""
+    after: bytes
+    tags: bool = False
 
     def frame(self, count: int, *, same: bool = False) -> bytes:
-        """Return a request of `count` items, with its length. `same`: the first one, over and over."""
-        items = [self.item(1)] * count if same else map(self.item, range(count))
-        length = varint(count + 1) if self.flexible else pack(">i", count)
-        header = pack(">hhih", self.key, self.version, 7, -1) + b"\0" * self.flexible
+        """Return a request of `count` items, with its length. `same`: the known one, over and over."""
+        items = [self.known] * count if same else map(self._numbered, range(count))
+        flexible = is_flexible(self.key, self.version)
+        length = varint(count + (not self.tags)) if flexible else pack(">i", count)
+        header = pack(">hhih", self.key, self.version, 7, -1) + b"\0" * flexible
         body = b"".join((header, self.before, length, *items, self.after))
         return pack(">i", len(body)) + body
+
+    def _numbered(self, number: int) -> bytes:
+        item = self.item.replace(_TEXT.encode(), b"n%07d" % number)
+        return item.replace(pack(">i", _INT), pack(">i", number))
 
 
 def varint(value: int) -> bytes:
@@ -43,176 +99,95 @@ def varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-def text(value: str | None) -> bytes:
-    """Return a string with a length of two bytes; null is -1."""
-    if value is None:
-        return b"\xff\xff"
-    encoded = value.encode()
-    return pack(">h", len(encoded)) + encoded
+def large_requests(topic_id: UUID) -> dict[str, Large]:
+    """Return a request for each array, in the newest version that has it, by the API's name and the array's path.
 
-
-def names(number: int) -> bytes:
-    """Return a name that nothing has, of a few bytes."""
-    return text(f"n{number}")
-
-
-def one(item: bytes) -> bytes:
-    """Return an array of one item."""
-    return pack(">i", 1) + item
-
-
-def of_topic(*before: bytes) -> bytes:
-    """Return what stands before the partitions of an array of one topic."""
-    return b"".join(before) + pack(">i", 1) + text(TOPIC)
-
-
-def _fetched(number: int) -> bytes:
-    return pack(">iqqi", number, 0, -1, 1 << 20)
-
-
-def _i32(number: int) -> bytes:
-    return pack(">i", number)
-
-
-_EMPTY = bytes(4)
-_FETCH = pack(">iiiibii", -1, 0, 0, 1 << 20, 0, 0, -1)
-_PRODUCE = b"\xff\xff" + pack(">hi", 1, 1000)
-_COMMIT = text("group") + pack(">i", -1) + text("") + pack(">q", -1)
-_JOIN = text("group") + pack(">ii", 10_000, 10_000) + text("") + text("consumer")
-_SYNC = text("group") + pack(">i", 1) + text("member")
-
-LARGE: dict[str, Large] = {
-    "Produce, partitions": Large(0, 7, of_topic(_PRODUCE), lambda n: _i32(n) + b"\xff" * 4),
-    "Produce, topics": Large(0, 7, _PRODUCE, lambda n: names(n) + one(_i32(0) + b"\xff" * 4)),
-    "Fetch, partitions": Large(1, 7, of_topic(_FETCH), _fetched, _EMPTY),
-    "Fetch, topics": Large(1, 7, _FETCH, lambda n: names(n) + one(_fetched(0)), _EMPTY),
-    "Fetch, forgotten": Large(1, 7, _FETCH + _EMPTY + of_topic(), _i32),
-    "ListOffsets, partitions": Large(2, 1, of_topic(_i32(-1)), lambda n: _i32(n) + pack(">q", -1)),
-    "ListOffsets, topics": Large(
-        2, 1, _i32(-1), lambda n: names(n) + one(_i32(0) + pack(">q", -1))
-    ),
-    "Metadata": Large(3, 8, b"", names, b"\0\0\0"),
-    "OffsetCommit, partitions": Large(
-        8, 2, of_topic(_COMMIT), lambda n: pack(">iq", n, 5) + text("x")
-    ),
-    "OffsetCommit, topics": Large(
-        8, 2, _COMMIT, lambda n: names(n) + one(pack(">iq", 0, 5) + text("x"))
-    ),
-    "OffsetFetch, partitions": Large(9, 5, of_topic(text("group")), _i32),
-    "OffsetFetch, topics": Large(9, 5, text("group"), lambda n: names(n) + one(_i32(0))),
-    "OffsetFetch, groups": Large(
-        9, 8, b"", lambda n: b"\x0b" + b"group%05d" % n + b"\x01\0", b"\0\0", flexible=True
-    ),
-    "FindCoordinator": Large(10, 4, b"\0", lambda n: b"\x0a" + b"k%08d" % n, b"\0", flexible=True),
-    "JoinGroup": Large(11, 1, _JOIN, lambda n: names(n) + _EMPTY),
-    "LeaveGroup": Large(13, 3, text("group"), lambda n: names(n) + text(None)),
-    "SyncGroup": Large(14, 1, _SYNC, lambda n: names(n) + _EMPTY),
-    "DescribeGroups": Large(15, 2, b"", names),
-    "ListGroups, states": Large(16, 4, b"", lambda n: b"\x0a" + b"s%08d" % n, b"\0", flexible=True),
-    "ListGroups, types": Large(
-        16, 5, b"\x01", lambda n: b"\x0a" + b"t%08d" % n, b"\0", flexible=True
-    ),
-    "CreateTopics, topics": Large(
-        19, 4, b"", lambda n: names(n) + pack(">ihii", -1, -1, 0, 0), pack(">ib", 1000, 1)
-    ),
-    "CreateTopics, assignments": Large(
-        19,
-        4,
-        _i32(1) + text("wide") + pack(">ih", -1, -1),
-        lambda n: _i32(n) + one(_i32(1)),
-        _EMPTY + pack(">ib", 1000, 1),
-    ),
-    "CreateTopics, settings": Large(
-        19,
-        4,
-        _i32(1) + text("wide") + pack(">ih", 1, 1) + _EMPTY,
-        lambda n: names(n) + text("v"),
-        pack(">ib", 1000, 1),
-    ),
-    "DeleteTopics": Large(20, 3, b"", names, _i32(1000)),
-    "DeleteTopics, ids": Large(
-        20, 6, b"", lambda n: b"\0" + pack(">qq", 1, n) + b"\0", _i32(1000) + b"\0", flexible=True
-    ),
-    "DeleteRecords, partitions": Large(21, 1, of_topic(), lambda n: pack(">iq", n, 0), _i32(1000)),
-    "DeleteRecords, topics": Large(
-        21, 1, b"", lambda n: names(n) + one(pack(">iq", 0, 0)), _i32(1000)
-    ),
-    "OffsetForLeaderEpoch, partitions": Large(
-        23, 3, of_topic(_i32(-1)), lambda n: pack(">iii", n, -1, 0)
-    ),
-    "OffsetForLeaderEpoch, topics": Large(
-        23, 3, _i32(-1), lambda n: names(n) + one(pack(">iii", 0, -1, 0))
-    ),
-    "DescribeConfigs, topics": Large(32, 1, b"", lambda n: b"\2" + names(n) + b"\xff" * 4, b"\0"),
-    "DescribeConfigs, names": Large(32, 1, _i32(1) + b"\2" + text(TOPIC), names, b"\0"),
-    "AlterConfigs, topics": Large(33, 1, b"", lambda n: b"\2" + names(n) + _EMPTY, b"\1"),
-    "AlterConfigs, settings": Large(
-        33, 1, _i32(1) + b"\2" + text(TOPIC), lambda n: names(n) + text("v"), b"\1"
-    ),
-    "AlterReplicaLogDirs, partitions": Large(
-        34, 1, _i32(1) + text("/nowhere") + _i32(1) + text(TOPIC), _i32
-    ),
-    "AlterReplicaLogDirs, topics": Large(
-        34, 1, _i32(1) + text("/nowhere"), lambda n: names(n) + one(_i32(0))
-    ),
-    "DescribeLogDirs, partitions": Large(35, 1, of_topic(), _i32),
-    "DescribeLogDirs, topics": Large(35, 1, b"", lambda n: names(n) + one(_i32(0))),
-    "CreatePartitions, topics": Large(
-        37, 1, b"", lambda n: names(n) + pack(">ii", 2, -1), pack(">ib", 1000, 1)
-    ),
-    "CreatePartitions, assignments": Large(
-        37,
-        1,
-        _i32(1) + text(TOPIC) + _i32(2),
-        lambda n: one(_i32(1)),
-        pack(">ib", 1000, 1),
-    ),
-    "DeleteGroups": Large(42, 1, b"", names),
-    "ElectLeaders, partitions": Large(43, 1, b"\0" + of_topic(), _i32, _i32(1000)),
-    "ElectLeaders, topics": Large(43, 1, b"\0", lambda n: names(n) + one(_i32(0)), _i32(1000)),
-    "IncrementalAlterConfigs, topics": Large(
-        44, 0, b"", lambda n: b"\2" + names(n) + _EMPTY, b"\1"
-    ),
-    "IncrementalAlterConfigs, settings": Large(
-        44, 0, _i32(1) + b"\2" + text(TOPIC), lambda n: names(n) + b"\0" + text("v"), b"\1"
-    ),
-    "AlterPartitionReassignments": Large(
-        45,
-        0,
-        _i32(1000) + b"\2" + varint(len(TOPIC) + 1) + TOPIC.encode(),
-        lambda n: _i32(n) + b"\0\0",
-        b"\0\0",
-        flexible=True,
-    ),
-    "ListPartitionReassignments": Large(
-        46,
-        0,
-        _i32(1000) + b"\2" + varint(len(TOPIC) + 1) + TOPIC.encode(),
-        _i32,
-        b"\0\0",
-        flexible=True,
-    ),
-    "OffsetDelete, partitions": Large(47, 0, of_topic(text("group")), _i32),
-    "OffsetDelete, topics": Large(47, 0, text("group"), lambda n: names(n) + one(_i32(0))),
-    "DescribeQuorum": Large(
-        55, 0, b"\2\x13__cluster_metadata", lambda n: _i32(n) + b"\0", b"\0\0", flexible=True
-    ),
-    "UpdateFeatures": Large(
-        57,
-        1,
-        _i32(1000),
-        lambda n: b"\x0a" + b"f%08d" % n + b"\0\1\1\0",
-        b"\1\0",
-        flexible=True,
-    ),
-    "DescribeProducers, partitions": Large(
-        61, 0, b"\2" + varint(len(TOPIC) + 1) + TOPIC.encode(), _i32, b"\0\0", flexible=True
-    ),
-    "ListConfigResources": Large(74, 1, b"", lambda n: bytes((n % 100,)), b"\0", flexible=True),
-    "DescribeTopicPartitions": Large(
-        75, 0, b"", lambda n: b"\x0a" + b"n%08d" % n + b"\0", _i32(2000) + b"\xff\0", flexible=True
-    ),
+    Where an array lies in another, that has one item. `topic_id` is that of TOPIC.
+    """
+    found = {}
+    for key, api in sorted(APIS.items()):
+        for version in range(api.served[0], api.served[1] + 1):
+            cls = kio_class(key, version, "request")
+            for path in _arrays(cls, ()):
+                found[f"{api.name} {'.'.join(path)}"] = _large(key, version, path, topic_id)
     # A section of tags has no null: its length is one less than an array's.
-    "ApiVersions, tags": Large(18, 3, b"\2n\2v", lambda n: b"\x05\0", b"\x05\0", flexible=True),
-}
-"""By the API's name, with the array's where it has several."""
+    software = b"\2n\2v"
+    found["ApiVersions tags"] = Large(API_VERSIONS, 3, software, b"\5\0", b"\5\0", b"", tags=True)
+    return found
+
+
+def _arrays(cls: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    for one in fields(cls):
+        declared, _, is_array = _shape(cls, one.name)
+        if is_array:
+            yield (*path, one.name)
+        if is_dataclass(declared):
+            yield from _arrays(declared, (*path, one.name))
+
+
+def _large(key: int, version: int, path: tuple[str, ...], topic_id: UUID) -> Large:
+    cls = kio_class(key, version, "request")
+    none = kio_bytes(_Writer(topic_id, count=0).made(cls, path))
+    known = kio_bytes(_Writer(topic_id, count=1).made(cls, path))
+    one = kio_bytes(_Writer(topic_id, count=1, numbered=True).made(cls, path))
+    # The first byte that differs is the last of the array's length.
+    at = next(index for index, (a, b) in enumerate(zip(none, one, strict=False)) if a != b)
+    start = at if is_flexible(key, version) else at - 3
+    after = none[at + 1 :]
+    items = [data[at + 1 : len(data) - len(after)] for data in (one, known)]
+    return Large(key, version, none[:start], *items, after)
+
+
+@dataclass(frozen=True)
+class _Writer:
+    """Makes one request of kio's: `count` items in the array; `numbered`: with what stands for their numbers."""
+
+    topic_id: UUID
+    count: int
+    numbered: bool = False
+
+    def made(self, cls: Any, path: tuple[str, ...] | None) -> Any:
+        """Return an object. `path` leads from it to the array; None: it is the array's item."""
+        values = {}
+        for one in fields(cls):
+            declared, nullable, is_array = _shape(cls, one.name)
+            if path and path[0] == one.name:
+                count, rest = (1, path[1:]) if path[1:] else (self.count, None)
+                values[one.name] = (self._item(one, declared, rest),) * count
+            elif nullable and (is_array or is_dataclass(declared) or one.name in _NULL):
+                values[one.name] = None
+            elif is_array:
+                # An item has one thing in each array; elsewhere they are empty.
+                values[one.name] = (self._item(one, declared, ()),) if path is None else ()
+            elif is_dataclass(declared):
+                values[one.name] = self.made(declared, ())
+            elif one.default is MISSING or one.name in _VALUES or path is None:
+                values[one.name] = self._value(one, numbered=self.numbered and path is None)
+        return cls(**values)
+
+    def _item(self, one: Any, declared: Any, path: tuple[str, ...] | None) -> Any:
+        if is_dataclass(declared):
+            return self.made(declared, path)
+        return self._value(one, numbered=self.numbered and path is None)
+
+    def _value(self, one: Any, *, numbered: bool) -> Any:
+        given = _VALUES.get(one.name, 0)
+        text = _VALUES.get(one.name, TOPIC)
+        match one.metadata["kafka_type"]:
+            case "string":
+                return _TEXT if numbered else text
+            case "uuid":
+                return _ID if numbered else self.topic_id
+            case "int32" if numbered and one.name in _NUMBERED:
+                return _INT
+            case "bool":
+                return bool(given)
+            case "bytes":
+                return b""
+            case "records":
+                return BATCH
+            case "error_code":
+                return ErrorCode.none
+            case "timedelta_i32" | "timedelta_i64":
+                return timedelta(milliseconds=given or 1000)
+        return given

@@ -3,8 +3,9 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
+from uuid import UUID
 
-from tests.fuzz.large import LARGE
+from tests.fuzz.large import TOPIC, large_requests
 from tests.sim.loop import run
 from tests.sim.machine import Machine
 from tests.sim.raw import Raw
@@ -12,11 +13,10 @@ from tests.sim.world import World
 
 from stratalog.client.calls import NewTopic
 
-LIMIT = 400_000
-"""Of a frame; a request may take twice as much."""
-COUNT = 4000
-MOST = 600
-"""Kilobytes that the names of one request take, at most."""
+LARGE = large_requests(UUID(int=0))
+LIMIT = 800_000
+"""Of a frame, and of what a request may take once decoded."""
+COUNT = 2500
 
 
 def story(tell: Callable[[Machine], Coroutine[Any, Any, None]], **settings: str) -> None:
@@ -26,7 +26,7 @@ def story(tell: Callable[[Machine], Coroutine[Any, Any, None]], **settings: str)
         machine = Machine(World(7), limits)
         await machine.start()
         client = await machine.connect()
-        await client.create_topics([NewTopic("large", partitions=1, configs={})])
+        await client.create_topics([NewTopic(TOPIC, partitions=1, configs={})])
         await tell(machine)
         assert machine.broken_tasks == []
         await machine.stop()
@@ -48,10 +48,10 @@ async def ask(machine: Machine, name: str, count: int) -> "tuple[Raw, asyncio.Fu
 def test_a_large_request_is_decoded_on_a_thread_and_answered() -> None:
     async def tell(machine: Machine) -> None:
         started = machine.workers_started
-        _, few = await ask(machine, "ListOffsets, topics", 100)
+        _, few = await ask(machine, "ListOffsets topics", 100)
         assert len((await few).topics) == 100
         assert not [name for name, *_ in started if name == "large-requests"]
-        _, many = await ask(machine, "ListOffsets, topics", 1500)
+        _, many = await ask(machine, "ListOffsets topics", 1500)
         assert len((await many).topics) == 1500
         assert [name for name, *_ in started if name == "large-requests"]
 
@@ -60,7 +60,7 @@ def test_a_large_request_is_decoded_on_a_thread_and_answered() -> None:
 
 def test_a_request_that_would_become_too_much_closes_its_connection() -> None:
     async def tell(machine: Machine) -> None:
-        raw, answer = await ask(machine, "Metadata", LIMIT // 20)
+        raw, answer = await ask(machine, "Metadata topics", LIMIT // 20)
         await asyncio.wait_for(raw.closed, 10)
         assert answer.cancelled()
         memory = machine.node._connections.memory
@@ -80,7 +80,7 @@ def test_large_requests_wait_while_what_others_became_takes_the_memory() -> None
             taken.append(memory.requests)
 
         memory.take = note  # type: ignore[method-assign]
-        asked = [await ask(machine, "Metadata", COUNT) for _ in range(5)]
+        asked = [await ask(machine, "Metadata topics", COUNT) for _ in range(5)]
         for _, answer in asked:
             assert len((await answer).topics) == COUNT
         assert len(taken) == 5
@@ -93,11 +93,11 @@ def test_large_requests_wait_while_what_others_became_takes_the_memory() -> None
 def test_a_client_that_goes_away_meanwhile_leaves_nothing() -> None:
     async def tell(machine: Machine) -> None:
         for wait_s in (0.0, 0.0005, 0.001, 0.002, 0.004, 0.01):
-            gone = [await ask(machine, "ListOffsets, topics", 1500) for _ in range(3)]
+            gone = [await ask(machine, "ListOffsets topics", 1500) for _ in range(3)]
             await asyncio.sleep(wait_s)
             for raw, _ in gone:
                 raw.close()
-        _, answer = await ask(machine, "ListOffsets, topics", 1500)
+        _, answer = await ask(machine, "ListOffsets topics", 1500)
         assert len((await answer).topics) == 1500
 
     story(tell, queued__max__request__bytes="200000")

@@ -18,7 +18,7 @@ from typing import Final
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 _KEPT_BYTES_MAX: Final = 32 << 20
-_GIVEN_BACK_FROM: Final = 2 * _KEPT_BYTES_MAX
+_GIVEN_BACK_FROM: Final = 40 << 20
 _STATM: Final = "/proc/self/statm"
 _PAGE_BYTES: Final = os.sysconf("SC_PAGESIZE")
 _COLLECT_AFTER: Final = (10_000, 20, 20)

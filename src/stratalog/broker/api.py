@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from stratalog.broker.broker import Broker
 
 API_VERSIONS = 18
-_DECODED_TIMES: Final = 2
-"""A request may take so many times `socket.request.max.bytes` once decoded."""
 _AT_ONCE_BYTES: Final = 256 << 10
 """A request that takes more, once decoded, is decoded on a thread: this much takes two milliseconds."""
 _ITEMS_AT_ONCE: Final = 1000
@@ -91,7 +89,7 @@ class Dispatcher:
         self._listener = listener
         self._served = {api.key: api.served for api in apis.values()}
         self._figures = broker.figures.requests
-        self._request_bytes_max = _DECODED_TIMES * broker.config.int("socket.request.max.bytes")
+        self._request_bytes_max = broker.config.int("socket.request.max.bytes")
         self._budget = DecodeBudget(_AT_ONCE_BYTES)  # of the request that is decoded now
         self._elapsed_ns = broker.clock.elapsed_ns
 

@@ -91,6 +91,18 @@ class Pace:
             self.items += 1
             yield item
 
+    async def once(self, items: Iterable[T], name: Callable[[T], Hashable]) -> AsyncIterator[T]:
+        """As `each`, but yield only the first item of a name.
+
+        A request of a few bytes an item must not be answered with as many copies of something large.
+        """
+        seen: set[Hashable] = set()
+        async for item in self.each(items):
+            key = name(item)
+            if key not in seen:
+                seen.add(key)
+                yield item
+
     async def parts(self, items: Sequence[T]) -> AsyncIterator[Sequence[T]]:
         """Yield the items some hundreds at a time: what one decision is taken about."""
         for start in range(0, max(1, len(items)), _PART_ITEMS):

@@ -154,8 +154,8 @@ CONNECTIONS = (
         "socket.request.max.bytes",
         Kind.INT,
         100 * MIB,
-        "Largest request; a longer one closes its connection, and so does one that would take more than twice as much "
-        "memory once decoded, records aside.",
+        "Largest request; a longer one closes its connection, and so does one that would take more memory "
+        "than that once decoded, records aside.",
         Between(1),
     ),
     Setting(

@@ -49,7 +49,7 @@ class OverBudget(Rejected):
         super().__init__(
             ErrorCode.invalid_request,
             f"the request takes more than {allowed} bytes once decoded; ask for less at once, or raise "
-            "socket.request.max.bytes, of which this is twice",
+            "socket.request.max.bytes",
         )
 
 

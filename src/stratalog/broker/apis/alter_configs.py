@@ -57,7 +57,7 @@ async def _alteration(
 
 
 def resource_of(asked: Any) -> tuple[int, str]:
-    """Return what no two alterations of a request may share."""
+    """Return the type and the name of a resource in a request."""
     return asked.resource_type, asked.resource_name
 
 

@@ -16,11 +16,7 @@ from stratalog.wire.messages.delete_groups import (
 async def handle(call: Call[DeleteGroupsRequest]) -> DeleteGroupsResponse:
     """Delete each group that has no members."""
     results = []
-    answered: set[str] = set()
-    async for group_id in call.pace.each(call.body.groups_names):
-        if group_id in answered:
-            continue
-        answered.add(group_id)
+    async for group_id in call.pace.once(call.body.groups_names, str):
         try:
             answer = await call.broker.groups.delete(DeleteGroup(group_id))
         except Rejected as error:

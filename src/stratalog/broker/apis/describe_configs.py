@@ -6,6 +6,7 @@ v1 sources and synonyms. v3 types and documentation. v4 flexible.
 from typing import Final
 
 from stratalog.broker.api import Api, Call
+from stratalog.broker.apis.alter_configs import resource_of
 from stratalog.config import ConfigEntry
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.describe_configs import (
@@ -22,11 +23,11 @@ _BROKER: Final = 4
 
 
 async def handle(call: Call[DescribeConfigsRequest]) -> DescribeConfigsResponse:
-    """The settings of topics and of this broker."""
+    """Return the settings of topics and of this broker, of each once."""
     return DescribeConfigsResponse(
         results=[
             await _resource(call, resource)
-            async for resource in call.pace.each(call.body.resources)
+            async for resource in call.pace.once(call.body.resources, resource_of)
         ]
     )
 

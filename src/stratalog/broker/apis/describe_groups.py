@@ -21,12 +21,9 @@ _NOT_FOUND_FROM: Final = 6
 
 
 async def handle(call: Call[DescribeGroupsRequest]) -> DescribeGroupsResponse:
-    """State, protocol and members of each group."""
-    return DescribeGroupsResponse(
-        groups=[
-            await _describe(call, group_id) async for group_id in call.pace.each(call.body.groups)
-        ]
-    )
+    """Return state, protocol and members of each group, of each once."""
+    groups = call.pace.once(call.body.groups, str)
+    return DescribeGroupsResponse(groups=[await _describe(call, one) async for one in groups])
 
 
 async def _describe(call: Call[DescribeGroupsRequest], group_id: str) -> DescribedGroup:

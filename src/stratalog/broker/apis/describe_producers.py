@@ -16,17 +16,17 @@ from stratalog.wire.messages.describe_producers import (
 
 
 async def handle(call: Call[DescribeProducersRequest]) -> DescribeProducersResponse:
-    """The idempotent producers that each partition's log remembers."""
+    """Return the idempotent producers that each partition's log remembers, of each partition once."""
+    rows: dict[str, dict[int, PartitionResponse]] = {}
+    async for topic in call.pace.each(call.body.topics):
+        known = rows.setdefault(topic.name, {})
+        async for index in call.pace.each(topic.partition_indexes):
+            if index not in known:
+                known[index] = _partition(call, topic.name, index)
     return DescribeProducersResponse(
         topics=[
-            TopicResponse(
-                name=topic.name,
-                partitions=[
-                    _partition(call, topic.name, index)
-                    async for index in call.pace.each(topic.partition_indexes)
-                ],
-            )
-            async for topic in call.pace.each(call.body.topics)
+            TopicResponse(name=name, partitions=list(known.values()))
+            async for name, known in call.pace.each(rows.items())
         ]
     )
 

@@ -38,12 +38,11 @@ _TOPIC_IDS_FROM = 10
 
 
 async def handle(call: Call[OffsetFetchRequest]) -> OffsetFetchResponse:
-    """Committed offsets; -1 where there is none."""
+    """Return committed offsets, each group's once; -1 where there is none."""
     body = call.body
     if call.version >= _SEVERAL_FROM:
-        return OffsetFetchResponse(
-            groups=[await _group(call, group) async for group in call.pace.each(body.groups)]
-        )
+        groups = call.pace.once(body.groups, lambda group: group.group_id)
+        return OffsetFetchResponse(groups=[await _group(call, one) async for one in groups])
     error, found = await _fetch(call, body.group_id, body.topics)
     return OffsetFetchResponse(
         topics=[

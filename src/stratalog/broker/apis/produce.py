@@ -66,16 +66,13 @@ def _each_once(request: ProduceRequest) -> ProduceRequest:
             count += 1
     if count == sum(map(len, named.values())) and len(named) == len(request.topics):
         return request
-    return request._replace(topics=_topics(named))
+    return request._replace(topics=[_topic(*one) for one in named.items()])
 
 
-def _topics(named: _Named) -> list[ProduceTopic]:
-    return [
-        ProduceTopic("", key, list(partitions.values()))
-        if isinstance(key, UUID)
-        else ProduceTopic(key, None, list(partitions.values()))
-        for key, partitions in named.items()
-    ]
+def _topic(key: str | UUID, partitions: dict[int, ProducePartition]) -> ProduceTopic:
+    if isinstance(key, UUID):
+        return ProduceTopic("", key, list(partitions.values()))
+    return ProduceTopic(key, None, list(partitions.values()))
 
 
 async def _append_in_parts(call: Call[Any], request: ProduceRequest) -> ProduceResponse | None:
@@ -87,7 +84,8 @@ async def _append_in_parts(call: Call[Any], request: ProduceRequest) -> ProduceR
         async for one in pace.each(topic.partitions):
             partitions[one.index] = one
     rows: dict[str | UUID, list[ProducedPartition]] = {}
-    async for share in pace.shares(_topics(named), lambda topic: topic.partitions):
+    once = [_topic(*one) async for one in pace.each(named.items())]
+    async for share in pace.shares(once, lambda topic: topic.partitions):
         topics = [topic._replace(partitions=list(partitions)) for _, topic, partitions in share]
         answer = await _append_with_room(call, request._replace(topics=topics))
         if answer is not None:

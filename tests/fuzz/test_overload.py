@@ -1,0 +1,26 @@
+"""Goal: no request, however large, keeps other clients from being served or leaves memory behind.
+
+Method: a real broker; for each array of each API the largest request that is decoded, of things that are not there and
+of one that is; another client asks all the while. A broker's usual limit is 50 times this one: see the command.
+"""
+
+from pathlib import Path
+
+from tests.fuzz.overload import LEFT_MIB, largest_requests, prepared, stratalog
+
+FRAME_BYTES_MAX = 2 << 20
+TURN_MS = 40
+"""CPU time of the broker's event loop that another client may wait for. Without slices, hundreds: up to 2,245."""
+
+
+def test_the_largest_requests_are_served_beside_other_clients(tmp_path: Path) -> None:
+    size = {"socket__request__max__bytes": str(FRAME_BYTES_MAX)}
+    with stratalog(tmp_path, **size) as target:
+        seen = list(largest_requests(target, prepared(target), FRAME_BYTES_MAX))
+        log = target.log.read_text()
+    assert len(seen) > 120
+    for one in seen:
+        assert one.beside.longest_turn_ms < TURN_MS, one
+        assert one.after_mib < one.before_mib + LEFT_MIB, one
+        assert one.result.startswith(("answered", "closed")), one
+    assert "Traceback" not in log
