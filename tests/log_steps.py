@@ -42,6 +42,8 @@ class Steps:
     queue: "deque[tuple[list[Effect], Callable[[], None]]]" = field(default_factory=deque)
     recovery_point: int = 0
     log_start_offset: int = 0
+    checkpoints_agree: bool = False
+    """Whether the checkpoint of high watermarks says the same as that of recovery points, or nothing."""
 
     def __post_init__(self) -> None:
         self.log, effects = create(
@@ -154,6 +156,7 @@ class Steps:
                 clean=clean,
                 recovery_point=self.recovery_point,
                 log_start_offset=self.log_start_offset,
+                high_watermark=self.recovery_point if self.checkpoints_agree else 0,
                 now_ms=self.now_ms,
                 tails=TailBudget(tail_bytes_max=self.tail_cache_bytes),
             ),

@@ -15,7 +15,9 @@ from tests.integration.console_scrape import get
 from tests.integration.server_process import Server, strata, strata_process
 
 METADATA = "__cluster_metadata-0/00000000000000000000.log"
+OFFSETS = "__consumer_offsets-0/00000000000000000000.log"
 TOPICS = ("a", "b", "c")
+GROUP = "readers"
 
 
 SETTINGS = ("offsets.topic.num.partitions=1", "console.listener=127.0.0.1:0")
@@ -28,6 +30,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for topic in TOPICS:
             ok(strata("topic", "create", topic, "-b", server.address))
             ok(strata("produce", topic, "-b", server.address, stdin=f"of {topic}\n"))
+            commit(server, topic)
         assert server.stop() == 0
         return server.data
 
@@ -43,6 +46,16 @@ def server(stopped: Path, tmp_path: Path) -> Server:
 def ok(done: subprocess.CompletedProcess[str]) -> str:
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def commit(server: Server, topic: str) -> None:
+    words = ("--group", GROUP, "--from", "beginning", "--until-end")
+    ok(strata("consume", topic, *words, "-b", server.address))
+
+
+def committed(server: Server) -> dict[str, int]:
+    rows = json.loads(ok(strata("group", "describe", GROUP, "--json", "-b", server.address)))
+    return {row["topic"]: row["offset"] for row in rows["partitions"]}
 
 
 def flip(file: Path, at: int) -> None:
@@ -191,3 +204,33 @@ def test_a_partition_with_a_damaged_identity_is_offline_until_it_is_mended(serve
 
 def console_port(server: Server) -> int:
     return int(json.loads((server.place / "ready.json").read_text())["console_port"])
+
+
+def test_damaged_offsets_are_said_once_and_their_groups_have_no_coordinator(server: Server) -> None:
+    log = server.data / OFFSETS
+    data = log.read_bytes()
+    place = data.rindex(b"\x01b")  # the topic in a committed offset's key
+    flip(log, place + 1)
+    with server:
+        assert records(server, "a") == "of a\n"
+        refused = strata("group", "describe", GROUP, "-b", server.address)
+        assert refused.returncode == 2
+        assert "NOT_COORDINATOR" in refused.stderr
+        status, text = get(console_port(server), "/readyz")
+        assert status == 503
+        assert f"groups of __consumer_offsets-0 are not loaded: {log}: the batch of offset" in text
+        errors = [line for line in server.said().splitlines() if "[error" in line]
+        assert len(errors) == 1
+        assert str(log) in errors[0]
+        assert server.stop() == 0
+    code, said = repair(server)
+    assert code == 1
+    assert re.search(
+        rf"^{log}: byte \d+, offsets from \d+ (on|up to \d+): damaged$", said, re.MULTILINE
+    )
+    assert repair(server, "--accept-loss")[0] == 0
+    assert log.with_name(log.name + ".damaged").read_bytes()[:place] == data[:place]
+    with server:
+        found = committed(server)
+        assert {topic: found[topic] for topic in ("a", "c")} == {"a": 1, "c": 1}
+        assert get(console_port(server), "/readyz") == (200, "ready\n")

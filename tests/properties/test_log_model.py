@@ -48,8 +48,9 @@ class LogAgainstList(RuleBasedStateMachine):
         flush_messages=st.sampled_from([1, 7, 1 << 62]),
         tail=st.sampled_from([0, 1500, 1 << 20]),
         segment_ms=st.sampled_from([50, 1 << 60]),
+        agree=st.booleans(),
     )
-    def begin(self, segment_bytes, interval, flush_messages, tail, segment_ms):
+    def begin(self, segment_bytes, interval, flush_messages, tail, segment_ms, agree):
         config = LogConfig(
             segment_bytes=segment_bytes,
             index_interval_bytes=interval,
@@ -58,7 +59,7 @@ class LogAgainstList(RuleBasedStateMachine):
             retention_ms=-1,
             file_delete_delay_ms=100,
         )
-        self.steps = Steps(config, tail_cache_bytes=tail)
+        self.steps = Steps(config, tail_cache_bytes=tail, checkpoints_agree=agree)
         self.list: list[Written] = []
         self.epoch = 0
         self.syncing: tuple[PartitionLog, int, list[Effect]] | None = None

@@ -34,10 +34,14 @@ Records = dict[str, dict[int, bytes]]
 Offsets = dict[tuple[str, int], int]
 
 
+def value_of(offset: int) -> bytes:
+    return b"%d-%d" % (offset // 2, offset % 2)
+
+
 def batch(number: int, producer: tuple[int, int] | None = None) -> bytearray:
     builder = BatchBuilder()
     for index in range(2):
-        builder.add(None, b"%d-%d" % (number, index), START_MS + 100 * number)
+        builder.add(None, value_of(2 * number + index), START_MS + 100 * number)
     if producer is None:
         return builder.build()
     return builder.build(
@@ -134,7 +138,12 @@ class Stopped:
         problems = []
         for name, expected in self.records.items():
             found, problem = await read_back(client, name)
-            wrong = {at: value for at, value in found.items() if expected.get(at) != value}
+            # Deleted records may be back where the checkpoint that says so is damaged.
+            deleted = {at: value_of(at) for at in range(min(expected))}
+            wrong = {
+                at: value for at, value in found.items() if (deleted | expected).get(at) != value
+            }
+            found = {at: value for at, value in found.items() if at in expected}
             assert not wrong, f"{name}: {wrong} are not what was written"
             if problem is not None or found != expected:
                 problems.append(

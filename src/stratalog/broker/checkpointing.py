@@ -3,7 +3,7 @@
 In: hosted partitions. Out: files in their directories. It never reads a checkpoint: `survey.py` does, at the start.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 from uuid import UUID
 
@@ -32,12 +32,16 @@ class Checkpoints:
         """The directories that were loaded."""
         return list(self._names)
 
-    def loaded(self, directory: LogDirectory, names: set[NameAndIndex]) -> bool:
-        """Note that a directory was loaded, with the names that its files have; return whether one of them is gone."""
+    def loaded(
+        self, directory: LogDirectory, names: set[NameAndIndex], lost: Collection[NameAndIndex]
+    ) -> bool:
+        """Note that a directory was loaded, with the names that its files have; return whether one of them is gone.
+
+        The names of `lost` partitions stay: the files say where their logs ended.
+        """
         self._names[directory] = names
-        return not names <= {
-            (one.identity.topic, one.identity.index) for one in self._in(directory)
-        }
+        known = {(one.identity.topic, one.identity.index) for one in self._in(directory)}
+        return not names <= known.union(lost)
 
     def names_any(self, directory: LogDirectory, gone: Iterable[HostedPartition]) -> bool:
         """Return whether the directory's files name one of these partitions."""

@@ -10,10 +10,17 @@ that is assigned to a directory which is away is not taken from another one: wha
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from uuid import UUID
 
 from stratalog.broker.directory import LogDirectory
-from stratalog.broker.survey import NameAndIndex, Survey, future_of, parse_directory_name
+from stratalog.broker.survey import (
+    NameAndIndex,
+    Survey,
+    future_of,
+    parse_directory_name,
+    partition_name,
+)
 from stratalog.errors import UserError
 from stratalog.log.checkpoints import PARTITION_METADATA
 from stratalog.metadata.image import Image, Topic
@@ -38,6 +45,14 @@ class Claim:
     left: list[str] = field(default_factory=list)
     damaged: dict[str, tuple[Key, str]] = field(default_factory=dict)
     resumed: list[Key] = field(default_factory=list)
+
+
+class Lost(NamedTuple):
+    """A partition whose directory is missing: the directory's path, the log's first offset and its end."""
+
+    path: str
+    start: int
+    end: int
 
 
 @dataclass(slots=True)
@@ -83,6 +98,24 @@ def choose_copies(
             else:
                 claims[directory].damaged[name] = key, reason
     return claims
+
+
+def find_lost(surveys: Mapping[LogDirectory, Survey]) -> dict[NameAndIndex, Lost]:
+    """Return the partitions that the checkpoints have at offsets above 0, and that have no directory.
+
+    A checkpoint forgets a partition before its directory is deleted, so these directories were lost.
+    """
+    found: dict[NameAndIndex, Lost] = {}
+    for directory, survey in surveys.items():
+        names = {partition_name(name) for name, _id in (*survey.partitions, *survey.futures)}
+        names |= {name.rpartition(".")[0] for name in survey.leftovers}
+        for key, recovery_point in survey.recovery_points.items():
+            high_watermark = survey.high_watermarks.get(key, 0)
+            name = f"{key[0]}-{key[1]}"
+            if name not in names and min(recovery_point, high_watermark) > 0:
+                start, end = survey.log_starts.get(key, 0), max(recovery_point, high_watermark)
+                found[key] = Lost(f"{directory.path}/{name}", min(start, end), end)
+    return found
 
 
 def _find(

@@ -9,13 +9,17 @@ because that has a little more room today. Between equals the first of `log.dirs
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
+import structlog
+
 from stratalog.broker.asides import Asides
+from stratalog.broker.copies import Lost
 from stratalog.broker.directory import LogDirectory
 from stratalog.broker.partition import HostedPartition, PartitionIdentity
+from stratalog.broker.survey import NameAndIndex
 from stratalog.config import LogConfig
 from stratalog.log.effects import Effect, together
 from stratalog.log.partition_log import PartitionLog, TailBudget, create
@@ -23,6 +27,7 @@ from stratalog.metadata.image import Topic
 
 __all__ = ["Creating", "all_of"]
 
+_log = structlog.get_logger()
 _UNIT_BYTES: Final = 64 << 20
 """The unit of free space: less is no difference between two drives."""
 
@@ -31,13 +36,19 @@ class Creating:
     """The partitions that one change of metadata creates. `create` each, `flush` now and then."""
 
     def __init__(
-        self, asides: Asides, tails: TailBudget, config_of: Callable[[Topic], LogConfig]
+        self,
+        asides: Asides,
+        tails: TailBudget,
+        config_of: Callable[[Topic], LogConfig],
+        lost: Mapping[NameAndIndex, Lost] | None = None,
     ) -> None:
+        """`lost`: partitions whose directories are missing; their new logs begin where the old ones ended."""
         self.writes: list[asyncio.Future[None]] = []
         """To be waited for by the change."""
         self._asides = asides
         self._tails = tails
         self._config_of = config_of
+        self._lost = lost or {}
         self._configs: dict[UUID, LogConfig] = {}
         self._counts: dict[LogDirectory, int] | None = None
         self._effects: dict[LogDirectory, list[Effect]] = {}
@@ -67,12 +78,25 @@ class Creating:
     def create(
         self, identity: PartitionIdentity, topic: Topic, directory: LogDirectory, now_ms: int
     ) -> PartitionLog:
-        """Return an empty log; its directory is made with the next `flush`."""
+        """Return an empty log; its directory is made with the next `flush`. Report a directory that is missing."""
         name = str(identity)
         config = self._configs.get(topic.id)
         if config is None:
             config = self._configs[topic.id] = self._config_of(topic)
-        log, made = create(name, identity.topic_id, config, now_ms=now_ms, tails=self._tails)
+        lost = self._lost.get((identity.topic, identity.index))
+        log, made = create(
+            name,
+            identity.topic_id,
+            config,
+            now_ms=now_ms,
+            start_offset=0 if lost is None else lost.end,
+            tails=self._tails,
+        )
+        if lost is not None:
+            reason = f"the directory is missing, with offsets {lost.start} to {lost.end - 1}"
+            _log.error("file is damaged", partition=name, file=lost.path, reason=reason)
+            if config.remote_storage_enable:
+                log.log_start_offset = lost.start  # the bucket may have these offsets
         effects = self._effects.setdefault(directory, [])
         effects += self._asides.free(directory, name)
         effects += made

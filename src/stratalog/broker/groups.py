@@ -44,7 +44,7 @@ from stratalog.coordinators.messages import (
 from stratalog.coordinators.placement import partition_for
 from stratalog.coordinators.records import KeptOffset
 from stratalog.coordinators.turn import GroupSettings, records_bytes
-from stratalog.errors import ErrorCode, Rejected
+from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.ports import Clock, Entropy
 from stratalog.statemachine import Decision, Now
 from stratalog.wire.batch import BatchHeader
@@ -54,6 +54,7 @@ OFFSETS_TOPIC: Final = "__consumer_offsets"
 A = TypeVar("A")
 Token = asyncio.Future[Any]
 _BATCH_HEADER: Final = 61
+_REMEDY: Final = "stop the broker, run `strata storage repair`"
 
 
 class Groups:
@@ -79,12 +80,16 @@ class Groups:
         self._creating = asyncio.Lock()
         self._shards: dict[int, _Shard] = {}
         self._loading: dict[HostedPartition, _Shard] = {}
+        self.not_loaded: dict[HostedPartition, str] = {}
+        """Partitions that this broker leads and cannot read, with the reason."""
         self._closed = False
 
     async def lead(self, partition: HostedPartition) -> None:
         """Load a partition of the offsets topic that this broker leads now, then coordinate its groups.
 
-        In a newer epoch of a leadership that goes on there is nothing to do.
+        In a newer epoch of a leadership that goes on there is nothing to do. The groups of a partition that cannot be
+        read have no coordinator (NOT_COORDINATOR, as in Kafka): without their offsets, their members would read
+        records again, or pass over some.
         """
         index = partition.identity.index
         if partition in self._loading or self._is_coordinated(partition):
@@ -93,9 +98,10 @@ class Groups:
         self._loading[partition] = shard
         try:
             await shard.load()
-        except Rejected:
+        except (Corrupt, Rejected) as error:
             if self._loading.get(partition) is shard:
-                raise
+                self._give_up(partition, error)
+            return
         finally:
             is_ours = self._loading.get(partition) is shard  # else it was resigned meanwhile
             if is_ours:
@@ -104,9 +110,18 @@ class Groups:
             self._shards[index] = shard
             await shard.forget(self._is_gone)
 
+    def _give_up(self, partition: HostedPartition, error: Corrupt | Rejected) -> None:
+        self.not_loaded[partition] = str(error)
+        if isinstance(error, Corrupt):  # else the partition or its directory has logged the error
+            identity = str(partition.identity)
+            structlog.get_logger().error(
+                "groups not loaded", partition=identity, reason=str(error), remedy=_REMEDY
+            )
+
     def resign(self, partition: HostedPartition) -> None:
         """Coordinate no groups of this partition any more: every request that waits gets NOT_COORDINATOR."""
         self._loading.pop(partition, None)
+        self.not_loaded.pop(partition, None)
         if self._is_coordinated(partition):
             self._shards.pop(partition.identity.index).resign()
 
@@ -255,7 +270,8 @@ class _Shard:
     async def load(self) -> None:
         def replay(header: BatchHeader, record: Record) -> None:
             if not header.is_control:
-                assert record.key is not None
+                if record.key is None:
+                    raise Corrupt(f"{self.partition.identity}: offset {record.offset} has no key")
                 self._machine.replay(record.offset, record.key, record.value)
 
         await load(self._runtime.partition, replay)

@@ -168,7 +168,7 @@ class Hosting:
         configs = partial(self._topic_config, image=image)
         await loading.run(self.directories, image, self._node_id, removed_topics, configs)
         self.damaged, self.resumed = loading.damaged, loading.resumed
-        creating = Creating(self.asides, self._tails, configs)
+        creating = Creating(self.asides, self._tails, configs, loading.lost)
         for part in _slices(replicas_of(image, self._node_id), _PARTITIONS_A_TURN):
             for topic, index, partition in part:
                 self._create(creating, topic, index, partition, is_new=False)
@@ -255,7 +255,7 @@ class Hosting:
         log = creating.create(identity, topic, directory, self._clock.steady_ms())
         # Nothing was written in the epoch of a new replica; another one's may have been led before a restart.
         epoch = NO_EPOCH if is_new else partition.leader_epoch
-        self._add(identity, log, directory, partition, epoch)
+        self._add(identity, log, directory, partition, epoch, log.log_end_offset)
 
     def _add(
         self,

@@ -13,10 +13,11 @@ import structlog
 
 from stratalog.broker.asides import Asides
 from stratalog.broker.checkpointing import Checkpoints
-from stratalog.broker.copies import Claim, Key, choose_copies
+from stratalog.broker.copies import Claim, Key, Lost, choose_copies, find_lost
 from stratalog.broker.directory import LogDirectory
 from stratalog.broker.partition import PartitionIdentity
 from stratalog.broker.survey import (
+    NameAndIndex,
     Survey,
     index_of,
     parse_directory_name,
@@ -25,6 +26,7 @@ from stratalog.broker.survey import (
 )
 from stratalog.config import LogConfig
 from stratalog.errors import Corrupt, Rejected
+from stratalog.log.checkpoints import LOG_START_OFFSETS, REPLICATION_OFFSETS
 from stratalog.log.effects import Effect, Rename, SyncDirectory
 from stratalog.log.partition_log import PartitionLog, TailBudget
 from stratalog.log.recovery import load
@@ -62,6 +64,8 @@ class Loading:
         """Partitions that are offline, as their directories are damaged, with the reason."""
         self.resumed: list[tuple[Key, str]] = []
         """Moves that a crash ended, with the directory they went to."""
+        self.lost: dict[NameAndIndex, Lost] = {}
+        """Partitions that had records, and have no directory."""
         self._asides = asides
         self._checkpoints = checkpoints
         self._clock = clock
@@ -103,6 +107,7 @@ class Loading:
         surveys = {one: surveys[one] for one in directories if one in surveys}
         some_away = len(surveys) < len(directories)
         claims = choose_copies(surveys, image, node_id, removed_topics, some_away=some_away)
+        self.lost = find_lost(surveys)
         async with asyncio.TaskGroup() as loading:
             for directory, claim in claims.items():
                 loading.create_task(load_one(directory, claim))
@@ -133,7 +138,7 @@ class Loading:
         for name, topic in claim.loaded:
             await self._load(directory, name, topic, configs[topic.id], survey)
         self.resumed += [(key, directory.path) for key in claim.resumed]
-        if self._checkpoints.loaded(directory, survey.checkpointed):
+        if self._checkpoints.loaded(directory, survey.checkpointed, self.lost):
             # Before anything of such a name is made anew: it must not inherit.
             await directory.write([*self._checkpoints.files(directory), SyncDirectory("")])
         self._asides.remove(directory, leftovers)
@@ -165,7 +170,8 @@ class Loading:
             clean=survey.clean and name == found and key in survey.recovery_points,
             recovery_point=survey.recovery_points.get(key, 0),
             now_ms=self._clock.steady_ms(),
-            log_start_offset=max(survey.log_starts.get(key, 0), tiered_start),
+            log_start_offset=max(_log_start(directory, survey, key), tiered_start),
+            high_watermark=survey.high_watermarks.get(key, 0),
             tiered_end=tiered_end,
             tails=self._tails,
         )
@@ -177,6 +183,9 @@ class Loading:
             return
         if log.recovered.bytes_cut:
             _log.warning("torn tail cut", partition=name, bytes=log.recovered.bytes_cut)
+        for damage in log.recovered.damage:
+            path = f"{directory.path}/{damage.path}"
+            _log.error("file is damaged", partition=name, file=path, reason=damage.reason)
         high_watermark = min(survey.high_watermarks.get(key, 0), log.log_end_offset)
         is_tiered = survey.tiered[found] is not None
         self._add(Loaded(identity, topic, log, directory, high_watermark, is_tiered))
@@ -185,3 +194,15 @@ class Loading:
         """Serve nothing of a partition, and touch nothing of it."""
         self.damaged[key] = reason
         _log.error("partition is damaged: it is offline", partition=name, reason=reason)
+
+
+def _log_start(directory: LogDirectory, survey: Survey, key: NameAndIndex) -> int:
+    """Return the checkpointed log start; 0 where it lies above the checkpointed high watermark."""
+    start = survey.log_starts.get(key, 0)
+    end = survey.high_watermarks.get(key, start)
+    if start <= end:
+        return start
+    path = f"{directory.path}/{LOG_START_OFFSETS}"
+    reason = f"the log begins at {start} by it, and ends at {end} by {REPLICATION_OFFSETS}"
+    _log.error("file is damaged", partition=f"{key[0]}-{key[1]}", file=path, reason=reason)
+    return 0

@@ -12,6 +12,7 @@ import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeVar
 
 import structlog
@@ -23,6 +24,8 @@ from stratalog.config.kinds import LONG_MAX
 from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.log.effects import Effect, Program, Read
 from stratalog.log.partition_log import Appended, PartitionLog, ReadPlan, Slices
+from stratalog.log.reading import confirm_time, segment_at
+from stratalog.log.retention import unconfirmed
 from stratalog.ports import Clock
 from stratalog.replication.partition import PartitionReplica
 from stratalog.wire.batch import BatchHeader
@@ -275,6 +278,11 @@ class HostedPartition:
             data = self.directory.read(effect.path, effect.position, effect.size)
             arrived = await data if isinstance(data, asyncio.Future) else data
 
+    def path_of(self, offset: int) -> str:
+        """Return the path of the file that holds `offset`, or would."""
+        segment = segment_at(self.log.segments, offset) or self.log.segments[0]
+        return f"{self.directory.path}/{segment.path}"
+
     def _unreadable(self, error: Corrupt) -> Rejected:
         self._log.error("log unreadable", partition=str(self.identity), reason=str(error))
         return Rejected(ErrorCode.corrupt_message, str(error))
@@ -435,6 +443,10 @@ class HostedPartition:
     async def keep_retention(self) -> None:
         """Sync what is closed, and delete what need not be kept locally any more."""
         await self.sync_closed()
+        for segment in unconfirmed(
+            self.log.segments, self.log.config, self._clock.steady_ms(), self._clock.now_ms()
+        ):
+            await self.look(partial(confirm_time, segment))
         await self.perform(self.due())
 
     def due(self, *, tier: bool = False) -> tuple[Effect, ...]:

@@ -16,10 +16,10 @@ import structlog
 
 from stratalog.broker.directory import Failure
 from stratalog.broker.partition import HostedPartition
-from stratalog.errors import ErrorCode, Rejected
+from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.ports import Buffer, Clock
 from stratalog.statemachine import Ahead, Decision, Now, Waiter
-from stratalog.wire.batch import BatchHeader, parse_header, scan
+from stratalog.wire.batch import BatchHeader, crc_holds, parse_header, scan
 from stratalog.wire.records import Record, read_records
 
 R = TypeVar("R")
@@ -223,24 +223,34 @@ async def in_turns(steps: Iterable[object]) -> None:
 
 
 async def load(partition: HostedPartition, replay: Callable[[BatchHeader, Record], None]) -> None:
-    """Replay a whole log: `replay(batch header, record)` for each record, in turns."""
+    """Replay a whole log: `replay(batch header, record)` for each record, in turns.
+
+    Raises Corrupt where bytes are not what was written, with the file's path, and Rejected as `HostedPartition.read`.
+    """
     log = partition.log
     offset = log.log_start_offset
     while offset < log.log_end_offset:
         found = partition.read(offset, _LOAD_BYTES, end_offset=log.log_end_offset)
         slices = found if not isinstance(found, Awaitable) else await found
-        await in_turns(_replayed(slices.buffers, replay))
+        if not slices.buffers:
+            return  # the last offsets have no batch: they were lost
+        await in_turns(_replayed(partition, slices.buffers, replay))
         await asyncio.sleep(0)
         assert slices.next_offset > offset, f"{partition.identity}: no progress at {offset}"
         offset = slices.next_offset
 
 
 def _replayed(
-    buffers: Iterable[Buffer], replay: Callable[[BatchHeader, Record], None]
+    partition: HostedPartition,
+    buffers: Iterable[Buffer],
+    replay: Callable[[BatchHeader, Record], None],
 ) -> Iterator[None]:
     for buffer in buffers:
         view = memoryview(buffer)
         for position, header in scan(view):
+            if not crc_holds(view, position, header):
+                path = partition.path_of(header.base_offset)
+                raise Corrupt(f"{path}: the batch of offset {header.base_offset} has a wrong CRC")
             for record in read_records(view[position : position + header.size]):
                 replay(header, record)
                 yield

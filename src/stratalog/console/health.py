@@ -43,6 +43,10 @@ async def health(watched: Watched, pause: Pause) -> Health:
     if count:
         found.append(f"{count} partitions are not served, {first} first")
     found += [f"damaged: {reason}" for reason in broker.hosting.damaged.values()]
+    found += [
+        f"groups of {partition.identity} are not loaded: {reason}"
+        for partition, reason in broker.groups.not_loaded.items()
+    ]
     if broker.groups.is_loading:
         found.append("consumer groups are being loaded")
     return Health(found, count)

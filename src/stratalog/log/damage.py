@@ -9,14 +9,14 @@ were durable and cannot be read now are damage: recovery names them and keeps th
 
 from collections.abc import Sequence
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from stratalog.errors import Corrupt
 from stratalog.log.effects import Program, Read
 from stratalog.log.segment import Segment
 from stratalog.wire.batch import HEADER_SIZE, BatchHeader, crc_holds, parse_header
 
-__all__ = ["next_sound", "why_not_torn"]
+__all__ = ["Damage", "next_sound", "why_not_torn"]
 
 _CHUNK_BYTES: Final = 1 << 20
 _MAGIC: Final = b"\x02"
@@ -24,6 +24,13 @@ _MAGIC_AT: Final = 16
 _PLACE: Final = Struct(">qi")
 _OFFSET_BYTES: Final = 8
 _PREFIX_BYTES: Final = 12
+
+
+class Damage(NamedTuple):
+    """A file that does not hold what was durable in it: its path below the log directory, and what cannot be read."""
+
+    path: str
+    reason: str
 
 
 def why_not_torn(

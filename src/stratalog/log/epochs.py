@@ -32,6 +32,11 @@ class LeaderEpochs:
         """The newest epoch, -1 for none."""
         return self._epochs[-1] if self._epochs else NO_EPOCH
 
+    @property
+    def first_offset(self) -> int:
+        """Where the oldest known epoch begins, -1 for none."""
+        return self._starts[0] if self._starts else NO_OFFSET
+
     def entries(self) -> list[tuple[int, int]]:
         """Every (epoch, first offset), oldest first."""
         return list(zip(self._epochs, self._starts, strict=True))

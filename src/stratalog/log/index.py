@@ -50,10 +50,10 @@ class OffsetIndex:
         self.offsets.append(offset)
         self.positions.append(position)
 
-    def floor(self, offset: int) -> int:
-        """A byte position at or before the batch that holds relative `offset`."""
+    def floor(self, offset: int) -> tuple[int, int] | None:
+        """Return the last entry at or below relative `offset`, as (offset, byte position), or None."""
         at = bisect_right(self.offsets, offset)
-        return self.positions[at - 1] if at else 0
+        return (self.offsets[at - 1], self.positions[at - 1]) if at else None
 
     def truncate(self, offset: int) -> None:
         """Forget entries at relative `offset` and above."""

@@ -2,6 +2,10 @@
 
 In: segments, offsets, timestamps. Out: programs that yield `Read` and return views of whole batches. It opens records
 only to find a timestamp, and never checks CRCs: clients, recovery and the archiver do.
+
+A batch's offset and length, and the indexes, have no checksum. A reader takes from them only what their neighbours
+confirm. An index entry counts where the log confirms it. Offsets are Corrupt that go back, reach beyond the segment,
+or leave a gap which the next batch denies: a consumer that got such a batch would pass over records.
 """
 
 from bisect import bisect_right
@@ -12,6 +16,7 @@ from typing import Final
 from stratalog.errors import Corrupt
 from stratalog.log.effects import Program, Read, Result
 from stratalog.log.index import OFFSET_ENTRY, TIME_ENTRY, search_file
+from stratalog.log.scanning import visit
 from stratalog.log.segment import Segment
 from stratalog.wire.batch import HEADER_SIZE, BatchHeader, crc_holds, parse_header
 from stratalog.wire.records import read_records
@@ -23,6 +28,7 @@ __all__ = [
     "Tiered",
     "advance",
     "batch_at",
+    "confirm_time",
     "offset_for_timestamp",
     "read_batches",
     "segment_at",
@@ -32,6 +38,9 @@ _OPENED_BYTES_MAX: Final = 32 << 20
 _SCAN_BYTES: Final = 256 * 1024
 _HEADERS_BYTES: Final = 8 * 1024
 """What one look for a batch reads at a time: index entries lie about half as far apart."""
+_ENTRIES_TRIED: Final = 2
+"""Of the index: where the log confirms none of them, a search begins at the segment's first byte."""
+_OFFSET_BYTES: Final = 8
 
 
 class Tiered(Exception):
@@ -136,17 +145,25 @@ def read_batches(
     """
     segment = segment_at(segments, offset)
     while segment is not None and segment.base_offset < end_offset:
+        walk = _Walk(segment, offset, end_offset, max_bytes, minimum_one_batch=minimum_one_batch)
         position = places.take(offset, segment)
-        if position is None:
-            position = yield from _locate(segment, offset)
-        walk = _Walk(offset, end_offset, max_bytes, minimum_one_batch=minimum_one_batch)
+        if position is not None:
+            walk.expected = offset
+        else:
+            position, walk.expected, found = yield from _locate(segment, offset, max_bytes)
+            if found is not None:
+                position += walk.feed(found, at_end=position + len(found) == segment.readable)
         while not walk.done and position < segment.readable:
             size = min(max(walk.wanted, HEADER_SIZE), segment.readable - position)
             data = yield Read(segment.path, position, size)
             assert isinstance(data, bytes | bytearray)
             if len(data) < size:
                 raise Corrupt(f"{segment.path} ends before byte {position + size}")
-            position += walk.feed(segment.path, data, at_end=position + size == segment.readable)
+            position += walk.feed(data, at_end=position + size == segment.readable)
+        if walk.in_doubt and walk.view is not None:
+            behind = yield Read(segment.path, position, _OFFSET_BYTES)
+            assert isinstance(behind, bytes | bytearray)
+            _check_followed(segment.path, walk.next_offset, behind)
         if walk.view is not None:
             places.note(walk.next_offset, segment, position)
             return Slices([walk.view], walk.first_offset, walk.next_offset)
@@ -165,7 +182,7 @@ def batch_at(
     """
     segment = segment_at(segments, offset)
     while segment is not None and segment.base_offset < end_offset:
-        position = yield from _locate(segment, offset)
+        position, _, _ = yield from _locate(segment, offset)
         while position + HEADER_SIZE <= segment.readable:
             size = min(_HEADERS_BYTES, segment.readable - position)
             data = yield Read(segment.path, position, size)
@@ -183,79 +200,179 @@ def batch_at(
     return None
 
 
-def _locate(segment: Segment, offset: int) -> Generator[Read, Result, int]:
+def confirm_time(segment: Segment) -> Program[None]:
+    """Hold a closed segment's largest timestamp, which an index file says, against its batches.
+
+    The file has no checksum, and retention deletes by that time. Where the batch that it names does not have it, every
+    header that can be read is looked at.
+    """
+    try:
+        found = yield from batch_at([segment], segment.max_timestamp_offset, segment.next_offset)
+    except Corrupt:
+        found = None
+    if found is None or found[2].max_timestamp != segment.max_timestamp:
+        segment.max_timestamp = -1
+
+        def take(header: BatchHeader, _view: memoryview) -> bool:
+            if header.max_timestamp > segment.max_timestamp:
+                segment.max_timestamp = header.max_timestamp
+                segment.max_timestamp_offset = header.last_offset
+            return True
+
+        yield from visit(segment.path, 0, segment.size, take)
+    segment.is_time_confirmed = True
+
+
+def _locate(
+    segment: Segment, offset: int, wanted: int = HEADER_SIZE
+) -> Generator[Read, Result, tuple[int, int, bytes | bytearray | None]]:
+    """Find where a search for the batch that holds `offset` begins.
+
+    Return the position of an index entry's batch, that batch's base offset, and the `wanted` bytes that confirmed the
+    entry. Where the log confirms no entry: the segment's first byte, its base offset, and None.
+
+    An entry is the last offset of its batch. (Kafka before 4.0: of the append whose first batch lies there. Such a
+    batch ends before the entry's offset. It confirms the entry, unless `offset` is the entry's: a batch whose base
+    offset is damaged looks the same, and the search would pass over it.)
+    """
     relative = offset - segment.base_offset
+    for _ in range(_ENTRIES_TRIED):
+        entry = yield from _entry(segment, relative)
+        if entry is None:
+            break
+        last_offset, position = segment.base_offset + entry[0], entry[1]
+        if position < segment.readable:
+            size = min(max(wanted, HEADER_SIZE), segment.readable - position)
+            data = yield Read(segment.path, position, size)
+            assert isinstance(data, bytes | bytearray)
+            if len(data) < size:
+                raise Corrupt(f"{segment.path} ends before byte {position + size}")
+            try:
+                header = parse_header(data)
+            except Corrupt:
+                pass
+            else:
+                first, last = header[0], header.last_offset
+                if segment.base_offset <= first and (
+                    last == last_offset or first <= last < last_offset < offset
+                ):
+                    return position, first, data
+        relative = min(entry[0], relative) - 1
+    return 0, segment.base_offset, None
+
+
+def _entry(segment: Segment, relative: int) -> Generator[Read, Result, tuple[int, int] | None]:
     if segment.index is not None:
         return segment.index.floor(relative)
     found = yield from search_file(  # type: ignore[misc]  # it yields nothing but reads
         segment.index_path, segment.index_size, OFFSET_ENTRY, relative
     )
-    return 0 if found is None else found[1]
+    return found
 
 
 class _Walk:
-    """Headers walked over until the wanted batches are found. `feed` says how far to move on."""
+    """Headers walked over until the wanted batches are found. `feed` says how far to move on.
+
+    No batch may begin below `expected`. `in_doubt`: the batch found begins above it, and what lies behind has to
+    confirm that (`_check_followed`).
+    """
 
     __slots__ = (
         "done",
         "end_offset",
+        "expected",
         "first_offset",
+        "in_doubt",
         "max_bytes",
         "minimum_one_batch",
         "next_offset",
         "offset",
+        "segment",
         "view",
         "wanted",
     )
 
     def __init__(
-        self, offset: int, end_offset: int, max_bytes: int, *, minimum_one_batch: bool
+        self,
+        segment: Segment,
+        offset: int,
+        end_offset: int,
+        max_bytes: int,
+        *,
+        minimum_one_batch: bool,
     ) -> None:
+        self.segment = segment
         self.offset = offset
         self.end_offset = end_offset
         self.max_bytes = max_bytes
         self.minimum_one_batch = minimum_one_batch
         self.wanted = max_bytes
         self.done = False
+        self.in_doubt = False
+        self.expected = segment.base_offset
         self.first_offset = self.next_offset = offset
         self.view: memoryview | None = None
 
-    def feed(self, path: str, data: bytes | bytearray, *, at_end: bool) -> int:
+    def feed(self, data: bytes | bytearray, *, at_end: bool) -> int:
         """Look at bytes that begin with a batch; returns how many are behind the next place to read from.
 
         After it either `done` (with `view`, or without where nothing fits), or `wanted` bytes are needed from there.
-        `at_end`: there are no more, so that a batch cut short is Corrupt.
+        `at_end`: there are no more, so that a batch cut short is Corrupt. What is sound before damage is found first.
         """
-        at = 0
-        end = len(data)
-        start = -1
+        at, end, start = 0, len(data), -1
         while at + HEADER_SIZE <= end:
-            header = _header(path, data, at)
-            if start < 0 and header.next_offset <= self.offset:
-                at += header.size
+            self.in_doubt = False
+            try:
+                header = _header(self.segment.path, data, at)
+                first, behind = header[0], at + header[1]
+                next_offset = first + header[6] + 1  # `header.next_offset`, at half the price
+                if first != self.expected or not first < next_offset <= self.segment.next_offset:
+                    self._check_gap(first, next_offset, data[behind : behind + _OFFSET_BYTES])
+                    self.in_doubt = behind + _OFFSET_BYTES > end and not at_end
+            except Corrupt:
+                if start >= 0:
+                    break
+                raise
+            if start < 0 and next_offset <= self.offset:
+                at, self.expected = behind, next_offset
                 continue
-            if header.next_offset > self.end_offset:
+            fits = behind - (at if start < 0 else start) <= self.max_bytes
+            if next_offset > self.end_offset or not (
+                fits or (start < 0 and self.minimum_one_batch)
+            ):
                 self.done = True
                 break
-            taken = at if start < 0 else start
-            fits = at + header.size - taken <= self.max_bytes
-            if not fits and (start >= 0 or not self.minimum_one_batch):
-                self.done = True
-                break
-            if at + header.size > end:
-                self.wanted = max(header.size, self.max_bytes)
+            if behind > end or (self.in_doubt and start >= 0):
+                self.wanted = max(behind - at, self.max_bytes)
                 break
             if start < 0:
-                start = at
-                self.first_offset = header.base_offset
-            at += header.size
-            self.next_offset = header.next_offset
+                start, self.first_offset = at, first
+            at, self.next_offset, self.expected = behind, next_offset, next_offset
         if start >= 0:
             self.done = True
             self.view = memoryview(data)[start:at]
         elif at_end and not self.done and at < end:
-            raise Corrupt(f"{path} ends inside the batch of offset {self.offset}")
+            raise Corrupt(f"{self.segment.path} ends inside the batch of offset {self.offset}")
         return at
+
+    def _check_gap(self, first: int, next_offset: int, behind: bytes | bytearray) -> None:
+        """Raise Corrupt unless a batch's offsets lie above the last batch's, and below those of the bytes behind."""
+        segment, expected = self.segment, self.expected
+        if first < expected or not first < next_offset <= segment.next_offset:
+            raise Corrupt(
+                f"{segment.path}: a batch has offsets {first} to {next_offset - 1}, "
+                f"where {expected} to {segment.next_offset - 1} can be"
+            )
+        _check_followed(segment.path, next_offset, behind)
+
+
+def _check_followed(path: str, next_offset: int, behind: bytes | bytearray) -> None:
+    """Raise Corrupt where the offset behind a batch denies the gap before that batch."""
+    if len(behind) == _OFFSET_BYTES and int.from_bytes(behind, "big") < next_offset:
+        raise Corrupt(
+            f"{path}: a batch that ends at offset {next_offset - 1} leaves out offsets, "
+            "and the batch behind goes back"
+        )
 
 
 def _header(path: str, data: bytes | bytearray, at: int) -> BatchHeader:
@@ -277,7 +394,7 @@ def offset_for_timestamp(
         if segment.max_timestamp >= timestamp:
             relative = yield from _time_floor(segment, timestamp)
             from_offset = max(segment.base_offset + relative, start_offset)
-            position = yield from _locate(segment, from_offset)
+            position, _, _ = yield from _locate(segment, from_offset)
             found = yield from _search_records(
                 segment, position, timestamp, start_offset, end_offset
             )

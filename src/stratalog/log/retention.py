@@ -14,7 +14,7 @@ from stratalog.config import LogConfig
 from stratalog.log.effects import Effect, Rename, Unlink
 from stratalog.log.segment import DELETED, SNAPSHOT, Segment, segment_path
 
-__all__ = ["DeletedFiles", "deleted_paths", "expired_segments"]
+__all__ = ["DeletedFiles", "deleted_paths", "expired_segments", "unconfirmed"]
 
 _SAME_AS_TOTAL = -2
 
@@ -45,7 +45,10 @@ def expired_segments(  # noqa: PLR0913 - what retention looks at
             break
         gone = segment.next_offset <= log_start_offset and not active
         if not gone and bounded and not _only_here(segment, config, tiered_end):
-            too_old = at_once or 0 <= retention_ms < segment.age_ms(now_ms, wall_ms)
+            is_old = segment.is_time_confirmed and 0 <= retention_ms < segment.age_ms(
+                now_ms, wall_ms
+            )
+            too_old = at_once or is_old
             too_much = retention_bytes >= 0 and excess >= segment.size
             gone = too_old or too_much
         if not gone:
@@ -53,6 +56,18 @@ def expired_segments(  # noqa: PLR0913 - what retention looks at
         excess -= segment.size
         count += 1
     return count
+
+
+def unconfirmed(
+    segments: Sequence[Segment], config: LogConfig, now_ms: int, wall_ms: int
+) -> list[Segment]:
+    """Return the segments that are too old by what an index file says, and by nothing else yet (`confirm_time`)."""
+    retention_ms, _ = _limits(config)
+    return [
+        segment
+        for segment in segments
+        if not segment.is_time_confirmed and 0 <= retention_ms < segment.age_ms(now_ms, wall_ms)
+    ]
 
 
 def _only_here(segment: Segment, config: LogConfig, tiered_end: int) -> bool:

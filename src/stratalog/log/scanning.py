@@ -41,7 +41,7 @@ def visit(
     wanted = _CHUNK_BYTES
     while position < end:
         data = yield Read(path, position, min(wanted, end - position))
-        assert isinstance(data, bytes)
+        assert isinstance(data, bytes | bytearray)
         view = memoryview(data)
         done = 0
         try:
@@ -131,6 +131,7 @@ def load_indexes(
     if time_index.timestamps:
         segment.max_timestamp = time_index.timestamps[-1]
         segment.max_timestamp_offset = segment.base_offset + time_index.offsets[-1]
+        segment.is_time_confirmed = False
     return True
 
 
@@ -156,6 +157,7 @@ def read_max_timestamp(segment: Segment) -> Program[bool]:
         return False
     segment.max_timestamp = timestamp
     segment.max_timestamp_offset = segment.base_offset + offset
+    segment.is_time_confirmed = False
     return True
 
 

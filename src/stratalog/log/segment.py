@@ -43,7 +43,8 @@ class Segment:
 
     `first_timestamp` is the largest timestamp of the first batch, from which rolling counts (Kafka:
     `LogSegment.rollingBasedTimestamp`); `created_ms` stands in where records have no timestamps, and `touched_ms`, the
-    time of the last append here, where the segment's age is asked for.
+    time of the last append here, where the segment's age is asked for. `is_time_confirmed` is False while an index file
+    alone says what the largest timestamp is.
     """
 
     __slots__ = (
@@ -55,6 +56,7 @@ class Segment:
         "has_transaction_index",
         "index",
         "index_size",
+        "is_time_confirmed",
         "max_timestamp",
         "max_timestamp_offset",
         "next_offset",
@@ -77,6 +79,7 @@ class Segment:
         self.first_timestamp = -1
         self.max_timestamp = -1
         self.max_timestamp_offset = base_offset
+        self.is_time_confirmed = True
         self.created_ms = now_ms
         self.first_append_ms = now_ms
         self.touched_ms = now_ms

@@ -6,6 +6,7 @@ In: nothing. Out: values. It decides nothing.
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from stratalog.log.damage import Damage
 from stratalog.log.effects import Effect
 from stratalog.log.epochs import LeaderEpochs
 from stratalog.log.producers import ProducerStates, WrittenBatch
@@ -58,10 +59,13 @@ def repeat(
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """Result of loading: bytes cut off because they were no sound batches, and the number of segments scanned."""
+    """Result of loading: bytes cut off because they were no sound batches, the number of segments scanned, and files
+    that lack durable bytes.
+    """
 
     bytes_cut: int
     segments_scanned: int
+    damage: tuple[Damage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

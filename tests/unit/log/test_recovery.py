@@ -299,3 +299,17 @@ def test_a_new_partition_survives_a_loss_of_power_right_after_it_was_made():
         steps.disk.crash(Random(seed))
         log = steps.load()
         assert (log.topic_id, log.next_offset) == (TOPIC_ID, 0)
+
+
+@pytest.mark.parametrize("start", [1, 2])
+def test_a_kill_between_the_log_start_and_the_epochs_is_no_damage(start):
+    """The log start's checkpoint is written, the epochs' file is not; then the log is stopped cleanly."""
+    steps = Steps(LogConfig())
+    steps.append(batch(2), leader_epoch=1)
+    steps.flush()
+    steps.perform_all()
+    steps.log_start_offset = start
+    steps.load()
+    log = steps.restart()
+    assert log.recovered.damage == ()
+    assert (log.log_start_offset, log.log_end_offset) == (start, 2)

@@ -1,0 +1,399 @@
+"""Rebuild a partition's log from its files, step by step.
+
+In: a partition's directory. Out: programs that list, trust, scan and repair its files, and the log's state after them.
+It never decides which steps are taken: `recovery.py` does.
+"""
+
+from typing import Final
+
+from stratalog.config import LogConfig
+from stratalog.errors import Corrupt
+from stratalog.log.checkpoints import LEADER_EPOCHS, LOG_START_OFFSETS
+from stratalog.log.damage import Damage, next_sound, why_not_torn
+from stratalog.log.effects import (
+    Append,
+    ListDirectory,
+    Program,
+    Read,
+    Sync,
+    SyncDirectory,
+    Truncate,
+    Unlink,
+    WriteFile,
+)
+from stratalog.log.epochs import LeaderEpochs
+from stratalog.log.producers import ProducerStates
+from stratalog.log.scanning import (
+    OFFSET_MAX,
+    load_indexes,
+    load_producers,
+    load_snapshot,
+    read_max_timestamp,
+    scan_segment,
+)
+from stratalog.log.segment import (
+    DELETED,
+    INDEX,
+    LOG,
+    SNAPSHOT,
+    TIME_INDEX,
+    TRANSACTION_INDEX,
+    Segment,
+    segment_path,
+)
+from stratalog.log.truncation import unlink_snapshots
+from stratalog.wire.batch import BatchHeader
+
+__all__ = ["Rebuild"]
+
+_SMALL_FILE_BYTES: Final = 16 * 1024 * 1024
+_LEFTOVERS: Final = (DELETED, ".cleaned", ".swap", ".tmp")
+
+
+class Rebuild:
+    """The state of one load. Each method is one step, and yields its effects."""
+
+    __slots__ = (
+        "bases",
+        "bytes_cut",
+        "config",
+        "damage",
+        "directory",
+        "durable_end",
+        "epochs",
+        "gaps_below",
+        "missing",
+        "now_ms",
+        "producers",
+        "producers_end",
+        "resume_at",
+        "segments",
+        "segments_scanned",
+        "sizes",
+        "snapshots",
+        "synced_to",
+    )
+
+    def __init__(self, directory: str, config: LogConfig, now_ms: int) -> None:
+        self.directory = directory
+        self.config = config
+        self.now_ms = now_ms
+        self.sizes: dict[str, int] = {}
+        self.bases: list[int] = []
+        self.snapshots: set[int] = set()
+        self.epochs = LeaderEpochs()
+        self.segments: list[Segment] = []
+        self.producers = ProducerStates()
+        self.producers_end: int | None = None  # the offset that `producers` is of, once known
+        self.bytes_cut = 0
+        self.segments_scanned = 0
+        self.synced_to: int | None = None  # where a log whose every batch is synced ended at least
+        self.durable_end = 0  # below it nothing may be cut
+        self.resume_at = 0  # where the log goes on if it does not reach `durable_end`
+        self.gaps_below = OFFSET_MAX  # batches that leave out offsets end below it
+        self.damage: list[Damage] = []
+        self.missing: set[int] = set()  # segments that are named in it
+
+    def take_checkpoints(self, recovery_point: int, high_watermark: int, *, clean: bool) -> None:
+        """Note where the log ended at least. What only one checkpoint says is no proof: it may be damaged."""
+        self.durable_end = min(recovery_point, high_watermark)
+        self.resume_at = max(recovery_point, high_watermark)
+        if clean and recovery_point == high_watermark:
+            self.gaps_below = recovery_point
+
+    def take_for_synced(self, log_start_offset: int) -> None:
+        """Take it for a log whose every batch was synced. Raises Corrupt where its first file is missing."""
+        self.gaps_below = 0
+        self.synced_to = max(self.snapshots, default=0)
+        first = min(self.bases, default=log_start_offset)
+        if first > log_start_offset:
+            path = segment_path(self.directory, log_start_offset, LOG)
+            raise Corrupt(f"{path} is missing: the first file begins at offset {first}")
+
+    def list_files(self, start_offset: int) -> Program[None]:
+        """List the files; remove leftovers of deletions and of unfinished writes."""
+        entries = yield ListDirectory(self.directory)
+        assert isinstance(entries, list)
+        leftovers = []
+        for entry in entries:
+            path = f"{self.directory}/{entry.name}"
+            stem, dot, suffix = entry.name.rpartition(".")
+            if entry.name.endswith(_LEFTOVERS):
+                leftovers.append(path)
+            elif len(stem) == 20 and stem.isascii() and stem.isdigit():
+                self.sizes[path] = entry.size
+                if dot + suffix == LOG:
+                    self.bases.append(int(stem))
+                elif dot + suffix == SNAPSHOT:
+                    self.snapshots.add(int(stem))
+        known = set(self.bases)
+        orphans = [
+            path
+            for path in self.sizes
+            if path.endswith((INDEX, TIME_INDEX)) and _base(path) not in known
+        ]
+        for base in sorted({_base(path) for path in orphans}):
+            # A deletion that a crash broke off has renamed the log before its indexes.
+            log = segment_path(self.directory, base, LOG)
+            if start_offset <= base < self.durable_end and log + DELETED not in leftovers:
+                end = min((one for one in known if one > base), default=self.resume_at)
+                self.missing.add(base)
+                self.damage.append(
+                    Damage(log, f"it is missing: so are offsets {base} to {end - 1}")
+                )
+        for path in orphans:
+            yield Unlink(path)
+            del self.sizes[path]
+        for path in leftovers:
+            yield Unlink(path)
+
+    def read_epochs(self) -> Program[bool]:
+        """False where the checkpoint makes no sense: every batch must be asked for its epoch then."""
+        try:
+            data = yield Read(f"{self.directory}/{LEADER_EPOCHS}", 0, _SMALL_FILE_BYTES)
+            assert isinstance(data, bytes)
+            self.epochs = LeaderEpochs.decode(data)
+        except FileNotFoundError:
+            return True
+        except Corrupt:
+            return False
+        return True
+
+    def confirmed_start(self, log_start_offset: int) -> int:
+        """Return where the log begins: lower than the checkpoint says where it would hide what the epochs have.
+
+        Both were written by the clean stop, and neither has a checksum.
+        """
+        begins = max(self.epochs.first_offset, self.bases[0])
+        if not 0 <= self.epochs.first_offset <= begins < log_start_offset:
+            return log_start_offset
+        reason = f"it begins with offset {begins}, and {LOG_START_OFFSETS} has {log_start_offset}"
+        self.damage.append(Damage(f"{self.directory}/{LEADER_EPOCHS}", reason))
+        return begins
+
+    def _segment(self, base: int) -> Segment:
+        segment = Segment(self.directory, base, self.now_ms)
+        segment.index_size = self.sizes.get(segment.index_path, -1)
+        segment.time_index_size = self.sizes.get(segment.time_index_path, -1)
+        path = segment_path(self.directory, base, TRANSACTION_INDEX)
+        segment.has_transaction_index = path in self.sizes
+        return segment
+
+    def load_closed(self, base: int, next_base: int) -> Program[None]:
+        """A segment below the recovery point: its largest timestamp is all that is read, if its indexes are there."""
+        segment = self._segment(base)
+        log_size = self.sizes[segment.path]
+        if not log_size:
+            self._damaged(segment, 0, next_base)
+            yield from self._drop_empty(segment, next_base)
+            return
+        segment.next_offset = next_base
+        indexed = (
+            segment.index_size >= 0
+            and segment.index_size % 8 == 0
+            and segment.time_index_size >= 0
+            and (yield from read_max_timestamp(segment))
+        )
+        if indexed:
+            segment.drop_indexes()
+        else:
+            segment = self._segment(base)
+            yield from scan_segment(
+                segment, log_size, self.config.index_interval_bytes, check_crc=False
+            )
+            segment.next_offset = next_base
+            yield from _write_indexes(segment)
+        segment.size = segment.readable = log_size
+        self.segments.append(segment)
+
+    def load_active(self, base: int) -> Program[bool]:
+        """The last segment after a clean shutdown; False where it must be scanned after all."""
+        segment = self._segment(base)
+        log_size = self.sizes[segment.path]
+        if log_size:
+            loaded = yield from load_indexes(
+                segment,
+                index_size=max(segment.index_size, 0),
+                time_index_size=max(segment.time_index_size, 0),
+                log_size=log_size,
+            )
+            if not loaded:
+                return False
+            interval = self.config.index_interval_bytes
+            yield from scan_segment(
+                segment, log_size, interval, check_crc=False, gaps_below=self.gaps_below
+            )
+            if segment.size != log_size:
+                return False
+        if segment.next_offset < self.durable_end:
+            return False
+        self.segments.append(segment)
+        return True
+
+    def recover(self, bases: list[int]) -> Program[None]:
+        """Scan segments in order, up to where the log ends: a gap in what was written; remove what lies behind it."""
+        yield from self._load_producers(bases[0] if bases else 0)
+        for at, base in enumerate(bases):
+            segment = self._segment(base)
+            log_size = self.sizes[segment.path]
+            yield from self._scan(segment, log_size)
+            self.segments_scanned += 1
+            if self.synced_to is not None:
+                why = yield from why_not_torn(segment, log_size, self.synced_to, bases[at + 1 :])
+                if why is not None:
+                    raise Corrupt(why)
+            behind = bases[at + 1] if at + 1 < len(bases) else self.resume_at
+            was_durable = segment.next_offset < self.durable_end
+            is_whole = at + 1 < len(bases) and segment.next_offset == behind
+            if was_durable and not is_whole:
+                yield from self._keep_damaged(segment, log_size, behind)
+                continue
+            self.segments.append(segment)
+            if segment.size < log_size:
+                self.bytes_cut += log_size - segment.size
+                yield Truncate(segment.path, segment.size)
+                yield Sync(segment.path)
+            if not is_whole:
+                yield from self._become_active(segment)
+                yield from self._remove(bases[at + 1 :])
+                break
+            yield from self._close(segment)
+        else:
+            if self.durable_end:
+                if not bases:
+                    path = segment_path(self.directory, 0, LOG)
+                    reason = f"no file is there: offsets below {self.resume_at} are missing"
+                    self.damage.append(Damage(path, reason))
+                yield from self._begin(self.resume_at)
+        if self.segments:
+            self.producers_end = self.segments[-1].next_offset
+
+    def _scan(self, segment: Segment, log_size: int) -> Program[None]:
+        """Take in the sound batches of a segment: up to the first that is not, and of what was durable all."""
+        interval = self.config.index_interval_bytes
+        while True:
+            yield from scan_segment(
+                segment,
+                log_size,
+                interval,
+                check_crc=True,
+                gaps_below=self.gaps_below,
+                on_batch=self._on_batch,
+            )
+            offset, position = segment.next_offset, segment.size
+            if position == log_size or offset >= self.durable_end or self.synced_to is not None:
+                return
+            found = yield from next_sound(segment.path, position + 1, log_size, offset)
+            if found is None:
+                return
+            self._damaged(segment, found[0], found[1].base_offset)
+            segment.skip_to(found[0], found[1].base_offset)
+
+    def _damaged(self, segment: Segment, end: int, end_offset: int) -> None:
+        """Note that bytes from where the sound batches end up to `end` cannot be read."""
+        if end == segment.size and segment.next_offset in self.missing:
+            return
+        lost = f"offsets {segment.next_offset} to {end_offset - 1}"
+        if end > segment.size:
+            reason = (
+                f"bytes {segment.size} to {end - 1} are damaged: {lost} cannot be read, or not all"
+            )
+        else:
+            reason = f"it ends at byte {end}: {lost} are missing"
+        self.damage.append(Damage(segment.path, reason))
+
+    def _keep_damaged(self, segment: Segment, log_size: int, behind: int) -> Program[None]:
+        """Keep a file that lacks what was durable as it is, and have the log go on behind it, at offset `behind`."""
+        self._damaged(segment, log_size, behind)
+        if not log_size:
+            yield from self._drop_empty(segment, behind)
+            return
+        self.segments.append(segment)
+        segment.next_offset = behind
+        segment.size = segment.readable = log_size
+        yield from self._close(segment)
+
+    def _close(self, segment: Segment) -> Program[None]:
+        yield from _write_indexes(segment)
+        self.snapshots.add(segment.next_offset)
+        path = segment_path(self.directory, segment.next_offset, SNAPSHOT)
+        yield WriteFile(path, self.producers.encode())
+
+    def _drop_empty(self, segment: Segment, behind: int) -> Program[None]:
+        for path in (segment.index_path, segment.time_index_path, segment.path):
+            yield Unlink(path)
+        if self.segments:
+            self.segments[-1].next_offset = behind
+
+    def _begin(self, offset: int) -> Program[None]:
+        fresh = Segment(self.directory, offset, self.now_ms)
+        yield Append(fresh.path, 0, ())
+        yield SyncDirectory(self.directory)
+        self.segments.append(fresh)
+
+    def _on_batch(self, header: BatchHeader) -> None:
+        self.epochs.assign(header.leader_epoch, header.base_offset)
+        if header.producer_id >= 0:
+            self.producers.update(header, header.base_offset, self.now_ms)
+
+    def _become_active(self, segment: Segment) -> Program[None]:
+        # What index files there are may be of a longer segment: they are written anew when it is closed.
+        for path in (segment.index_path, segment.time_index_path):
+            if path in self.sizes:
+                yield Unlink(path)
+
+    def _remove(self, bases: list[int]) -> Program[None]:
+        for base in bases:
+            self.bytes_cut += self.sizes[segment_path(self.directory, base, LOG)]
+            for suffix in (LOG, INDEX, TIME_INDEX, TRANSACTION_INDEX):
+                path = segment_path(self.directory, base, suffix)
+                if path in self.sizes:
+                    yield Unlink(path)
+        if bases:
+            yield SyncDirectory(self.directory)
+
+    def begin_at_least(self, offset: int) -> Program[bool]:
+        """Where the log ends below `offset`, begin anew there: what was lost is in the bucket or was deleted.
+
+        False if so.
+        """
+        if self.segments and self.segments[-1].next_offset >= offset:
+            return True
+        for segment in self.segments:
+            for suffix in (LOG, INDEX, TIME_INDEX, TRANSACTION_INDEX):
+                yield Unlink(segment_path(self.directory, segment.base_offset, suffix))
+        yield from unlink_snapshots(self.directory, self.snapshots, -1)
+        self.segments = []
+        yield from self._begin(offset)
+        self.producers = ProducerStates()
+        self.producers_end = offset
+        return False
+
+    def restore_producers(self, end: int) -> Program[None]:
+        """Producers as of the log's end; snapshots of what is not there any more go."""
+        yield from unlink_snapshots(self.directory, self.snapshots, end)
+        if self.producers_end != end:
+            yield from self._load_producers(end)
+
+    def _load_producers(self, offset: int) -> Program[None]:
+        if self.segments:
+            self.producers = yield from load_producers(
+                self.directory, self.segments, self.snapshots, offset, self.now_ms
+            )
+            return
+        self.producers = yield from load_snapshot(
+            self.directory, self.snapshots, offset, self.now_ms
+        )
+
+
+def _base(path: str) -> int:
+    """The base offset in the name of one of a segment's files."""
+    return int(path.rpartition(".")[0][-20:])
+
+
+def _write_indexes(segment: Segment) -> Program[None]:
+    """The index files of a segment whose indexes were rebuilt in memory; it is closed afterwards."""
+    for effect in segment.seal():
+        assert isinstance(effect, Append)
+        yield WriteFile(effect.path, b"".join(effect.buffers))
+    segment.drop_indexes()

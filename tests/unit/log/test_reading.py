@@ -1,0 +1,70 @@
+"""Reads that must not pass over records where a header or an index entry is damaged."""
+
+import pytest
+from tests.log_steps import DIRECTORY, Steps, batch
+from tests.sim.disk import SimDisk
+
+from stratalog.config import LogConfig
+from stratalog.errors import Corrupt
+from stratalog.wire.batch import parse_header, scan
+
+COUNT = 8
+LOG = f"{DIRECTORY}/{0:020}.log"
+INDEX = f"{DIRECTORY}/{0:020}.index"
+
+
+def steps(count: int = 1) -> Steps:
+    """A closed segment of batches of `count` records, with an index entry for each batch but the first."""
+    made = Steps(LogConfig(segment_bytes=100_000, index_interval_bytes=0))
+    for _ in range(COUNT):
+        made.append(batch(count))
+    made.roll()
+    made.perform_all()
+    made.log.tail.clear()
+    return made
+
+
+def set_base_offset(disk: SimDisk, number: int, offset: int) -> None:
+    """Write another base offset into the log's batch of that number."""
+    data = disk.read(LOG, 0, 1 << 20)
+    positions = [position for position, _ in scan(data)]
+    disk.append(LOG, positions[number], [offset.to_bytes(8, "big")])
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("wrong", [0, 1, 100, 1 << 62])
+def test_a_batch_with_a_damaged_base_offset_is_corrupt_and_not_passed_over(
+    count: int, wrong: int
+) -> None:
+    for number in range(1, COUNT):
+        made = steps(count)
+        set_base_offset(made.disk, number, wrong if wrong != number * count else wrong + 1)
+        for offset in range(number * count, number * count + count):
+            with pytest.raises(Corrupt, match=LOG):
+                made.read(offset, 1)
+        for sound in range(COUNT):
+            if sound not in (number, number - 1, number + 1):
+                assert made.read(sound * count, 1).first_offset == sound * count
+
+
+@pytest.mark.parametrize("bit", range(64))
+def test_an_index_entry_that_the_log_denies_is_not_used(bit: int) -> None:
+    made = steps()
+    at = 3 * 8 + bit // 8
+    value = made.disk.read(INDEX, at, 1)[0] ^ (1 << bit % 8)
+    made.disk.append(INDEX, at, [bytes([value])])
+    for offset in range(COUNT):
+        assert made.read(offset, 1).first_offset == offset
+
+
+def test_an_index_entry_of_an_append_with_several_batches_is_used() -> None:
+    """Kafka before 4.0 wrote the last offset of the append, with the position of its first batch."""
+    made = steps()
+    entry = made.disk.read(INDEX, 2 * 8, 8)
+    made.disk.append(INDEX, 2 * 8, [(int.from_bytes(entry[:4], "big") + 2).to_bytes(4, "big")])
+    made.disk.truncate(INDEX, 3 * 8)
+    made.log.segments[0].index_size = 3 * 8
+    for offset in range(COUNT):
+        found = made.read(offset, 1)
+        assert found.first_offset == offset
+        assert parse_header(found.buffers[0]).base_offset == offset
