@@ -3,7 +3,7 @@
 In: the checkout. Out: an extension module beside `walk.py`, in the wheel or, for an editable install, in the checkout;
 nothing where mypyc or a C compiler is missing: the module then runs as it is, some thirty times slower.
 
-    python hatch_build.py      compile in the checkout, for those who do not install it
+    python hatch_build.py      compile in the checkout, for use without an installation
 """
 
 import subprocess

@@ -21,7 +21,7 @@ fail() {
   exit 2
 }
 
-# Root may install packages of the system; others are told what to install.
+# Root may install packages of the system; other users get a line that says what to install.
 install_with_apt() {
   [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return 1
   say "Installing $1 with apt-get"

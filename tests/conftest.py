@@ -1,4 +1,4 @@
-"""What every test gets: a settled environment, and a summary that says what could not be had."""
+"""Every test's environment, and a summary of what this machine could not provide."""
 
 import os
 from pathlib import Path

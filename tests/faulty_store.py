@@ -1,7 +1,7 @@
 """A bucket that fails as real ones do, call by call: the wrapper that every test of the tier's faults puts around one.
 
 In: a store, and `fault(operation, path)`, which says what shall go wrong with a call. Out: the same store, its calls
-counted. Whoever wants chance draws in `fault` (`tests/sim/store.py`); what comes late comes with `arrive`.
+counted. A random fault is drawn in `fault` (`tests/sim/store.py`); late effects happen with `arrive`.
 """
 
 from collections import deque

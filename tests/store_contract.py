@@ -42,14 +42,14 @@ def exactly_one_wins(url, processes, rounds, timeout_s):
     ]
     for child in children:
         child.start()
-    told = [results.get(timeout=timeout_s) for _ in children]
+    reports = [results.get(timeout=timeout_s) for _ in children]
     for child in children:
         child.join(JOIN_TIMEOUT_S)
         assert child.exitcode == 0
-    winners = [one for _, won in told for one in won]
+    winners = [one for _, won in reports for one in won]
     assert sorted(winners) == list(range(rounds))
     store = open_store(url)
-    for number, won in told:
+    for number, won in reports:
         for one in won:
             assert store.get(_contested(one)).split()[0] == b"%d" % number
 

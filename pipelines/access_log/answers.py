@@ -1,7 +1,7 @@
-"""What the pipeline's views say, read back from where they lie.
+"""Read back the pipeline's views.
 
 In: a pipeline's state directory after an update. Out: the counts and the longest lists, checked against each other.
-Memory is bounded by what is shown, not by how many paths or clients there are. Never here: Spark, terminals.
+Memory is bounded by what is shown, not by the number of paths or clients. Never here: Spark, terminals.
 """
 
 from collections import Counter

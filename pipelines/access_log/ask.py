@@ -1,6 +1,6 @@
-"""What the pipeline says, and what the bucket says alone.
+"""Ask the pipeline for its answers, and the bucket alone for the same.
 
-In: a run's place, its broker, bucket and sink. Out: answers out of Spark. Raises UserError with Spark's own reason.
+In: a run's directory, its broker, bucket and sink. Out: answers from Spark. Raises UserError with Spark's own reason.
 Never here: sessions; each question is a process of its own.
 """
 
@@ -34,7 +34,7 @@ def ask_pipeline(
         "stratalog.tier.url": broker.tier_url,
         "stratalog.subscribe": TOPIC,
     }
-    if not place.stays:  # nobody goes on from here: a catalog on disk costs seconds
+    if not place.stays:  # no later run continues from here, and a catalog on disk costs seconds
         conf["spark.sql.catalogImplementation"] = "in-memory"
     if sink is not None:
         conf |= sink.spark_conf

@@ -1,7 +1,7 @@
-"""The job's own broker: `strata server` as a process, with what it keeps in one directory.
+"""The job's own broker: `strata server` as a process, with all its files in one directory.
 
-In: a directory for its data, the bucket's URL. Out: where it serves; its end, clean or by force. It never outlives
-the `with` block, and never uses a fixed port.
+In: a directory for its data, the bucket's URL. Out: its address; its end, clean or by force. It never outlives the
+`with` block, and never uses a fixed port.
 """
 
 import asyncio

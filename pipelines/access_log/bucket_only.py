@@ -1,7 +1,8 @@
-"""The bucket alone, asked again: `python bucket_only.py TIER_URL TOPIC`, in a Spark process of its own.
+"""Count the lines in the bucket again, without a broker: `python bucket_only.py TIER_URL TOPIC`, in a Spark process of
+its own.
 
-In: a bucket whose brokers are gone. Out: one line of JSON, HTTP status -> requests, with `bad` for bad lines. Never
-here: a broker's address.
+In: a bucket whose brokers are stopped. Out: one line of JSON, HTTP status -> requests, with `bad` for bad lines.
+Never here: a broker's address.
 """
 
 import json

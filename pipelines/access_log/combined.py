@@ -19,7 +19,7 @@ MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", 
 TIME = rf"\d\d/(?:{'|'.join(MONTHS)})/(?!0000)\d{{4}}:\d\d:\d\d:\d\d [+-]\d{{4}}"
 
 # Java's matcher takes time linear in the line. Possessive quantifiers keep the matcher from recursing on long fields.
-# The atomic groups, `(?>`, settle on the first time with a quote behind it: a status behind a later one is behind the
+# The atomic groups, `(?>`, decide for the first time with a quote behind it: a status behind a later one is behind the
 # first one too, so the matcher has no need to try the later ones, each with the rest of the line. The request is tried
 # as properly escaped first, and as whatever ends at a quote followed by a status second.
 LINE = (

@@ -37,7 +37,7 @@ def fetching(name: str) -> Iterator[Path]:
 
 def jars(name: str, artifacts: Sequence[str], *, with_dependencies: bool = True) -> Path:
     """The directory `name` of the cache with Maven's `group:artifact:version` in it, and what they need at run time
-    unless told otherwise; fetched where it is missing. Raises UserError saying why they cannot be had.
+    unless `with_dependencies` is False; fetched where it is missing. Raises UserError saying why they cannot be had.
     """
     with fetching(name) as directory:
         if not directory.is_dir():

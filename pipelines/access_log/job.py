@@ -1,8 +1,8 @@
-"""The job behind ./run: an access log through a broker, its bucket and a Spark pipeline, and what it says.
+"""The job behind ./run: send an access log through a broker, its bucket and a Spark pipeline, and print the results.
 
-In: log files. Out: a table, an HTML page, with --json one JSON object as the last line. Exit 0 where as many records
-came out as went in and the bucket alone gave the same answer; 1 where they did not, or where every line is bad; 2 where
-a person must act. It leaves no process behind and, without --keep, nothing on disk but the page.
+In: log files. Out: a table, an HTML page, with --json one JSON object as the last line. Exit 0 if as many records
+came out as went in, and the bucket alone gave the same answer; 1 if not, or if every line is bad; 2 if a person must
+act. It leaves no process behind and, without --keep, nothing on disk but the page.
 """
 
 import asyncio

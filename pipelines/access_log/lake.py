@@ -5,8 +5,8 @@
 
 In: a topic of log lines. Out: Delta tables DIR/lines and DIR/bad_lines, read by the rule of `parse.py` as the pipeline
 reads them; DIR/_state says how far. The first command follows the topic. The second, with new code beside the first,
-reads history up to where the log ends now (the switch) in one go, then follows the topic from exactly there; whoever
-reads DIR moves to NEW when they like, and only then the first is ended. Neither waits for the other.
+reads history up to where the log ends now (the switch) in one go, then follows the topic from exactly there. Readers
+of DIR move to NEW in their own time; only then the first command is ended. Neither waits for the other.
 
 Every record is in the tables once, however often a command is killed and run again: what is written carries a name and
 a number that Delta refuses a second time (`txnAppId`, `txnVersion`). Never here: what lines say.

@@ -1,8 +1,8 @@
-"""Log files into a topic, through the wire protocol.
+"""Send log files into a topic, through the wire protocol.
 
-In: files of lines, plain or gzip, in the order given; a broker's address. Out: one record per line, whose timestamp is
-the line's time, in batches small enough for segments to roll where the log's time says. Memory is bounded by a batch
-and a block, whatever the files' sizes. It never skips a line: one without a readable time takes the time of the
+In: files of lines, plain or gzip, in the order given; a broker's address. Out: one record per line, with the line's
+time as its timestamp. Batches are small enough for segments to roll where the log's time says. Memory is bounded by a
+batch and a block, whatever the files' sizes. It never skips a line: one without a readable time takes the time of the
 line before it.
 """
 

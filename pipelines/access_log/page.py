@@ -1,4 +1,4 @@
-"""The answers as one HTML file that needs nothing else: no network, no script, no font.
+"""Write the answers as one HTML file without a network, a script or a font.
 
 In: answers. Out: a page with charts as inline SVG, readable in light and dark, by keyboard and by a screen reader:
 every chart has a title, and its numbers in text. Never here: reading tables, deciding what counts.
@@ -106,10 +106,10 @@ def page(answers: Answers, sources: Sequence[str]) -> str:
 
 
 def tiles(answers: Answers) -> str:
-    """The figures that come first."""
+    """The totals at the top of the page."""
     requests = sum(answers.status.values())
     share = answers.errors / requests if requests else 0.0
-    figures = [
+    totals = [
         ("Requests", f"{requests:,}", ""),
         ("Errors", f"{answers.errors:,}", f"{share:.1%}"),
         ("Bytes answered", short(answers.bytes), ""),
@@ -119,7 +119,7 @@ def tiles(answers: Answers) -> str:
     ]
     cells = (
         f"<div><dt>{name}</dt><dd>{value} <small>{note}</small></dd></div>"
-        for name, value, note in figures
+        for name, value, note in totals
     )
     return f'<dl class="tiles">{"".join(cells)}</dl>'
 
@@ -154,7 +154,7 @@ def over_time(hours: Sequence[Traffic]) -> list[Traffic]:
 
 
 def column_chart(columns: Sequence[Traffic], what: str, title: str, height: int = 220) -> str:
-    """Columns over time of one of a traffic's figures."""
+    """Columns over time of one of a traffic's counts."""
     values: list[int] = [getattr(column, what) for column in columns]
     most = nice_ceiling(max(values, default=0))
     wide = (WIDTH - LEFT - RIGHT) / max(1, len(values))
@@ -242,7 +242,7 @@ def bar_chart(
 
 
 def svg(width: int, height: int, title: str, parts: Iterable[str]) -> str:
-    """A drawing with a name for those who cannot see it."""
+    """A drawing with a name for screen readers."""
     return (
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title)}">'
         f"<title>{escape(title)}</title>{''.join(parts)}</svg>"

@@ -1,8 +1,8 @@
-"""A frame of log lines to a frame of columns, by the rule of `combined.py`, inside the JVM.
+"""Parse a frame of log lines into columns, by the rule of `combined.py`, inside the JVM.
 
-In: a frame with a binary column `value`. Out: the same with what each line says, and whether and why it is bad. The
-pipeline, the stream that never pauses and the backfill all read lines by this. Never here: Python functions that run
-per row, sessions, actions.
+In: a frame with a binary column `value`. Out: the same frame with the fields of each line, and whether and why it is
+bad. The pipeline, the endless stream and the backfill all use it. Never here: Python functions that run per row,
+sessions, actions.
 """
 
 from typing import Any

@@ -1,8 +1,8 @@
-"""Where everything of one run lies, and whether it stays.
+"""The directory and the bucket of one run, and whether they stay.
 
-In: the directory that the user wants kept, or none; the user's bucket, or none. Out: a directory for the broker, the
-pipeline and the sink, gone afterwards unless it was to be kept; the bucket's URL, in that directory unless it is the
-user's. Never here: what lies in them. Nothing is ever removed from a user's bucket.
+In: the directory that the user wants to keep, or none; the user's bucket, or none. Out: a directory for the broker,
+the pipeline and the sink, which is removed afterwards unless the user keeps it; the bucket's URL, in that directory
+unless it is the user's. Never here: their contents. Nothing is ever removed from a user's bucket.
 """
 
 from collections.abc import Iterator

@@ -120,13 +120,13 @@ def main(arguments: Sequence[str]) -> int:
     query = started(options)
     for number in (signal.SIGINT, signal.SIGTERM):  # after Spark, which takes SIGINT for itself
         signal.signal(number, lambda got, _: asked.append(got))
-    told = ""
+    printed = ""
     while not asked and query.isActive:
         query.awaitTermination(1)
         for progress in query.recentProgress:
             reached = progress["sources"][0]["endOffset"]
-            if reached not in {told, None}:
-                told = reached
+            if reached not in {printed, None}:
+                printed = reached
                 [topic] = json.loads(reached)["topics"].values()
                 said = {"batch": progress["batchId"], "offsets": topic["partitions"]}
                 sys.stdout.write(json.dumps(said) + "\n")

@@ -1,6 +1,6 @@
-"""The answers on a terminal.
+"""Print the answers on a terminal.
 
-In: answers. Out: tables of results, and where the records came from. Never here: reading tables, deciding what counts.
+In: answers. Out: tables of results, and the origins of the records. Never here: reading tables, deciding what counts.
 """
 
 from answers import Answers

@@ -1,7 +1,7 @@
-"""A program beside this file asked, in a Spark process of its own.
+"""Run a program beside this file in a Spark process of its own.
 
-In: its name, its arguments, what Spark must know. Out: the JSON that it printed. Never here: sessions; the program
-starts its own, and its process ends with the answer.
+In: its name, its arguments, Spark's settings. Out: the JSON that it printed. Never here: sessions; the program starts
+its own, and its process ends with the answer.
 """
 
 import json

@@ -1,8 +1,8 @@
 """The topic of log lines as a stream, as a pipeline's configuration names it.
 
-In: a session whose configuration has `stratalog.subscribe` and where the log is (`stratalog.kafka.bootstrap.servers`,
-`stratalog.tier.url`, one or both). Out: its records from the first on, and where each was read (`parse.PARTS`). Never
-here: what the lines say, tables.
+In: a session whose configuration has `stratalog.subscribe` and the log's location
+(`stratalog.kafka.bootstrap.servers`, `stratalog.tier.url`, one or both). Out: its records from the first on, each
+with its origin (`parse.PARTS`). Never here: the lines' fields, tables.
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
-"""Where a topic of log lines is, for the programs that follow one, and what Spark says of it in one line.
+"""The location of a topic of log lines, for the programs that follow one; and Spark's errors in one line.
 
-In: a broker's address, a bucket's URL, a topic; an exception of Spark's. Out: the source's options; where the log ends,
-asked before Spark takes its seconds to start, so that what is wrong is said at once. Never here: Spark sessions.
+In: a broker's address, a bucket's URL, a topic; an exception of Spark's. Out: the source's options; the log's end,
+which is read before Spark takes its seconds to start, so that errors show at once. Never here: Spark sessions.
 """
 
 import re

@@ -10,7 +10,7 @@ others would remember for it.
 
 import json
 import os
-import socket  # noqa: TID251 - a free port for somebody else's server
+import socket  # noqa: TID251 - a free port for another project's server
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -88,7 +88,7 @@ def running_cassandra(
 
 
 def _write_configuration(root: Path, port: int, settings: Mapping[str, object]) -> list[str]:
-    """Its files in `root`; returns what Java must be told. JSON is YAML."""
+    """Write its files in `root`; return Java's arguments. JSON is YAML."""
     configuration = {
         "cluster_name": "stratalog",
         "num_tokens": 1,

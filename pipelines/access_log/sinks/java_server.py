@@ -1,7 +1,7 @@
-"""Somebody else's server in Java, for as long as a `with` block.
+"""Run a server in Java for as long as a `with` block.
 
-In: what Java is told, a directory, a log. Out: the process. It never outlives the block, and never says when the server
-is ready: that is each server's own.
+In: arguments for Java, a directory, a log. Out: the process. It never outlives the block. It does not know when the
+server is ready: each server has its own way.
 """
 
 import os

@@ -14,7 +14,7 @@ from stratalog.errors import UserError
 
 FORMAT = "stratalog_opensearch"
 INDEX = "access_log"
-# The reference's settings, but for its 36 shards: there is one node. Nobody looks before all of it is there.
+# The reference's settings, but for its 36 shards: there is one node. No search runs before all documents are written.
 OPTIONS = {
     "index.number_of_shards": "1",
     "index.number_of_replicas": "0",

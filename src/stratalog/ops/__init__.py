@@ -1,4 +1,5 @@
-"""For whoever runs a cluster.
+"""Tools for operators: plan a cluster, restore a node from a bucket, repair logs.
 
-In: what they expect of it; a bucket. Out: figures to buy and to judge by; a node. Nothing here serves anybody.
+In: a cluster's requirements; a bucket; a log directory. Out: estimates; a node; repaired logs. No code here serves
+clients.
 """

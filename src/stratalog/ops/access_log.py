@@ -1,11 +1,11 @@
-"""A web server's access log that nobody wrote, as large as is wanted: visitors who come, look at pages and leave.
+"""Generate a web server's access log of any length: visitors that arrive, look at pages and leave.
 
-In: a source of chance, when it begins, how many lines a second. Out: lines in the combined log format with their times,
-without end, oldest first. The same chance gives the same log. It never reads a clock and never waits.
+In: a random source, the first time, the rate in lines a second. Out: an endless sequence of lines in the combined log
+format with their times, oldest first. The same source gives the same log. It never reads a clock and never waits.
 
-Shares are those of a real log of ten thousand lines (`pipelines/access_log/apache_access.log`): nine lines in ten are
-answered 200, one in twenty 304, one in fifty 404; one in eight is a crawler's; two in five have no referrer; a few
-pages are wanted most.
+Shares are those of a real log of ten thousand lines (`pipelines/access_log/apache_access.log`). Nine lines in ten
+have status 200, one in twenty 304, one in fifty 404. One in eight is a crawler's; two in five have no referrer; a few
+pages are popular.
 """
 
 from bisect import bisect
@@ -36,7 +36,7 @@ _CODE_SHARES = list(accumulate((0.912, 0.045, 0.021, 0.016, 0.005, 0.001)))
 _CRAWLER_SHARE = 0.2
 _NO_REFERRER_SHARE = 0.4
 _THINKING_S = 20
-"""Visitors who are there at a time: as many as come to a line each in this time."""
+"""Visitors present at a time: as many as send one line each in this time."""
 _LAST_PAGE_SHARE = 0.2
 
 
@@ -90,7 +90,7 @@ def _request(chance: Random, visitor: _Visitor, second: int) -> str:
         path, referrer = visitor.assets.pop(), SITE + visitor.page
     else:
         referrer = "-" if chance.random() < _NO_REFERRER_SHARE else SITE + visitor.page
-        # A few pages are wanted most, the rest has a long tail.
+        # A few pages are popular, the rest has a long tail.
         path = visitor.page = _PAGES[min(len(_PAGES), int(chance.paretovariate(0.8))) - 1]
         if not visitor.pages_only:
             first = int(chance.random() * len(_ASSETS))

@@ -1,12 +1,12 @@
-"""How large a cluster must be: network, disks, bucket, rebalancing and cost, each with its reasoning.
+"""Estimate the size of a cluster: network, disks, bucket, rebalancing and cost, each with its reasoning.
 
-In: topics, brokers, prices. Out: figures. It never measures anything and asks nobody; pure arithmetic.
+In: topics, brokers, prices. Out: estimates. It never measures anything and reads no cluster: it is pure arithmetic.
 
-The formulas are those of two references, in their own terms: tiered storage on an object store (network multiplier,
-one copy in the bucket, open segments on local disks, the bound of a rebalance), and replication on volumes that protect
-themselves (two replicas instead of three). Bytes are what lies on disk, after compression; units are decimal
-(1 MB = 10^6 bytes), as in the references. What the references call a cluster's partitions is what its brokers hold,
-so every replica counts once.
+The formulas are those of two references, in their own terms. One is about tiered storage on an object store (network
+multiplier, one copy in the bucket, open segments on local disks, the bound of a rebalance). The other is about
+replication on volumes that protect themselves (two replicas instead of three). Bytes are those on disk, after
+compression. Units are decimal (1 MB = 10^6 bytes), as in the references. As in the references, a cluster's partitions
+are those that its brokers hold, so every replica counts once.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from typing import Final
 
 __all__ = [
     "Cluster",
-    "Figure",
+    "Estimate",
     "Topic",
     "classic_bytes",
     "classic_rebalance_s",
@@ -42,7 +42,7 @@ CLASSIC_REBALANCE_RATE: Final = 150 * TB / (57 * HOUR_S)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """What is known of one topic. `ingress` is bytes a second from producers; `hotset_s` what stays on local disks
+    """The description of one topic. `ingress` is bytes a second from producers; `hotset_s` what stays on local disks
     after it has been tiered (`local.retention.ms`); all positive, groups and hotset may be 0.
     """
 
@@ -69,7 +69,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """What the topics run on. `throttle` is bytes a second of a rebalance; prices are for a GB and month;
+    """The brokers and disks of the topics. `throttle` is bytes a second of a rebalance; prices are for a GB and month;
     `volume_overhead` is raw bytes per byte on volumes that protect themselves; `downtime_s` is how long a broker that
     comes back with its volume was gone.
     """
@@ -83,9 +83,9 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class Estimate:
     """One result: `unit` is one of x, %, bytes, bytes/s, s, per month, objects/s; `why` shows the arithmetic, with
-    `{0}` for `terms[0]` (a value and its unit), which whoever prints it writes out.
+    `{0}` for `terms[0]` (a value and its unit), for the printing code to fill in.
     """
 
     name: str
@@ -146,8 +146,8 @@ def classic_rebalance_s(kept_bytes: float, rate: float = CLASSIC_REBALANCE_RATE)
     return kept_bytes / rate
 
 
-def plan(topics: Sequence[Topic], cluster: Cluster) -> list[Figure]:
-    """Every figure for topics (at least one) on a cluster."""
+def plan(topics: Sequence[Topic], cluster: Cluster) -> list[Estimate]:
+    """Return every estimate for topics (at least one) on a cluster."""
     assert topics, "a plan of nothing"
     return [
         *_network(topics),
@@ -165,7 +165,7 @@ def _total(topics: Sequence[Topic], measure: Callable[[Topic], float]) -> float:
     return sum(measure(topic) for topic in topics)
 
 
-def _network(topics: Sequence[Topic]) -> list[Figure]:
+def _network(topics: Sequence[Topic]) -> list[Estimate]:
     ingress, multiplier = _ingress(topics), cluster_multiplier(topics)
     parts = "; ".join(
         f"{t.name}: {t.replication_factor} replicas + {int(t.tiered)} to the tier"
@@ -180,55 +180,55 @@ def _network(topics: Sequence[Topic]) -> list[Figure]:
     objects = sum(t.ingress / t.segment_bytes for t in topics if t.tiered)
     rate = "bytes/s"
     return [
-        Figure("network multiplier", multiplier, "x", parts),
-        Figure(
+        Estimate("network multiplier", multiplier, "x", parts),
+        Estimate(
             "network",
             ingress * multiplier,
             rate,
             "{0} in, {1} times",
             ((ingress, rate), (multiplier, "")),
         ),
-        Figure(
+        Estimate(
             "network for the tier",
             tier_share(topics) * 100,
             "%",
             "{0} to the tier on top of {1}",
             ((tiered, rate), (without, rate)),
         ),
-        Figure("local writes", writes, rate, "{0} in, on every replica", ((ingress, rate),)),
-        Figure(
+        Estimate("local writes", writes, rate, "{0} in, on every replica", ((ingress, rate),)),
+        Estimate(
             "tier writes",
             tiered,
             rate,
             "one replica is copied; in bursts of up to {0}, where segments fill together",
             ((writes, rate),),
         ),
-        Figure("tier objects", objects, "objects/s", "one object for each closed segment"),
+        Estimate("tier objects", objects, "objects/s", "one object for each closed segment"),
     ]
 
 
-def _capacity(topics: Sequence[Topic]) -> list[Figure]:
+def _capacity(topics: Sequence[Topic]) -> list[Estimate]:
     kept = _total(topics, lambda t: t.kept_bytes)
     classic = _total(topics, classic_bytes)
     open_bytes = sum(open_segments_bytes(t.segment_bytes, t.replicas) for t in topics if t.tiered)
     local = _total(topics, local_bytes)
     replicas = sum(t.replicas for t in topics if t.tiered)
     return [
-        Figure(
+        Estimate(
             "bucket capacity",
             _total(topics, remote_bytes),
             "bytes",
             "{0} kept; one copy, the store protects it",
             ((kept, "bytes"),),
         ),
-        Figure(
+        Estimate(
             "local capacity without a tier",
             classic,
             "bytes",
             "{0} kept, on every replica",
             ((kept, "bytes"),),
         ),
-        Figure(
+        Estimate(
             "local capacity",
             local,
             "bytes",
@@ -238,7 +238,7 @@ def _capacity(topics: Sequence[Topic]) -> list[Figure]:
     ]
 
 
-def _rebalance(topics: Sequence[Topic], cluster: Cluster) -> list[Figure]:
+def _rebalance(topics: Sequence[Topic], cluster: Cluster) -> list[Estimate]:
     replicas = sum(topic.replicas for topic in topics)
     all_tiered = all(topic.tiered for topic in topics)
     held = ceil(replicas / cluster.brokers)
@@ -248,28 +248,28 @@ def _rebalance(topics: Sequence[Topic], cluster: Cluster) -> list[Figure]:
     )
     classic = _total(topics, classic_bytes)
     return [
-        Figure(
+        Estimate(
             "moved for a broker",
             moved / cluster.brokers,
             "bytes",
             "what is not tiered of {0} replicas on each of {1} brokers",
             ((held, ""), (cluster.brokers, "")),
         ),
-        Figure(
+        Estimate(
             "rebalance bound for a broker",
             moved / cluster.brokers / cluster.throttle,
             "s",
             "{0} at {1}" + ("; does not grow with what is kept" if all_tiered else ""),
             ((moved / cluster.brokers, "bytes"), (cluster.throttle, "bytes/s")),
         ),
-        Figure(
+        Estimate(
             "the same without a tier",
             classic / cluster.brokers / cluster.throttle,
             "s",
             "{0} at {1}",
             ((classic / cluster.brokers, "bytes"), (cluster.throttle, "bytes/s")),
         ),
-        Figure(
+        Estimate(
             "whole cluster without a tier or throttle",
             classic_rebalance_s(_total(topics, lambda t: t.kept_bytes)),
             "s",
@@ -282,13 +282,13 @@ def _rebalance(topics: Sequence[Topic], cluster: Cluster) -> list[Figure]:
     ]
 
 
-def _cost(topics: Sequence[Topic], cluster: Cluster) -> list[Figure]:
+def _cost(topics: Sequence[Topic], cluster: Cluster) -> list[Estimate]:
     local, remote = _total(topics, local_bytes), _total(topics, remote_bytes)
     classic = _total(topics, classic_bytes)
     month = "per month"
     with_tier = (local * cluster.local_price + remote * cluster.remote_price) / GB
     return [
-        Figure(
+        Estimate(
             "storage cost",
             with_tier,
             month,
@@ -300,7 +300,7 @@ def _cost(topics: Sequence[Topic], cluster: Cluster) -> list[Figure]:
                 (cluster.remote_price, ""),
             ),
         ),
-        Figure(
+        Estimate(
             "storage cost without a tier",
             classic * cluster.local_price / GB,
             month,
@@ -312,7 +312,7 @@ def _cost(topics: Sequence[Topic], cluster: Cluster) -> list[Figure]:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One line of a comparison: a figure each way, in the same unit; `why` and `terms` as a figure's."""
+    """One line of a comparison: two estimates in the same unit; `why` and `terms` as in `Estimate`."""
 
     name: str
     drives: float

@@ -1,10 +1,10 @@
-"""Repairing the logs that a node itself must read: its metadata log, and the offsets that groups committed.
+"""Repair the logs that a node itself must read: its metadata log, and groups' committed offsets.
 
-In: a log directory that no broker holds. Out: what is damaged there; where a person accepts the loss, logs without the
+In: a log directory that no broker uses. Out: the damage in it; if the operator accepts the loss, logs without the
 damaged bytes. It keeps a copy of every file that it changes, and never touches the records of other topics.
 
-The metadata log is cut where the damage begins: each of its records builds on those before it. Of `__consumer_offsets`
-the damaged bytes alone are left out: each of its records stands for itself.
+It cuts the metadata log where the damage begins, because each of its records builds on those before it. In
+`__consumer_offsets` it removes the damaged bytes alone, because each of its records stands for itself.
 """
 
 from collections.abc import Iterator

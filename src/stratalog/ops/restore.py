@@ -1,11 +1,11 @@
-"""What a node could be made of from a bucket alone.
+"""Find out what a node could be restored to from a bucket alone.
 
-In: a store. Out: the cluster's topics with what the bucket has of each partition, its committed offsets, and how much
-is known to be missing. It changes nothing (`takeover.py` does), and needs no broker.
+In: a store. Out: the cluster's topics with the segments of each partition, its committed offsets, and the number of
+offsets known to be missing. It changes nothing (`takeover.py` does), and needs no broker.
 
-Two things in the bucket name topics: the registry has those that are tiered, kept current as they are led; the
-cluster's state has all of them, as of a moment ago. Where they differ on a name the registry counts if it has learned
-of the topic since; what is marked as deleted is left out.
+Two places in the bucket name topics. The registry has the tiered topics, kept current by their leaders. The cluster's
+state has all topics, as of the time it was written. Where they differ on a name, the registry counts if its entry is
+newer. Topics marked as deleted are left out.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -43,30 +43,30 @@ class InOrder(Protocol):
 class FoundPartition:
     """A partition as the bucket has it.
 
-    `manifest` is None where nothing was ever tiered; `told` is what its leader said of it.
+    `manifest` is None where nothing was ever tiered; `in_state` is its entry in the cluster's state.
     """
 
     index: int
     manifest: Manifest | None
-    told: StatePartition
+    in_state: StatePartition
 
     @property
     def end_offset(self) -> int:
-        """Where the log goes on: the end of what the bucket has."""
+        """Return the next offset of the restored log: the end of the bucket's part."""
         manifest = self.manifest
         return 0 if manifest is None else max(manifest.tiered_end, manifest.log_start_offset)
 
     @property
     def missing(self) -> int:
-        """Offsets that the leader told of and the bucket has not; what came after it told is not known."""
-        start = max(self.end_offset, self.told.log_start_offset)
-        return max(0, self.told.end_offset - start)
+        """Return how many offsets the cluster's state names and the bucket lacks; later ones are unknown."""
+        start = max(self.end_offset, self.in_state.log_start_offset)
+        return max(0, self.in_state.end_offset - start)
 
     @property
     def leader_epoch(self) -> int:
         """The highest that is known; -1 for none."""
         written = -1 if self.manifest is None else self.manifest.leader_epoch
-        return max(written, self.told.leader_epoch)
+        return max(written, self.in_state.leader_epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class FoundTopic:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a bucket holds. `state` is None where it was never told of the cluster; `damaged` are lines for people."""
+    """The contents of a bucket. `state` is None where it has none of the cluster; `damaged` are lines for people."""
 
     cluster_id: str
     incarnation: int
@@ -106,7 +106,7 @@ class Found:
 def look(store: ObjectStore, in_order: InOrder) -> Found:
     """Read what there is: the newest manifests, the registry, the newest sound state.
 
-    Raises UserError where the bucket is nobody's, Corrupt naming what is damaged and cannot be done without,
+    Raises UserError where no cluster owns the bucket, Corrupt naming a damaged object that is indispensable,
     Unavailable.
     """
     bucket = open_bucket(store)
@@ -125,32 +125,32 @@ def look(store: ObjectStore, in_order: InOrder) -> Found:
 
 
 class _Named(NamedTuple):
-    """A topic as those who name it have it."""
+    """A topic in the registry, in the state, or in both."""
 
     registered: TierTopic | None
-    told: StateTopic | None
+    in_state: StateTopic | None
 
     @property
     def partitions(self) -> int:
-        told = len(self.told.partitions) if self.told is not None else 0
-        return max(told, self.registered.partitions if self.registered is not None else 0)
+        in_state = len(self.in_state.partitions) if self.in_state is not None else 0
+        return max(in_state, self.registered.partitions if self.registered is not None else 0)
 
 
 def _registered(
     bucket: Bucket, state: ClusterState | None, damaged: list[str]
 ) -> dict[str, TierTopic]:
-    """The topics of the registry, by id. One that is damaged there is as the state tells, else left out; `damaged` says
+    """The topics of the registry, by id. A damaged entry is replaced by the state's, else left out; `damaged` says
     which.
     """
     found: dict[str, str] = {}
     topics = list_topics(bucket.store, bucket.cluster_id, found)
-    told = {topic.topic_id: topic for topic in state.topics} if state is not None else {}
+    in_state = {topic.topic_id: topic for topic in state.topics} if state is not None else {}
     for path, why in found.items():
-        known = told.get(path.rpartition("/")[2])
+        known = in_state.get(path.rpartition("/")[2])
         if known is None:
             damaged.append(f"{why}; the topic is left out")
             continue
-        damaged.append(f"{why}; the topic is as the cluster told")
+        damaged.append(f"{why}; the topic comes from the cluster's state")
         topics.append(
             TierTopic(
                 cluster_id=bucket.cluster_id,
@@ -168,19 +168,19 @@ def _named(
 ) -> list[_Named]:
     """The topics, by name."""
     deleted = {mark.topic_id for mark in list_deleted(bucket.store, bucket.cluster_id)}
-    told = {topic.topic_id: topic for topic in state.topics} if state is not None else {}
-    told_ms = state.written_ms if state is not None else -1
-    by_name = {topic.name: id_ for id_, topic in told.items() if id_ not in deleted}
+    in_state = {topic.topic_id: topic for topic in state.topics} if state is not None else {}
+    state_ms = state.written_ms if state is not None else -1
+    by_name = {topic.name: id_ for id_, topic in in_state.items() if id_ not in deleted}
     for id_, topic in registered.items():  # of one name the newest comes last
-        if topic.name not in by_name or topic.created_ms > told_ms:
+        if topic.name not in by_name or topic.created_ms > state_ms:
             by_name[topic.name] = id_
-    return [_Named(registered.get(id_), told.get(id_)) for _, id_ in sorted(by_name.items())]
+    return [_Named(registered.get(id_), in_state.get(id_)) for _, id_ in sorted(by_name.items())]
 
 
 def _topic(one: _Named, manifests: Iterator[Manifest | None]) -> FoundTopic:
-    known = one.told or one.registered
-    assert known is not None, "somebody named it"
-    told = one.told.partitions if one.told is not None else ()
+    known = one.in_state or one.registered
+    assert known is not None, "registry or state names it"
+    in_state = one.in_state.partitions if one.in_state is not None else ()
     return FoundTopic(
         name=known.name,
         id=topic_id_parse(known.topic_id),
@@ -189,7 +189,7 @@ def _topic(one: _Named, manifests: Iterator[Manifest | None]) -> FoundTopic:
             FoundPartition(
                 number,
                 next(manifests) if one.registered is not None else None,
-                told[number] if number < len(told) else _UNKNOWN,
+                in_state[number] if number < len(in_state) else _UNKNOWN,
             )
             for number in range(one.partitions)
         ),

@@ -1,20 +1,21 @@
-"""Makes a node out of a bucket: the cluster's next life, in an empty log directory.
+"""Make a node out of a bucket: the cluster's next life, in an empty log directory.
 
-In: a store, an empty directory. Out: the directory of a node that leads every partition, from where the bucket ends. It
-starts nothing, removes nothing from the bucket, and never touches a directory that holds anything else.
+In: a store, an empty directory. Out: the directory of a node that leads every partition, from the end of the bucket's
+part. It starts nothing, removes nothing from the bucket, and never touches a directory with other contents.
 
-The order is what makes it safe to be broken off anywhere, and to be done twice:
+The order makes it safe to interrupt anywhere, and to run twice:
 
-1. The directory gets `meta.properties.restoring`: all that it holds from here on is of this restore, and a later one
-   may clear it away. No broker starts on it.
-2. The next incarnation is claimed: of several who try, one has it, and the nodes of earlier ones are fenced.
-3. Topics are read only now; each tiered partition gets a manifest version of a leader epoch far above any known, after
-   which its old leader can commit nothing.
-4. Logs that go on where the bucket ends, committed offsets and metadata are written.
-5. The file of step 1 is renamed to `meta.properties`: a node, whole.
+1. The directory gets `meta.properties.restoring`: all its later contents belong to this restore, and another restore
+   may remove them. No broker starts on it.
+2. The takeover claims the next incarnation: of several takeovers one gets it, and the nodes of earlier ones are
+   fenced.
+3. Topics are read only now. Each tiered partition gets a manifest version of a leader epoch far above any known one.
+   After that its old leader can commit nothing.
+4. Logs that continue where the bucket ends, committed offsets and metadata are written.
+5. The file of step 1 is renamed to `meta.properties`: the node is complete.
 
-Who runs it again takes the next incarnation. What a restored node adds to the bucket follows what was there; objects
-are never written again.
+Another run takes the next incarnation. A restored node's objects follow those in the bucket; no object is written
+again.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -80,8 +81,8 @@ __all__ = ["RESTORING", "Taken", "prepare", "take_over"]
 RESTORING: Final = f"{META_PROPERTIES}.restoring"
 _NOT_OURS: Final = {".lock", "lost+found"}
 _EPOCHS_APART: Final = 1000
-"""Times the incarnation: how often the old leader may have been named anew since it told of itself. Clients must not
-take its successor for an older one.
+"""Times the incarnation: a bound of the leader epochs that the old cluster used after its last state. Clients must not
+take the new leader for an older one.
 """
 _PRODUCER_IDS_APART: Final = 1 << 32
 """Likewise for producer ids."""
@@ -144,16 +145,16 @@ def take_over(  # noqa: PLR0913 - what there is, where it goes, and the outside
     now_ms: int,
     in_order: InOrder,
 ) -> Taken:
-    """Take the bucket's cluster over and write its node; `node_id` None: as the one who told of the cluster.
+    """Take the bucket's cluster over and write its node; `node_id` None: that of the state's writer.
 
-    `disk` is the directory at `path`, locked. Raises UserError where the directory is not empty, the bucket is nobody's
-    or another takeover was quicker; Fenced where one came later; Unavailable and Corrupt: then it may be tried again.
+    `disk` is the directory at `path`, locked. Raises UserError where the directory is not empty, no cluster owns the
+    bucket, or another takeover was quicker; Fenced by a later one; Unavailable and Corrupt: retry.
     """
     prepare(path, disk)
     cluster_id = open_bucket(store).cluster_id
     if node_id is None:
-        told, _ = newest_state(store, cluster_id, newest_incarnation(store, cluster_id))
-        node_id = 1 if told is None else told.node_id
+        state, _ = newest_state(store, cluster_id, newest_incarnation(store, cluster_id))
+        node_id = 1 if state is None else state.node_id
     meta = MetaProperties(cluster_id=cluster_id, node_id=node_id, directory_id=entropy.uuid())
     assert meta.directory_id is not None
     disk.write_file(RESTORING, encode_meta_properties(meta))
@@ -197,15 +198,15 @@ def _fence(
     partition: FoundPartition,
     writer: tuple[int, Entropy, int],
 ) -> _Restored:
-    """Have nobody of an earlier life commit to the partition any more; what it goes on from."""
+    """Fence all earlier leaders of the partition; return the manifest that it continues from."""
     node_id, entropy, now_ms = writer
-    # Of two takeovers at once the later life's epoch is the higher one, whatever each has seen of the other.
+    # Of two takeovers at once the later incarnation's epoch is higher, in any order of their reads.
     index, epoch = partition.index, partition.leader_epoch + _EPOCHS_APART * found.incarnation
     if not topic.is_registered:
         return _Restored(index, None, epoch, 0, ProducerStates(), None)
     tier = TierWriter(store, found.cluster_id, topic.id, topic.name, index, node_id, entropy)
     manifest = tier.activate(epoch, now_ms=now_ms)
-    end = FoundPartition(index, manifest, partition.told).end_offset
+    end = FoundPartition(index, manifest, partition.in_state).end_offset
     producers, damage = ProducerStates(), None
     try:
         # The last one, or none where nothing is live.

@@ -1,4 +1,4 @@
-"""The planner's formulas give the references' own figures, each quoted beside it."""
+"""The planner's formulas give the references' own numbers, each quoted beside it."""
 
 import pytest
 
@@ -26,8 +26,8 @@ WEEK_S = 7 * 24 * HOUR_S
 STREAM = Topic(ingress=GB, retention_s=WEEK_S)
 
 
-def figures(*topics, **cluster):
-    return {figure.name: figure.value for figure in plan(topics, Cluster(**cluster))}
+def estimates(*topics, **cluster):
+    return {estimate.name: estimate.value for estimate in plan(topics, Cluster(**cluster))}
 
 
 def test_a_record_crosses_the_network_five_times():
@@ -39,7 +39,7 @@ def test_a_record_crosses_the_network_five_times():
 
 def test_one_gigabyte_a_second_needs_five_of_network_a_quarter_of_it_more_for_the_tier():
     """Reference: 1 GB/s in, RF 3, one group: 5 GB/s; tiering adds 25 %; 3 GB/s of local and 1 GB/s of tier writes."""
-    found = figures(STREAM)
+    found = estimates(STREAM)
     assert found["network"] == 5 * GB
     assert tier_share([STREAM]) == 0.25
     assert found["network for the tier"] == 25
@@ -53,7 +53,7 @@ def test_a_week_of_a_hundred_megabytes_a_second_is_sixty_terabytes_not_a_hundred
     topic = Topic(ingress=100 * MB, retention_s=WEEK_S)
     assert remote_bytes(topic) == pytest.approx(60 * TB, rel=0.01)
     assert classic_bytes(topic) == pytest.approx(180 * TB, rel=0.01)
-    found = figures(topic)
+    found = estimates(topic)
     assert found["bucket capacity"] == remote_bytes(topic)
     assert found["local capacity without a tier"] == classic_bytes(topic)
 
@@ -63,7 +63,7 @@ def test_ten_thousand_partitions_need_a_terabyte_of_local_disk():
     assert open_segments_bytes(100 * MB, 10_000) == TB
     topic = Topic(ingress=GB, retention_s=WEEK_S, partitions=5_000, replication_factor=2)
     assert local_bytes(topic) == TB
-    assert figures(topic)["local capacity"] == TB
+    assert estimates(topic)["local capacity"] == TB
 
 
 def test_a_broker_of_a_thousand_partitions_moves_a_hundred_gigabytes_in_ten_thousand_seconds():
@@ -71,11 +71,11 @@ def test_a_broker_of_a_thousand_partitions_moves_a_hundred_gigabytes_in_ten_thou
     assert open_segments_bytes(100 * MB, 1_000) == 100 * GB
     assert rebalance_bound_s(100 * MB, 1_000, 10 * MB) == 10_000
     topic = Topic(ingress=GB, retention_s=WEEK_S, partitions=1_000)
-    found = figures(topic, brokers=3)
+    found = estimates(topic, brokers=3)
     assert found["moved for a broker"] == 100 * GB
     assert found["rebalance bound for a broker"] == 10_000
     later = Topic(ingress=GB, retention_s=520 * WEEK_S, partitions=1_000)
-    assert figures(later)["rebalance bound for a broker"] == 10_000
+    assert estimates(later)["rebalance bound for a broker"] == 10_000
 
 
 def test_a_classic_cluster_of_150_terabytes_rebalances_for_57_hours_and_a_tiered_one_for_seconds():
@@ -92,7 +92,7 @@ def test_a_cluster_s_multiplier_is_the_weighted_average_of_its_topics():
     loud = Topic(ingress=3 * GB, retention_s=1)  # 5
     wide = Topic(ingress=GB, retention_s=1, consumer_groups=5)  # 9
     assert cluster_multiplier([loud, wide]) == (3 * 5 + 1 * 9) / 4
-    assert figures(loud, wide)["network"] == 3 * 5 * GB + 9 * GB
+    assert estimates(loud, wide)["network"] == 3 * 5 * GB + 9 * GB
 
 
 def test_a_topic_without_a_tier_and_a_hotset_stay_on_local_disks():
@@ -107,7 +107,7 @@ def test_a_topic_without_a_tier_and_a_hotset_stay_on_local_disks():
 
 def test_cost_is_what_lies_where_at_its_price():
     topic = Topic(ingress=100 * MB, retention_s=WEEK_S)
-    found = figures(topic, local_price=0.1, remote_price=0.02)
+    found = estimates(topic, local_price=0.1, remote_price=0.02)
     assert found["storage cost"] == pytest.approx(0.3 * 0.1 + 60_480 * 0.02)
     assert found["storage cost without a tier"] == pytest.approx(181_440 * 0.1)
 

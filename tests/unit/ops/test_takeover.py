@@ -342,7 +342,7 @@ def test_a_topic_that_is_damaged_in_the_registry_is_as_the_cluster_told_and_hold
     assert "events" in {topic.name for topic in taken.found.topics}
     assert "nobody-told-of-it" not in {topic.name for topic in taken.found.topics}
     told = sorted(line.rpartition("; ")[2] for line in taken.damaged)
-    assert told == ["the topic is as the cluster told", "the topic is left out"]
+    assert told == ["the topic comes from the cluster's state", "the topic is left out"]
     assert all(any(path in line for line in taken.damaged) for path in registered)
     register_topic(old.store, CLUSTER, TOPIC_ID, "events", 3, {}, NOW_MS)  # as its new leader does
     old.store.delete([path for path in registered if topic_id_text(lost) in path])

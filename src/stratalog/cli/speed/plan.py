@@ -1,6 +1,6 @@
 """`strata plan`: how large a cluster must be, before it is there.
 
-In: what is expected of topics, brokers and prices. Out: figures with their reasoning. It asks no broker.
+In: what is expected of topics, brokers and prices. Out: estimates with their reasoning. It asks no broker.
 """
 
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +12,7 @@ from stratalog.cli.shared.terminal import Json, note, show, show_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stratalog.ops.planner import Comparison, Figure, Topic
+    from stratalog.ops.planner import Comparison, Estimate, Topic
 
 PRICE_MAX = 10**9
 OVERHEAD_MAX = 100
@@ -180,15 +180,15 @@ def whole(text: str, what: str, *, least: int) -> int:
 
 
 def print_plan(
-    figures: "Sequence[Figure]", comparison: "Sequence[Comparison]", *, as_json: bool
+    estimates: "Sequence[Estimate]", comparison: "Sequence[Comparison]", *, as_json: bool
 ) -> None:
-    """The figures, then the comparison of replication."""
+    """The estimates, then the comparison of replication."""
     from stratalog.cli.shared.quantities import quantity_text
 
     if as_json:
         show_json(
             {
-                "figures": [figure_json(f) for f in figures],
+                "estimates": [estimate_json(f) for f in estimates],
                 "replication": [
                     {
                         "name": c.name,
@@ -204,8 +204,8 @@ def print_plan(
         return
     show(
         [
-            {"figure": f.name, "value": quantity_text(f.value, f.unit), "because": reason(f)}
-            for f in figures
+            {"estimate": f.name, "value": quantity_text(f.value, f.unit), "because": reason(f)}
+            for f in estimates
         ],
         as_json=False,
     )
@@ -224,21 +224,21 @@ def print_plan(
     )
 
 
-def figure_json(figure: "Figure") -> dict[str, Any]:
-    """A figure for JSON: its value plain, in its unit."""
+def estimate_json(estimate: "Estimate") -> dict[str, Any]:
+    """An estimate for JSON: its value plain, in its unit."""
     return {
-        "name": figure.name,
-        "value": figure.value,
-        "unit": figure.unit,
-        "because": reason(figure),
+        "name": estimate.name,
+        "value": estimate.value,
+        "unit": estimate.unit,
+        "because": reason(estimate),
     }
 
 
-def reason(figure: "Figure | Comparison") -> str:
-    """A figure's reasoning with its quantities written out."""
+def reason(estimate: "Estimate | Comparison") -> str:
+    """An estimate's reasoning with its quantities written out."""
     from stratalog.cli.shared.quantities import quantity_text
 
-    text = figure.why
-    for at, (value, unit) in enumerate(figure.terms):
+    text = estimate.why
+    for at, (value, unit) in enumerate(estimate.terms):
         text = text.replace(f"{{{at}}}", quantity_text(value, unit))
     return text

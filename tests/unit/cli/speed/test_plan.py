@@ -1,4 +1,4 @@
-"""`strata plan`: few inputs, figures with their reasoning, one line where an input is none."""
+"""`strata plan`: few inputs, estimates with their reasoning, one line where an input is none."""
 
 import json
 
@@ -14,10 +14,10 @@ def run(*words):
     return CliRunner().invoke(app, ["plan", *words])
 
 
-def figures(*words):
+def estimates(*words):
     done = run(*words, "--json")
     assert done.exit_code == 0, done.output
-    return {figure["name"]: figure for figure in json.loads(done.stdout)["figures"]}
+    return {estimate["name"]: estimate for estimate in json.loads(done.stdout)["estimates"]}
 
 
 def test_one_input_is_enough():
@@ -29,7 +29,7 @@ def test_one_input_is_enough():
 
 
 def test_json_has_plain_values_with_units_and_reasons():
-    found = figures("--ingress", "100MB/s", "--retention", "7d")
+    found = estimates("--ingress", "100MB/s", "--retention", "7d")
     assert found["bucket capacity"]["value"] == pytest.approx(60.48e12)
     assert found["bucket capacity"]["unit"] == "bytes"
     assert "60.48 TB kept" in found["bucket capacity"]["because"]
@@ -52,7 +52,7 @@ def test_replication_is_compared_with_its_reasoning_and_on_terms_of_one_s_own():
 
 
 def test_topics_have_options_of_their_own_and_share_the_rest():
-    found = figures(
+    found = estimates(
         "--consumer-groups",
         "2",
         "--topic",
