@@ -118,7 +118,7 @@ class Node:
             [directory.id for directory in self.directories if directory.failure is None],
             on_change=partial(self._changed, hosting),
         )
-        metadata.holds.append(lambda: hosting.asides.is_deleting)
+        metadata.holds.append(lambda: hosting.is_deleting)
         await metadata.open()
         self._stopping += (metadata.close, hosting.close)
         tiering = None

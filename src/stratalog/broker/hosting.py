@@ -144,6 +144,11 @@ class Hosting:
         """Every hosted partition, safe against changes while iterating."""
         return list(self.by_id.values())
 
+    @property
+    def is_deleting(self) -> bool:
+        """Whether a crash now could leave a directory that only the metadata log knows to be deleted."""
+        return bool(self._changing) or self.asides.is_deleting
+
     async def start(self, image: Image, removed_topics: Collection[UUID]) -> None:
         """Load what is on disk, create what metadata asks for and disk lacks. Leads nothing yet: see `apply`.
 

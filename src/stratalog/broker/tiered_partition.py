@@ -21,7 +21,7 @@ from stratalog.broker.copy_pace import CopyPace
 from stratalog.broker.partition import HostedPartition
 from stratalog.broker.survey import TIER_MANIFEST
 from stratalog.config import BrokerConfig
-from stratalog.errors import Corrupt, Fenced, Rejected, Unavailable
+from stratalog.errors import Corrupt, ErrorCode, Fenced, Rejected, Unavailable
 from stratalog.log.effects import Unlink, WriteFile
 from stratalog.log.partition_log import SegmentInfo
 from stratalog.metadata.image import Image
@@ -100,6 +100,7 @@ class TieredPartition:
         self._running = False
         self._again = False
         self._fenced = False
+        self._resigned = False
         self._ended = asyncio.Event()
         self._ended.set()
         self._log = structlog.get_logger().bind(partition=str(identity))
@@ -110,7 +111,7 @@ class TieredPartition:
             self._again = True
             return False
         is_done = self._withdrawn and not self._hosted.log.config.remote_storage_enable
-        if self._fenced or self._hosted.deleted or is_done:
+        if self._fenced or self._resigned or is_done:
             return False
         self._running = True
         self._ended.clear()
@@ -120,18 +121,26 @@ class TieredPartition:
         """The bucket is another one than it was: the next cycle has the topic and a version of the manifest there."""
         self._active = (-1, False)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether a cycle runs: something may come into the bucket yet."""
+        return not self._ended.is_set()
+
+    def resign(self) -> None:
+        """Begin nothing more: the partition is not led here. A cycle that runs ends with the step it is in."""
+        self._resigned = True
+
     async def ended(self) -> None:
-        """Wait until no cycle runs: nothing more of this partition comes into the bucket, once it was deleted."""
+        """Wait until no cycle runs: nothing more of this partition comes into the bucket, once it was resigned."""
         await self._ended.wait()
 
     async def run(self) -> None:
         """Cycle until nothing is left to do. A bucket that fails is left alone for a while, longer each time: it may be
         down for what everyone asks of it.
         """
-        hosted = self._hosted
         try:
             self._again = True
-            while self._again and not (self._fenced or hosted.deleted or hosted.directory.failure):
+            while self._again and not (self._fenced or self._resigned):
                 self._again = False
                 self._ended.clear()
                 if await self._attempt():
@@ -155,12 +164,12 @@ class TieredPartition:
             self._fenced = True
             await self._tell_fenced(error)
         except FileNotFoundError as error:
-            if not self._hosted.deleted:
+            if not self._resigned:
                 self._log.error("closed segment is gone", reason=str(error))
         except OSError as error:
             self._hosted.directory.fail(error)
         except (Corrupt, Rejected) as error:
-            if not self._hosted.deleted:
+            if not self._resigned:
                 self._log.error("tiering stopped until the next attempt", reason=str(error))
             return False
         return True
@@ -188,13 +197,22 @@ class TieredPartition:
         ):
             together = segments[: 1 if self._bucket.pace.is_limited else _SEGMENTS_PER_COMMIT]
             await self._bucket.pace.turn(sum(one.size for one in together))
+            self._check_leads()
             await self._archive(together)
             synced = await self._keep_local()
+        self._check_leads()
         await self._expire()
         # What is archived is not merged any more: after an outage there is much to merge first.
+        self._check_leads()
         if not (hosted.log.config.copies_to_tier and await self._merge()):
+            self._check_leads()
             await self._spill()
         self._tell_damage()
+
+    def _check_leads(self) -> None:
+        """Raise Rejected where the partition was resigned: another leader may write its tier."""
+        if self._resigned:
+            raise Rejected(ErrorCode.not_leader_or_follower, "it is not led here any more")
 
     async def _keep_local(self) -> int:
         """Local retention. Up to the offset returned this disk forgets nothing: the bucket must hold no more."""
@@ -210,6 +228,7 @@ class TieredPartition:
 
         Once per leadership, and where the tier is taken away or comes back.
         """
+        self._check_leads()
         hosted, bucket = self._hosted, self._bucket
         epoch, enabled = hosted.replica.leader_epoch, hosted.log.config.remote_storage_enable
         if self._active == (epoch, enabled):

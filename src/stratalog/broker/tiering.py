@@ -18,6 +18,7 @@ import structlog
 
 from stratalog.broker.cluster_metadata import ClusterMetadata
 from stratalog.broker.copy_pace import CopyPace
+from stratalog.broker.deleted_topics import DeletedTopics
 from stratalog.broker.groups import Groups
 from stratalog.broker.hosting import Hosting
 from stratalog.broker.partition import HostedPartition
@@ -29,14 +30,8 @@ from stratalog.errors import Corrupt, ErrorCode, Fenced, Rejected, Unavailable, 
 from stratalog.log.partition_log import Slices
 from stratalog.ports import ObjectStore, Outside, Worker
 from stratalog.replication.roles import Transition
-from stratalog.tier.bucket.identity import (
-    claim_bucket,
-    delete_topic,
-    list_deleted,
-    read_claim,
-    remove_deleted_topics,
-)
-from stratalog.tier.bucket.incarnation import check_incarnation, mark_strays
+from stratalog.tier.bucket.identity import claim_bucket, read_claim
+from stratalog.tier.bucket.incarnation import check_incarnation
 from stratalog.tier.bucket.leases import Leases
 from stratalog.tier.reading.archives import Archives
 from stratalog.tier.writing.tier_writer import TierWriter
@@ -47,8 +42,6 @@ _SUPERSEDED: Final = (
 _ACTIVATION_S: Final = 5.0
 """How long a reader waits for a manifest right after a start, before it is told to come again."""
 _CLOSE_S: Final = 5.0
-_STRAYS_MS: Final = 3600_000
-"""How often a node that took a cluster over looks for topics that the old one registered since."""
 _COPIERS: Final = "remote.log.manager.copier.thread.pool.size"
 _EXPIRERS: Final = "remote.log.manager.expiration.thread.pool.size"
 
@@ -125,14 +118,6 @@ class Tiering:
         self._refused = False  # the bucket turned out to be another cluster's
         self._started = asyncio.Event()
         self._closed = False
-        # A crash may have come between a deletion and its mark in the bucket.
-        self._removed = set(metadata.removed_topics)
-        metadata.holds.append(lambda: bool(self._removed))
-        self._ending: set[TieredPartition] = set()
-        self._marks_left = True
-        self._strays_due_ms = 0
-        self._marks_seen: dict[str, int] = {}
-        self._forgetting = asyncio.Lock()
         self._log = structlog.get_logger()
         self._threads = _threads(config)
         self._expirer, self._store = expirer, store
@@ -150,6 +135,7 @@ class Tiering:
             Archives(store),
             Leases(store, metadata.cluster_id),
         )
+        self._deleted_topics = DeletedTopics(self._bucket, metadata, incarnation)
 
     async def claim_first(self) -> None:
         """Claim the bucket at the start of the node. Raises UserError as `open_tiering` says."""
@@ -378,10 +364,15 @@ class Tiering:
             self._log.warning("cluster state not in the bucket", reason=str(error) or "timed out")
 
     def _on_transition(self, transition: Transition, hosted: HostedPartition) -> None:
-        if transition is Transition.LED:
-            self._led(hosted)
-        elif transition is Transition.DELETED:
-            self._deleted(hosted)
+        match transition:
+            case Transition.LED:
+                self._led(hosted)
+            case Transition.RESIGNED:
+                self._resigned(hosted)
+            case Transition.DELETED:
+                self._deleted(hosted)
+            case Transition.FOLLOWED | Transition.STOPPED:
+                pass
 
     def _led(self, hosted: HostedPartition) -> None:
         config = hosted.log.config
@@ -389,6 +380,7 @@ class Tiering:
         may_be_there = config.remote_log_delete_on_disable or hosted.was_tiered
         if hosted not in self._partitions and (config.remote_storage_enable or may_be_there):
             self._partitions[hosted] = TieredPartition(self._bucket, hosted)
+            self._deleted_topics.tiered(hosted.identity.topic_id)
         self._wake(hosted)
 
     def _wake(self, hosted: HostedPartition) -> None:
@@ -402,64 +394,25 @@ class Tiering:
         ):
             self._spawn(partition.run())
 
-    def _deleted(self, hosted: HostedPartition) -> None:
+    def _resigned(self, hosted: HostedPartition) -> None:
+        """Archive no more of a partition: another broker may lead it, its log directory failed, or it was deleted."""
         self._reads.forget(hosted)
         partition = self._partitions.pop(hosted, None)
         if partition is not None:
-            self._removed.add(hosted.identity.topic_id)
-            self._ending.add(partition)
-            if not self._closed:
-                self._spawn(self._forget_topics())
+            partition.resign()
+            self._deleted_topics.resigned(partition)
+
+    def _deleted(self, hosted: HostedPartition) -> None:
+        if self._deleted_topics.deleted(hosted.identity.topic_id) and not self._closed:
+            self._spawn(self._forget_topics())
 
     async def _forget_topics(self) -> None:
-        """Mark deleted topics as such in the bucket; remove those marked long enough ago.
-
-        Only a deletion that the metadata log names counts, never a topic's absence: a node that was formatted afresh
-        must not take the history for garbage. Until the marks are there that log is kept.
-        """
-        async with self._forgetting:
-            steady_ms = self._outside.clock.steady_ms()
-            strays_due = bool(self._incarnation) and steady_ms >= self._strays_due_ms
-            if not (self._claimed and (self._removed or self._marks_left or strays_due)):
-                return
-            # What they were about to put must be there by now, or it would outlive the topic.
-            for partition in list(self._ending):
-                await partition.ended()
-                self._ending.discard(partition)
-            removed = list(self._removed)
-            now_ms = self._outside.clock.now_ms()
-            due_ms = steady_ms - self._config.int("remote.delete.grace.ms")
-            store, cluster_id = self._store, self._metadata.cluster_id
-            metadata = self._metadata
-
-            def forget() -> bool:
-                # What was deleted in a life that is over may be in use in the one that follows.
-                check_incarnation(store, cluster_id, self._incarnation)
-                if strays_due:
-                    mark_strays(store, cluster_id, lambda: metadata.image.topics_by_id, now_ms)
-                for topic_id in removed:
-                    delete_topic(store, cluster_id, topic_id, now_ms)
-                marked = {mark.topic_id for mark in list_deleted(store, cluster_id)}
-                # As for segments (`tier/writing/grace.py`): from when this node saw the mark first.
-                seen = self._marks_seen
-                self._marks_seen = {one: seen.get(one, steady_ms) for one in marked}
-                due = {one for one, since in self._marks_seen.items() if since <= due_ms}
-                due = {one for one in due if not self._bucket.leases.holds_topic(one, steady_ms)}
-                remove_deleted_topics(store, cluster_id, due, set(metadata.image.topics_by_id))
-                return bool(marked)
-
+        """Remove deleted topics from the bucket, once it is claimed (`deleted_topics.py`)."""
+        if self._claimed:
             try:
-                self._marks_left = await self._expirer.submit(forget)
+                await self._deleted_topics.forget()
             except Fenced as error:
                 self._taken_over(error)
-            except (Unavailable, Corrupt) as error:
-                self._log.warning(
-                    "deleted topics not removed from the bucket yet", reason=str(error)
-                )
-            else:
-                self._removed.difference_update(removed)
-                if strays_due:
-                    self._strays_due_ms = steady_ms + _STRAYS_MS
 
     async def _repeat(self) -> None:
         interval_s = self._config.int("remote.log.manager.task.interval.ms") / 1000

@@ -1,0 +1,284 @@
+"""Goal: a partition that is led here no more answers all that is pending, archives nothing and coordinates nothing.
+
+Method: the real node; metadata takes a partition away in each way that there is. A second replica that never fetches
+keeps appends pending; the records that name it are written to the metadata log as another controller would.
+"""
+
+import asyncio
+import errno
+from collections.abc import Callable, Coroutine
+from typing import Any
+from uuid import UUID
+
+import pytest
+from tests.sim.loop import run
+from tests.sim.machine import Machine
+from tests.sim.raw import Raw, fetch_body
+from tests.sim.records import batch, in_bucket
+from tests.sim.test_log_directories import failing
+from tests.sim.test_moves import until
+from tests.sim.test_tier_service import TIERED
+from tests.sim.world import START_MS, World
+
+from stratalog.broker.groups import OFFSETS_TOPIC, Groups
+from stratalog.client.aio import Client
+from stratalog.client.calls import NewTopic
+from stratalog.coordinators.messages import (
+    CommitPartition,
+    CommitTopic,
+    JoinGroup,
+    JoinGroupAnswer,
+    OffsetCommit,
+    OffsetFetch,
+    Protocol,
+)
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.statemachine import Decision
+from stratalog.wire.batch import parse_header
+from stratalog.wire.internal.metadata_records import PartitionChangeRecord
+from stratalog.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+
+FETCH, PRODUCE = 1, 0
+OTHER = 2
+ELSEWHERE = UUID(int=1000)
+
+Take = Callable[[Machine, Client, str], Coroutine[Any, Any, None]]
+
+
+async def change(machine: Machine, topic: str, index: int = 0, **fields: Any) -> None:
+    """Write a change of a partition to the metadata log."""
+    found = machine.broker.metadata.topic(topic)
+    assert found is not None
+    record = PartitionChangeRecord(partition_id=index, topic_id=found.id, **fields)
+    await machine.broker.metadata._submit(lambda _now: Decision([record], None))
+
+
+async def delete(_machine: Machine, client: Client, topic: str) -> None:
+    (result,) = await client.delete_topics([topic])
+    assert result.error == ErrorCode.none
+
+
+async def lead_elsewhere(machine: Machine, _client: Client, topic: str) -> None:
+    await change(machine, topic, leader=OTHER)
+
+
+async def have_no_leader(machine: Machine, _client: Client, topic: str) -> None:
+    await change(machine, topic, leader=-1)
+
+
+async def reassign(machine: Machine, _client: Client, topic: str) -> None:
+    await change(
+        machine, topic, replicas=(OTHER,), isr=(OTHER,), leader=OTHER, directories=(ELSEWHERE,)
+    )
+
+
+async def fail_directory(machine: Machine, client: Client, topic: str) -> None:
+    directory = machine.partition(topic).directory
+    machine.world.disk(directory.path).before = failing(errno.EIO)
+    directory.fail(OSError(errno.EIO, "the drive says no"))
+
+
+WAYS: list[tuple[Take, ErrorCode]] = [
+    (delete, ErrorCode.unknown_topic_or_partition),
+    (lead_elsewhere, ErrorCode.not_leader_or_follower),
+    (have_no_leader, ErrorCode.not_leader_or_follower),
+    (reassign, ErrorCode.not_leader_or_follower),
+    (fail_directory, ErrorCode.kafka_storage_error),
+]
+each_way = pytest.mark.parametrize(("take", "code"), WAYS, ids=[way.__name__ for way, _ in WAYS])
+
+
+async def start(world: World, **settings: str) -> tuple[Machine, Client]:
+    """A machine with a topic `t`, not in the metadata log's directory; its second replica never fetches."""
+    machine = Machine(world, {"log.dirs": "/data,/more", **settings})
+    client = await machine.restart()
+    for name in ("first", "t"):
+        (result,) = await client.create_topics([NewTopic(name, 1)])
+        assert result.error == ErrorCode.none
+    directory = machine.partition("t").directory
+    assert directory.path == "/more"
+    both = (1, OTHER)
+    await change(machine, "t", replicas=both, isr=both, directories=(directory.id, ELSEWHERE))
+    return machine, client
+
+
+def produce_body() -> ProduceRequest:
+    partition = ProducePartition(0, memoryview(batch([b"value"], START_MS)))
+    return ProduceRequest(None, -1, 60_000, [ProduceTopic("t", None, [partition])])
+
+
+@each_way
+def test_a_pending_append_is_answered(take: Take, code: ErrorCode) -> None:
+    async def story() -> None:
+        machine, client = await start(World(1))
+        raw = await Raw.connect(machine.world.network)
+        async with asyncio.timeout(60):
+            asked = raw.ask(PRODUCE, 9, produce_body())
+            await asyncio.sleep(1)
+            assert not asked.done(), "the second replica does not have it"
+            await take(machine, client, "t")
+            (partition,) = (await asked).responses[0].partition_responses
+            assert partition.error_code == code
+            (partition,) = (
+                (await raw.ask(PRODUCE, 9, produce_body())).responses[0].partition_responses
+            )
+            assert partition.error_code == code, "and so is a later one"
+        assert machine.broken_tasks == []
+        await machine.stop()
+
+    run(story())
+
+
+@each_way
+def test_an_append_that_the_drive_has_not_performed_is_answered(
+    take: Take, code: ErrorCode
+) -> None:
+    async def story() -> None:
+        machine, client = await start(World(2))
+        hosted = machine.partition("t")
+        found: list[Any] = []
+        # More than an append on the event loop, and a drive that takes a second for it.
+        data = batch([b"v" * 20_000], START_MS)
+        machine.take_ms(1000)
+        view = memoryview(data)
+        hosted.append(view, [parse_header(view)], START_MS, found.append)
+        machine.take_ms(0)
+        assert not found
+        await take(machine, client, "t")
+        assert [error.code for error in found] == [code]
+        await asyncio.sleep(5)
+        assert len(found) == 1, "answered once"
+        assert machine.broken_tasks == []
+        await machine.stop()
+
+    run(story())
+
+
+@each_way
+def test_a_pending_fetch_is_answered(take: Take, code: ErrorCode) -> None:
+    async def story() -> None:
+        machine, client = await start(World(3))
+        raw = await Raw.connect(machine.world.network)
+        async with asyncio.timeout(60):
+            asked = raw.ask(FETCH, 12, fetch_body(12, [("t", 0, 0)], max_wait_ms=50_000))
+            await asyncio.sleep(1)
+            assert not asked.done()
+            await take(machine, client, "t")
+            (partition,) = (await asked).topics[0].partitions
+            assert partition.error_code == code
+        assert machine.broken_tasks == []
+        await machine.stop()
+
+    run(story())
+
+
+@pytest.mark.parametrize("take", [way for way, _ in WAYS[1:]], ids=lambda way: way.__name__)
+def test_archiving_ends(take: Take) -> None:
+    async def story() -> None:
+        world = World(4)
+        store = world.store("memory://bucket")
+        machine = Machine(world, {"log.dirs": "/data,/more", "tier.url": "memory://bucket"})
+        client = await machine.restart()
+        await client.create_topics([NewTopic("first", 1), NewTopic("t", 1, configs=TIERED)])
+        hosted = machine.partition("t")
+        for number in range(6):
+            await client.produce("t", 0, batch([b"%d" % number], START_MS + number * 1100))
+        await until(lambda: hosted.log.tiered_end > 0)
+        first, _ = in_bucket(store, "t")
+        for number in range(6, 12):
+            await client.produce("t", 0, batch([b"%d" % number], START_MS + number * 1100))
+        await take(machine, client, "t")
+        await asyncio.sleep(5)  # a cycle that runs ends with the step it is in
+        then, _ = in_bucket(store, "t")
+        await asyncio.sleep(60)
+        last, _ = in_bucket(store, "t")
+        assert first is not None
+        assert then is not None
+        assert last is not None
+        assert last.version == then.version
+        assert last.leader_epoch == first.leader_epoch, (
+            "nothing is written in another leader's epoch"
+        )
+        assert not [one for one in store.list("") if "/deleted/" in one.path], "the topic is there"
+        assert machine.broken_tasks == []
+        await machine.stop()
+
+    run(story())
+
+
+@pytest.mark.parametrize("take", [way for way, _ in WAYS], ids=lambda way: way.__name__)
+def test_a_coordinator_unloads(take: Take) -> None:
+    async def story() -> None:
+        machine = Machine(
+            World(5), {"log.dirs": "/data,/more", "offsets.topic.num.partitions": "1"}
+        )
+        client = await machine.restart()
+        await client.create_topics([NewTopic("first", 1)])
+        groups = machine.broker.groups
+        await groups.ensure_topic()
+        assert machine.partition(OFFSETS_TOPIC).directory.path == "/more"
+        await until(lambda: groups.is_loaded)
+        async with asyncio.timeout(60):
+            commit = OffsetCommit("g", (CommitTopic("t", (CommitPartition(0, 7),)),), -1, "")
+            assert (await groups.commit(commit)).topics[0].partitions[0].error is ErrorCode.none
+            leader = await joined(groups, "")
+            joining = asyncio.create_task(joined(groups, ""))  # waits for the other to join again
+            await asyncio.sleep(1)
+            assert leader.error is ErrorCode.none
+            assert not joining.done()
+            await take(machine, client, OFFSETS_TOPIC)
+            with pytest.raises(Rejected) as refused:
+                await joining
+            assert refused.value.code is ErrorCode.not_coordinator
+            with pytest.raises(Rejected) as refused:
+                await groups.commit(commit)
+            assert refused.value.code is ErrorCode.not_coordinator
+        assert machine.broken_tasks == []
+        await machine.stop()
+
+    run(story())
+
+
+def test_a_leader_that_comes_back_coordinates_what_it_had() -> None:
+    async def story() -> None:
+        machine = Machine(World(6), {"offsets.topic.num.partitions": "1"})
+        client = await machine.restart()
+        groups = machine.broker.groups
+        await groups.ensure_topic()
+        await until(lambda: groups.is_loaded)
+        async with asyncio.timeout(60):
+            commit = OffsetCommit("g", (CommitTopic("t", (CommitPartition(0, 7),)),), -1, "")
+            await client.create_topics([NewTopic("t", 1)])
+            await groups.commit(commit)
+            for _ in range(3):
+                await lead_elsewhere(machine, client, OFFSETS_TOPIC)
+                assert not groups.is_loaded
+                await change(machine, OFFSETS_TOPIC, leader=1)
+                await until(lambda: groups.is_loaded)
+                answer = await groups.fetch_offsets(OffsetFetch("g", None))
+                assert [one.offset for topic in answer.topics for one in topic.partitions] == [7]
+            await lead_elsewhere(machine, client, OFFSETS_TOPIC)
+            await change(machine, OFFSETS_TOPIC, leader=1)
+            await lead_elsewhere(machine, client, OFFSETS_TOPIC)  # while it is being loaded
+            await asyncio.sleep(5)
+            assert not groups.is_loaded
+            assert not groups.is_loading
+        assert machine.broken_tasks == []
+        await machine.stop()
+
+    run(story())
+
+
+async def joined(groups: Groups, member: str) -> JoinGroupAnswer:
+    request = JoinGroup(
+        "g",
+        member,
+        "c",
+        "h",
+        10_000,
+        30_000,
+        "consumer",
+        (Protocol("range", b""),),
+        member_id_required=False,
+    )
+    return await groups.join(request)
