@@ -20,8 +20,13 @@ from struct import Struct
 from pipelines.access_log.fetched import fetching
 
 from bench.peers import Server, rdkafka_performance
-from stratalog.wire.envelope import decode_response, encode_request, request
-from stratalog.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+from stratalog.wire.envelope import decode_response, encode_request
+from stratalog.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from stratalog.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
 from stratalog.wire.records import Record, build_batch
 
 PRODUCE, PRODUCE_VERSION = 0, 7
@@ -53,7 +58,7 @@ def generator() -> Path:
             subprocess.run(
                 [os.environ.get("CC", "cc"), "-O2", "-o", str(built), str(source)],
                 check=True,
-                timeout=60,
+                timeout_ms=60,
             )
         return built
 
@@ -65,7 +70,7 @@ def rdkafka(server: Server, *options: str) -> tuple[str, float]:
         [str(rdkafka_performance()), "-b", server.address, "-u", "-q", *options],
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_S,
+        timeout_ms=TIMEOUT_S,
         check=False,
     )
     assert "|" in done.stdout, done.stdout[-500:] + done.stderr[-500:]
@@ -131,35 +136,24 @@ def batch(size: int, records: int, timestamp_ms: int) -> bytes:
 
 def produce_frame(topic: str, partitions: Iterable[int], records: bytes) -> bytes:
     """A whole produce request, acks=1, with the same batch for each partition."""
-    parts = [ProducePartition(index, memoryview(records)) for index in partitions]
-    body = ProduceRequest(None, 1, 30_000, [ProduceTopic(topic, None, parts)])
-    return b"".join(encode_request(PRODUCE, PRODUCE_VERSION, 1, "bench", body))
+    parts = [PartitionProduceData(index=index, records=memoryview(records)) for index in partitions]
+    body = ProduceRequest(
+        acks=1, timeout_ms=30_000, topic_data=[TopicProduceData(name=topic, partition_data=parts)]
+    )
+    return b"".join(encode_request(PRODUCE_VERSION, 1, "bench", body))
 
 
 def fetch_frame(topic: str) -> tuple[bytes, int]:
     """A fetch of partition 0 as librdkafka asks it, without a session, and where its offset is."""
-    types = request(FETCH, FETCH_VERSION)
-    partition = types.FetchPartition(
-        partition=0,
-        current_leader_epoch=-1,
-        fetch_offset=_OFFSET,
-        last_fetched_epoch=-1,
-        log_start_offset=-1,
-        partition_max_bytes=1 << 20,
-    )
-    body = types.FetchRequest(
-        replica_id=-1,
-        max_wait=500,
+    partition = FetchPartition(partition=0, fetch_offset=_OFFSET, partition_max_bytes=1 << 20)
+    body = FetchRequest(
+        max_wait_ms=500,
         min_bytes=1,
         max_bytes=50 << 20,
-        isolation_level=0,
-        session_id=0,
         session_epoch=-1,
-        topics=[types.FetchTopic(topic=topic, topic_id=None, partitions=[partition])],
-        forgotten_topics_data=[],
-        rack_id="",
+        topics=[FetchTopic(topic=topic, partitions=[partition])],
     )
-    frame = b"".join(encode_request(FETCH, FETCH_VERSION, 1, "bench", body))
+    frame = b"".join(encode_request(FETCH_VERSION, 1, "bench", body))
     return frame, frame.index(_OFFSET.to_bytes(8, "big"))
 
 
@@ -229,7 +223,7 @@ def _generate(
             [*map(str, (generator(), what, server.port, seconds, connections, *paths)), *more],
             capture_output=True,
             text=True,
-            timeout=TIMEOUT_S,
+            timeout_ms=TIMEOUT_S,
             check=False,
         )
     assert done.returncode == 0, done.stderr

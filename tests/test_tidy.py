@@ -19,7 +19,7 @@ TOP = Path(__file__).parent.parent
 LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 APIS = "src/stratalog/broker/apis/"
-GENERATED = ("src/stratalog/wire/internal/", "src/stratalog/wire/messages/")
+GENERATED = tuple(f"src/stratalog/wire/{folder}/" for folder in ("codecs", "internal", "messages"))
 PURE = ("wire", "log", "metadata", "quorum", "replication", "coordinators", "config")
 PURE_FILES = ("src/stratalog/statemachine.py", "src/stratalog/errors.py")
 

@@ -5,21 +5,21 @@ In: an address, requests. Out: decoded answers. It retries nothing and waits 30 
 
 import socket
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from uuid import UUID
 
-from stratalog.wire.envelope import decode_response, encode_request, request
-from stratalog.wire.produce import (
-    ProducePartition,
-    ProduceRequest,
-    ProduceTopic,
-)
+from tests.produce import produce_body
+
+from stratalog.wire.envelope import decode_response, encode_request
+from stratalog.wire.messages import Request
+from stratalog.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 TIMEOUT_S = 30
+R = TypeVar("R")
 
 
 class Wire:
-    """`with Wire(address) as wire: wire.ask(key, version, body)`."""
+    """`with Wire(address) as wire: wire.ask(version, body)`."""
 
     def __init__(self, address: str) -> None:
         host, _colon, port = address.rpartition(":")
@@ -39,10 +39,10 @@ class Wire:
         self._stream.close()
         self._socket.close()
 
-    def send(self, key: int, version: int, body: Any) -> None:
+    def send(self, version: int, body: Request[Any]) -> None:
         """Ask, and leave the answer for `receive`."""
         self._correlation += 1
-        pieces = encode_request(key, version, self._correlation, "wire", body)
+        pieces = encode_request(version, self._correlation, "wire", body)
         self._socket.sendall(b"".join(bytes(piece) for piece in pieces))
 
     def receive(self, key: int, version: int) -> Any:
@@ -53,10 +53,11 @@ class Wire:
         frame = self._stream.read(int.from_bytes(head, "big"))
         return decode_response(key, version, memoryview(frame))[1]
 
-    def ask(self, key: int, version: int, body: Any) -> Any:
+    def ask(self, version: int, body: Request[R]) -> R:
         """Ask and wait for the answer."""
-        self.send(key, version, body)
-        return self.receive(key, version)
+        self.send(version, body)
+        answer: R = self.receive(body.KEY, version)
+        return answer
 
     def produce(
         self,
@@ -81,11 +82,7 @@ class Wire:
         index: int = 0,
     ) -> None:
         """As `produce`, but leave the answer for `receive_produced`."""
-        view = None if records is None else memoryview(bytearray(records))
-        named = ("", topic) if isinstance(topic, UUID) else (topic, None)
-        partitions = [ProducePartition(index, view)]
-        body = ProduceRequest(None, acks, 10_000, [ProduceTopic(*named, partitions)])
-        self.send(0, version, body)
+        self.send(version, produce_body(topic, records, acks=acks, index=index))
 
     def receive_produced(self, version: int = 9) -> Any:
         """The answer for the one partition."""
@@ -94,14 +91,13 @@ class Wire:
 
     def topic_id(self, topic: str) -> UUID:
         """The id that Metadata tells, creating the topic where the broker does that."""
-        r = request(3, 12)
-        body = r.MetadataRequest(
-            topics=[r.MetadataRequestTopic(topic_id=None, name=topic)],
+        body = MetadataRequest(
+            topics=[MetadataRequestTopic(name=topic)],
             allow_auto_topic_creation=True,
             include_topic_authorized_operations=False,
         )
         for _ in range(50):
-            (told,) = self.ask(3, 12, body).topics
+            (told,) = self.ask(12, body).topics
             if told.error_code == 0 and told.partitions:
                 found: UUID = told.topic_id
                 return found

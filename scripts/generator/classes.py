@@ -53,7 +53,7 @@ def default_of(field: Field) -> str:
 
 def default_object(struct: StructType) -> str:
     """Return the name of the object of a class that has every field's default."""
-    return f"_NO_{snake(struct.name).upper()}"
+    return f"NO_{snake(struct.name).upper()}"
 
 
 def is_optional(field: Field, struct: StructType) -> bool:

@@ -15,6 +15,7 @@ _RESERVED = {
     "cuts",
     "data",
     "end",
+    "high",
     "item",
     "items",
     "out",

@@ -27,9 +27,14 @@ def read_message(functions: Functions, message: Message, version: int) -> str:
         end = functions.use("past_end")
         kind = "memoryview" if lines.views else "bytes"
         size = item_bytes(message.top, version)
+        charged = f"budget.charge({size} + len(data))"
+        if (
+            lines.views
+        ):  # Copies nothing but what is charged for itself. This much is never too much.
+            charged = f"budget.charged += {size}"
         functions.text.append(
             f"def {name}(data: {kind}, position: int, budget: DecodeBudget) -> {message.top.name}:\n"
-            f"    budget.charge({size} + len(data))\n"
+            f"    {charged}\n"
             + "".join(f"    {line}\n" for line in lines.lines)
             + f"    if position > len(data):\n        raise {end}(position, len(data))\n"
             f"    return {lines.made}\n"
@@ -138,9 +143,18 @@ class _Lines:
             indent = "    "
         lines = []
         if self._flexible:
-            if nullable:
+            read = self._functions.use("read_unsigned", "stratalog.wire.varint")
+            if field.kind == "records":  # nearly always between 127 and 16,384 bytes, or far more
+                lines += [
+                    "if size > 127:",
+                    "    high = data[position]",
+                    "    if high < 128:",
+                    "        size, position = size & 127 | high << 7, position + 1",
+                    "    else:",
+                    f"        size, position = {read}(data, position - 1)",
+                ]
+            elif nullable:
                 lines.append("if size > 127:")
-                read = self._functions.use("read_unsigned", "stratalog.wire.varint")
                 lines.append(f"    size, position = {read}(data, position - 1)")
             else:
                 lines.append("if not 0 < size < 128:")
@@ -149,6 +163,9 @@ class _Lines:
         elif not nullable:
             lines.append("if size < 0:")
             lines.append(f'    raise {self._functions.use("null_field")}("{field.name}")')
+        if self.views and field.kind != "records":
+            lines.append("if size > 127:")
+            lines.append("    budget.charge(size)")
         lines.append(f"end = position + size{' - 1' if self._flexible else ''}")
         lines.append(f"{name} = {self._piece(field.kind)}")
         lines.append("position = end")
@@ -246,13 +263,13 @@ class _Lines:
             lines = _Lines(functions, self._message, self._version)
             lines.struct(struct)
             kind = "memoryview" if self.views else "bytes"
+            charge = functions.use("charge_more_items")
             each = ITEM_BYTES + item_bytes(struct, self._version)
             functions.text.append(
                 f"def {name}(data: {kind}, position: int, count: int, budget: DecodeBudget)"
                 f" -> tuple[list[{struct.name}], int]:\n"
-                "    if not 0 <= count <= len(data) - position:\n"
-                f'        raise {functions.use("bad_count")}("{field.name}", count, len(data) - position)\n'
-                f"    if count > 1:\n        budget.charge((count - 1) * {each})\n"
+                "    if count != 1:\n"
+                f'        {charge}(count, len(data) - position, {each}, budget, "{field.name}")\n'
                 "    items = []\n"
                 "    for _ in range(count):\n"
                 + "".join(f"        {line}\n" for line in lines.lines)

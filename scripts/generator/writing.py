@@ -87,6 +87,8 @@ class _Lines:
             return f"{value} is not None"
         if default in ("()", '""', 'b""', "False"):
             return value
+        if field.struct is not None:  # nearly always the very same object
+            return f"{value} is not {default} and {value} != {default}"
         return f"not {value}" if default == "True" else f"{value} != {default}"
 
     def _flush(self) -> None:
@@ -151,11 +153,13 @@ class _Lines:
 
     def _size(self, size: str) -> list[str]:
         """Return the lines that write a compact length."""
-        one_byte = self._functions.use("ONE_BYTE", "stratalog.wire.varint")
         encode = self._functions.use("encode_unsigned", "stratalog.wire.varint")
         return [
             f"size = {size}",
-            f"{self._out} += {one_byte}[size] if size < 128 else {encode}(size)",
+            "if size < 128:",
+            f"    {self._out}.append(size)",
+            "else:",
+            f"    {self._out} += {encode}(size)",
         ]
 
     def _maybe_null(self, field: Field, lines: list[str]) -> None:
@@ -178,7 +182,8 @@ class _Lines:
             self._flush()
         if field.struct is not None:
             cuts = ", cuts" if holds_records(field.struct) else ""
-            lines.append(f"{self._array_function(field.struct)}({self._out}, {value}{cuts})")
+            lines.append(f"if {value}:")
+            lines.append(f"    {self._array_function(field.struct)}({self._out}, {value}{cuts})")
         elif field.kind == "string":
             write = "write_compact_strings" if self._flexible else "write_strings"
             lines.append(f"{self._functions.use(write)}({self._out}, {value})")

@@ -10,20 +10,25 @@ Each request goes out in a version that both brokers have: the newest less `dept
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from datetime import datetime, timedelta
 from enum import Enum
 from itertools import count, zip_longest
 from socket import create_connection
 from typing import Any
 from uuid import UUID
 
+from msgspec import Struct
+from tests.properties.kio_oracle import filled, kio_class, request_frame
+
+from stratalog.client.calls import error_of
 from stratalog.ports import Buffer
 from stratalog.wire.apis import APIS, PRODUCE
 from stratalog.wire.batch import scan
-from stratalog.wire.construct import body_class
-from stratalog.wire.envelope import decode_response, encode_request, request
-from stratalog.wire.fields import FieldShape, shape
-from stratalog.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+from stratalog.wire.envelope import decode_response, encode_request
+from stratalog.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
 from stratalog.wire.records import read_records
 
 TIMEOUT_S = 30
@@ -39,13 +44,12 @@ STANDS_FOR = {
     "cluster_id": "an id",
     "documentation": "a text",
     "log_dir": "a directory",
-    "throttle_time": "a time",
     "throttle_time_ms": "a time",
     "total_bytes": "bytes",
     "usable_bytes": "bytes",
 }
 # Each broker's own: whether and how it words an error; empty and null say the same of aborted transactions.
-LEFT_OUT = {"error_message", "aborted"}
+LEFT_OUT = {"error_message", "aborted_transactions"}
 # What says which is which in a list that has no order of its own.
 TOLD_BY = (
     "name",
@@ -80,13 +84,14 @@ class Connection:
         """Send one request; versions lack what they do not know."""
         key = KEYS[api].key
         version = self.broker.version(key)
-        body = (
-            _produce(values)
-            if key == PRODUCE
-            else build(body_class(key, version, "request"), values, key, version)
-        )
-        pieces = encode_request(key, version, next(self.correlation), self.client_id, body)
-        self.socket.sendall(b"".join(bytes(piece) for piece in pieces))
+        number = next(self.correlation)
+        if key == PRODUCE:
+            pieces = encode_request(version, number, self.client_id, _produce(values))
+            frame = b"".join(bytes(piece) for piece in pieces)
+        else:
+            body = filled(kio_class(key, version, "request"), values)
+            frame = request_frame(key, version, number, self.client_id, body)
+        self.socket.sendall(frame)
         self.waiting.append((api, key, version))
 
     def receive(self, *, told: bool = True) -> Any:
@@ -157,17 +162,19 @@ class Broker:
         """`value` of the field `name`, comparable."""
         if name in STANDS_FOR:
             unset = value is None or value in ("", -1)
-            return value if unset and name != "throttle_time" else STANDS_FOR[name]
+            return value if unset and name != "throttle_time_ms" else STANDS_FOR[name]
         if name == "records":
             return records(value)
+        if name.endswith("error_code"):
+            return error_of(value).name
         if name in ("session_id", "producer_id"):
             return "an id" if value > 0 or (value == 0 and name == "producer_id") else value
-        if is_dataclass(value):
-            names = [one.name for one in fields(value) if one.name not in LEFT_OUT]
-            return {one: self.plain(getattr(value, one), one) for one in names}
-        if isinstance(value, tuple) and hasattr(value, "_asdict"):
-            named = value._asdict().items()
-            return {key: self.plain(one, key) for key, one in named if key not in LEFT_OUT}
+        if isinstance(value, Struct) or is_dataclass(value):
+            struct = isinstance(value, Struct)
+            names = value.__struct_fields__ if struct else [one.name for one in fields(value)]
+            return {
+                one: self.plain(getattr(value, one), one) for one in names if one not in LEFT_OUT
+            }
         if isinstance(value, (tuple, list)):
             return self.entries([self.plain(one, "") for one in value])
         return self.scalar(value)
@@ -187,10 +194,6 @@ class Broker:
                 return value.name
             case UUID():
                 return "no id" if value == NO_ID else self.names.get(value, "an id")
-            case timedelta():
-                return value // timedelta(milliseconds=1)
-            case datetime():
-                return "a time"
             case bytes() | memoryview() | bytearray():
                 return bytes(value)
             case str():
@@ -220,47 +223,24 @@ def records(value: Buffer | Sequence[Buffer] | None) -> Any:
     return found
 
 
-def build(cls: type[Any], values: Mapping[str, Any], key: int, version: int) -> Any:
-    """A request's body from plain values: what is left out is zero, empty or null, what a version lacks is dropped."""
-    given: dict[str, Any] = dict(values)
-    shapes = {one.name: one for one in map(shape, fields(cls))}
-    for name, one in shapes.items():
-        if name not in given:
-            if one.default.__class__.__name__ == "_MISSING_TYPE":
-                given[name] = zero(one)
-        elif one.item is not None and given[name] is not None:
-            nested = [
-                build(one.item, inner, key, version)
-                for inner in (given[name] if one.is_array else [given[name]])
-            ]
-            given[name] = nested if one.is_array else nested[0]
-    for name in set(given) - set(shapes):
-        given[name] = None
-    return getattr(request(key, version), cls.__name__)(**given)
-
-
-def zero(one: FieldShape) -> Any:
-    """What a field holds that nobody speaks of."""
-    if one.is_array:
-        return None if one.is_nullable else ()
-    if one.is_nullable:
-        return None
-    return {"string": "", "bytes": b"", "bool": False, "uuid": NO_ID}.get(one.kafka_type, 0)
-
-
 def _produce(values: Mapping[str, Any]) -> ProduceRequest:
     topics = [
-        ProduceTopic(
-            one.get("name", ""),
-            one.get("topic_id"),
-            [
-                ProducePartition(index, memoryview(batch) if batch is not None else None)
+        TopicProduceData(
+            name=one.get("name", ""),
+            topic_id=one.get("topic_id") or NO_ID,
+            partition_data=[
+                PartitionProduceData(index=index, records=batch and memoryview(batch))
                 for index, batch in one["partitions"]
             ],
         )
         for one in values["topics"]
     ]
-    return ProduceRequest(values.get("transactional_id"), values.get("acks", -1), 10_000, topics)
+    return ProduceRequest(
+        transactional_id=values.get("transactional_id"),
+        acks=values.get("acks", -1),
+        timeout_ms=10_000,
+        topic_data=topics,
+    )
 
 
 def api_versions(address: str) -> dict[int, tuple[int, int]]:

@@ -9,6 +9,8 @@ from typing import Any
 from tests.compat.differential import Broker, Connection
 from tests.compat.differential_stories import Story, topic
 
+from stratalog.client.calls import error_of
+
 GROUP_STORIES: list[Story] = []
 
 
@@ -22,13 +24,14 @@ def find(connection: Connection, *groups: str) -> None:
     for _ in range(200):
         connection.send("FindCoordinator", key_type=0, key=groups[0], coordinator_keys=list(groups))
         answer = connection.receive(told=False)
-        codes = [one.error_code for one in getattr(answer, "coordinators", ())] or [
-            answer.error_code
-        ]
+        codes = [one.error_code for one in answer.coordinators] or [answer.error_code]
         if not any(codes):
             connection.send("DescribeGroups", groups=list(groups))
             told = connection.receive(told=False)
-            if all(one.error_code.name in ("none", "group_id_not_found") for one in told.groups):
+            if all(
+                error_of(one.error_code).name in ("none", "group_id_not_found")
+                for one in told.groups
+            ):
                 return
         sleep(0.05)  # Kafka is creating the topic that groups are kept in
     raise AssertionError(f"{groups} have no coordinator")
@@ -144,7 +147,7 @@ def formed(broker: Broker, group: str, *clients: str) -> list[Member]:
     mark = len(broker.trace)
     for member in members:
         answer = member.join()
-        if answer.error_code.name == "member_id_required":
+        if error_of(answer.error_code).name == "member_id_required":
             member.join(wait=False)
         else:
             raise AssertionError(f"{answer}: needs a version that asks for the member id")
@@ -218,7 +221,7 @@ def a_group_is_formed(broker: Broker) -> None:
     one = Member(broker, "formed", "one")
     find(one.connection, broker.name("formed"))
     describe(one.connection, "formed")
-    if one.join().error_code.name == "member_id_required":
+    if error_of(one.join().error_code).name == "member_id_required":
         one.join()
     one.beat()
     one.commit("absent")

@@ -19,6 +19,7 @@ from tests.fuzz.poison import (
     with_records,
 )
 
+from stratalog.client.calls import error_of
 from stratalog.wire.compression import compress
 from stratalog.wire.records import Record, build_batch
 
@@ -189,7 +190,7 @@ def producer_id(connection: Connection, **asked: Any) -> Any:
     for _ in range(200):
         connection.send("InitProducerId", **asked)
         answer = connection.receive(told=False)
-        if answer.error_code.name != "coordinator_load_in_progress":
+        if error_of(answer.error_code).name != "coordinator_load_in_progress":
             break
     connection.broker.tell("InitProducerId", answer)
     return answer
@@ -448,7 +449,7 @@ def poison_is_refused(broker: Broker) -> None:
             acks=-1,
         )
         (found,) = ask.receive(told=False).responses[0].partition_responses
-        named = [one.batch_index for one in getattr(found, "record_errors", ())]
+        named = [one.batch_index for one in found.record_errors]
         broker.tell(f"Produce {what}/{CODECS[codec]}", [found.error_code, named])
 
     for codec in (0, 1, 3, 4):

@@ -203,8 +203,8 @@ def kept(broker: Broker, *groups: str) -> list[Any]:
         topics = [{"topic": OFFSETS_TOPIC, "topic_id": found.topic_id, "partitions": [wanted]}]
         limits = {"max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20, "session_epoch": -1}
         ask.send("Fetch", replica_id=-1, rack_id="", topics=topics, **limits)
-        whole = ask.receive(told=False).topics[0].partitions[0].records
-        data = memoryview(b"".join(map(bytes, whole)) if isinstance(whole, list) else whole or b"")
+        whole = ask.receive(told=False).responses[0].partitions[0].records
+        data = memoryview(whole or b"")
         for position, header in scan(data):
             for record in read_records(data[position : position + header.size]):
                 key = decode_key(record.key or b"")
@@ -240,10 +240,10 @@ def refusals_have_their_texts(broker: Broker) -> None:
     wanted = {"name": broker.name("timed"), "topic_id": topic_id, "partitions": [(0, bytes(late))]}
     ask.send("Produce", topics=[wanted], acks=-1)
     (part,) = ask.receive(told=False).responses[0].partition_responses
-    texts = [one.batch_index_error_message for one in getattr(part, "record_errors", ())]
+    texts = [one.batch_index_error_message for one in part.record_errors]
     # Each broker counts from its own time.
     told = [re.sub(r"\[-?\d+, \d+\]", "[bounds]", one) for one in texts]
-    broker.tell("Produce texts", [part.error_code, getattr(part, "error_message", None), *told])
+    broker.tell("Produce texts", [part.error_code, part.error_message, *told])
     asked = {"name": "__cluster_metadata", "num_partitions": 1, "replication_factor": 1}
     answer = ask.ask("CreateTopics", topics=[asked], timeout=10_000)
     broker.tell("CreateTopics text", answer.topics[0].error_message)

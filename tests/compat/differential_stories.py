@@ -11,6 +11,8 @@ from uuid import UUID
 
 from tests.compat.differential import GONE, NO_ID, Broker, Connection
 
+from stratalog.client.calls import error_of
+
 Story = Callable[[Broker], None]
 STORIES: list[Story] = []
 TIMESTAMP_MS = int(time() * 1000)
@@ -52,7 +54,7 @@ def topic(connection: Connection, name: str, partitions: int = 1, **configs: str
         ]
         connection.send("ListOffsets", replica_id=-1, topics=[{"name": full, "partitions": asked}])
         (led,) = connection.receive(told=False).topics
-        if {one.error_code.name for one in (found, *led.partitions)} == {"none"}:
+        if {error_of(one.error_code).name for one in (found, *led.partitions)} == {"none"}:
             break
     broker.note_id(found.topic_id, name)
     broker.depth = depth

@@ -15,13 +15,17 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 from tests.fuzz.poison import records
+from tests.properties.kio_oracle import kio_bytes, kio_class
 
 from stratalog.broker.apis import APIS
 from stratalog.wire.apis import FETCH, PRODUCE, is_flexible
-from stratalog.wire.construct import body_class
-from stratalog.wire.entity_writer import encode
-from stratalog.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
-from stratalog.wire.produce import encode as encode_produce
+from stratalog.wire.codecs import codec
+from stratalog.wire.ids import ZERO_ID
+from stratalog.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
 
 BITS = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
 UNSIGNED_BITS = {"uint8": 8, "uint16": 16, "uint32": 32, "uint64": 64}
@@ -134,31 +138,31 @@ class Frames:
     def _body(self, key: int, version: int) -> bytes:
         if key == PRODUCE:
             return self._produce(version)
-        cls = body_class(key, version, "request")
-        out = bytearray()
-        encode(cls, out, self._instance(cls))
-        return bytes(out)
+        return kio_bytes(self._instance(kio_class(key, version, "request")))
 
     def _produce(self, version: int) -> bytes:
         chance = self._chance
         topics = [
-            ProduceTopic(
-                chance.choice(self._known.topics),
-                self._uuid(),
-                [
-                    ProducePartition(chance.choice((0, 0, 0, 1, 2, -1, 99)), records(chance))
+            TopicProduceData(
+                name=chance.choice(self._known.topics),
+                topic_id=self._uuid() or ZERO_ID,
+                partition_data=[
+                    PartitionProduceData(
+                        index=chance.choice((0, 0, 0, 1, 2, -1, 99)), records=records(chance)
+                    )
                     for _ in range(chance.choice((0, 1, 1, 2)))
                 ],
             )
             for _ in range(chance.choice((0, 1, 1, 1, 2)))
         ]
         request = ProduceRequest(
-            chance.choice((None,) * 8 + ("", "transaction")),
-            chance.choice((1, 1, 1, -1, -1, -1, 0, 2)),
-            chance.choice((0, 1000, -1, 1 << 30)),
-            topics,
+            transactional_id=chance.choice((None,) * 8 + ("", "transaction")),
+            acks=chance.choice((1, 1, 1, -1, -1, -1, 0, 2)),
+            timeout_ms=chance.choice((0, 1000, -1, 1 << 30)),
+            topic_data=topics,
         )
-        return b"".join(bytes(piece) for piece in encode_produce(request, version))
+        pieces = codec(PRODUCE).write_request[version](bytearray(), request)
+        return b"".join(bytes(piece) for piece in pieces)
 
     def _instance(self, cls: Any) -> Any:
         return cls(**{one.name: self._field(cls, one) for one in fields(cls)})

@@ -20,6 +20,7 @@ from tests.fuzz.poison import (
     with_fields,
     with_records,
 )
+from tests.produce import produce_body
 from tests.sim.loop import run
 from tests.sim.machine import Machine
 from tests.sim.raw import Raw
@@ -30,10 +31,8 @@ from stratalog.errors import ErrorCode, Rejected
 from stratalog.kernels.columns import COLUMNS, HEADERS
 from stratalog.kernels.decode import Decoder
 from stratalog.kernels.rows import Layout
-from stratalog.wire.apis import PRODUCE
 from stratalog.wire.batch import check_produced, crc_holds, parse_header
 from stratalog.wire.compression import compress
-from stratalog.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 from stratalog.wire.records import read_records
 from stratalog.wire.validation import RESTORED_BYTES_MAX
 
@@ -168,9 +167,7 @@ def test_records_at_fault_are_named(codec, topic_type):
 
         async def refused(*records):
             batch = with_records(codec, compress(codec, b"".join(records)), len(records))
-            partition = ProducePartition(0, memoryview(batch))
-            topics = [ProduceTopic("keyed", None, [partition])]
-            answer = await asker.ask(PRODUCE, 9, ProduceRequest(None, -1, 1000, topics))
+            answer = await asker.ask(9, produce_body("keyed", batch))
             (found,) = answer.responses[0].partition_responses
             assert found.error_message
             named = [one.batch_index for one in found.record_errors]

@@ -23,7 +23,7 @@ from tests.wire_client import Wire
 
 from stratalog.console.metrics import METRICS, Kind
 from stratalog.testing.broker import TemporaryBroker
-from stratalog.wire.envelope import request
+from stratalog.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
 TIMEOUT_S = 30
 HOUR_MS = 3_600_000
@@ -289,19 +289,18 @@ def test_producers_and_fetch_sessions_are_counted(broker: BrokerProcess) -> None
     producer = Producer({"bootstrap.servers": broker.address, "enable.idempotence": True})
     producer.produce("known", b"x")
     assert producer.flush(TIMEOUT_S) == 0
-    types = request(1, 12)
-    one = types.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
-    fetch = types.FetchRequest(
-        max_wait=0,
+    one = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
+    fetch = FetchRequest(
+        max_wait_ms=0,
         min_bytes=1,
         max_bytes=1000,
         session_id=0,
         session_epoch=0,
-        topics=[types.FetchTopic(topic="known", partitions=[one])],
+        topics=[FetchTopic(topic="known", partitions=[one])],
         forgotten_topics_data=[],
     )
     with Wire(broker.address) as wire:
-        wire.ask(1, 12, fetch)
+        wire.ask(12, fetch)
     found = scrape(broker)
     assert found("producer_ids") == before("producer_ids") + 1
     assert found("fetch_sessions") == before("fetch_sessions") + 1

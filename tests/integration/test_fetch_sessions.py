@@ -19,8 +19,14 @@ from tests.broker_process import BrokerProcess, broker_process
 from tests.compat.tools import java_command, java_environment
 
 from stratalog.errors import ErrorCode
-from stratalog.wire.envelope import decode_response, encode_request, request
-from stratalog.wire.fetch import FetchResponse
+from stratalog.wire.envelope import decode_response, encode_request
+from stratalog.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+)
 
 FETCH = 1
 PARTITIONS = 3
@@ -64,23 +70,22 @@ class Reader:
         forgotten: Sequence[int] = (),
         **more: Any,
     ) -> FetchResponse:
-        types = request(FETCH, self.version)
         partitions = [
-            types.FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=1 << 20)
+            FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=1 << 20)
             for index, offset in offsets.items()
         ]
-        gone = types.ForgottenTopic(**self.named, partitions=forgotten)
-        body = types.FetchRequest(
-            max_wait=0,
+        gone = ForgottenTopic(**self.named, partitions=forgotten)
+        body = FetchRequest(
+            max_wait_ms=0,
             min_bytes=1,
             max_bytes=1 << 20,
             session_id=session_id,
             session_epoch=epoch,
-            topics=[types.FetchTopic(**self.named, partitions=partitions)] if offsets else [],
+            topics=[FetchTopic(**self.named, partitions=partitions)] if offsets else [],
             forgotten_topics_data=[gone] if forgotten else [],
             **more,
         )
-        for piece in encode_request(FETCH, self.version, 1, "test", body):
+        for piece in encode_request(self.version, 1, "test", body):
             self.socket.sendall(piece)
         size = int.from_bytes(self.stream.read(4))
         _, answer = decode_response(FETCH, self.version, memoryview(self.stream.read(size)))
@@ -89,7 +94,11 @@ class Reader:
 
 def told(answer: FetchResponse) -> dict[int, int]:
     """Partition -> bytes of records."""
-    return {one.index: len(one.records) for topic in answer.topics for one in topic.partitions}
+    return {
+        one.partition_index: len(one.records)
+        for topic in answer.responses
+        for one in topic.partitions
+    }
 
 
 def topic_id(broker: BrokerProcess) -> Any:

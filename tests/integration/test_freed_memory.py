@@ -5,15 +5,16 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from tests.integration.server_process import Server
 from tests.wire_client import Wire
 
-from stratalog.client.apis import FIND_COORDINATOR, JOIN_GROUP, LEAVE_GROUP
-from stratalog.wire.envelope import request
+from stratalog.client.apis import JOIN_GROUP
+from stratalog.wire.messages.find_coordinator import FindCoordinatorRequest
+from stratalog.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from stratalog.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 
 MIB = 1 << 20
 GROUPS = 200
@@ -57,35 +58,34 @@ def resident_mib(pid: int) -> int:
 
 
 def test_groups_that_were_left_leave_no_memory_behind(tmp_path: Path) -> None:
-    types, leaving = request(JOIN_GROUP, 3), request(LEAVE_GROUP, 3)
-    protocol = types.JoinGroupRequestProtocol(name="range", metadata=os.urandom(MIB))
+    protocol = JoinGroupRequestProtocol(name="range", metadata=os.urandom(MIB))
     deadline = time.monotonic() + WAIT_S
     with (
         Server(tmp_path, ["group.initial.rebalance.delay.ms=0"]) as server,
         ExitStack() as connections,
     ):
         wires = [connections.enter_context(Wire(server.address)) for _ in range(GROUPS)]
-        find = request(FIND_COORDINATOR, 3).FindCoordinatorRequest(key="g0", key_type=0)
-        while wires[0].ask(FIND_COORDINATOR, 3, find).error_code != 0:
+        find = FindCoordinatorRequest(key="g0", key_type=0)
+        while wires[0].ask(3, find).error_code != 0:
             assert time.monotonic() < deadline
             time.sleep(0.1)
         before = resident_mib(server.pid)
         for number, wire in enumerate(wires):
-            join = types.JoinGroupRequest(
+            join = JoinGroupRequest(
                 group_id=f"g{number}",
-                session_timeout=timedelta(minutes=5),
-                rebalance_timeout=timedelta(minutes=5),
+                session_timeout_ms=300_000,
+                rebalance_timeout_ms=300_000,
                 member_id="",
                 protocol_type="consumer",
                 protocols=(protocol,),
             )
-            wire.send(JOIN_GROUP, 3, join)
+            wire.send(3, join)
         answers = [wire.receive(JOIN_GROUP, 3) for wire in wires]
         assert resident_mib(server.pid) > before + GROUPS
         for number, (wire, answer) in enumerate(zip(wires, answers, strict=True)):
-            member = leaving.MemberIdentity(member_id=answer.member_id, group_instance_id=None)
-            leave = leaving.LeaveGroupRequest(group_id=f"g{number}", members=(member,))
-            assert wire.ask(LEAVE_GROUP, 3, leave).error_code == 0
+            member = MemberIdentity(member_id=answer.member_id)
+            leave = LeaveGroupRequest(group_id=f"g{number}", members=(member,))
+            assert wire.ask(3, leave).error_code == 0
         while (after := resident_mib(server.pid)) > before + 50:
             assert time.monotonic() < deadline, f"{before} MiB before, {after} MiB after"
             time.sleep(0.5)

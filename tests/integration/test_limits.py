@@ -18,7 +18,8 @@ from tests.broker_process import BrokerProcess, broker_process
 from stratalog.adapters.network import TcpNetwork
 from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
-from stratalog.wire.envelope import encode_request, request
+from stratalog.wire.envelope import encode_request
+from stratalog.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from stratalog.wire.records import Record, build_batch
 
 MIB = 1 << 20
@@ -88,17 +89,16 @@ def push(connection: socket.socket, data: bytes) -> None:
 
 def fetch_all() -> bytes:
     """A Fetch from the beginning that allows as much as it can say."""
-    make = request(1, 4)
-    partition = make.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=0x7FFFFFFF)
-    body = make.FetchRequest(
+    partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=0x7FFFFFFF)
+    body = FetchRequest(
         replica_id=-1,
-        max_wait=0,
+        max_wait_ms=0,
         min_bytes=0,
         max_bytes=0x7FFFFFFF,
         isolation_level=0,
-        topics=[make.FetchTopic(topic="events", partitions=[partition])],
+        topics=[FetchTopic(topic="events", partitions=[partition])],
     )
-    return b"".join(bytes(piece) for piece in encode_request(1, 4, 1, "slow", body))
+    return b"".join(bytes(piece) for piece in encode_request(4, 1, "slow", body))
 
 
 def test_slow_readers_that_ask_for_much_and_read_nothing(broker: BrokerProcess) -> None:

@@ -3,6 +3,7 @@
 kio 0.6.5 has one frozen dataclass per message and version, with readers and writers of its own.
 """
 
+import struct
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -16,7 +17,7 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from msgspec import Struct
 
-from stratalog.wire.apis import APIS
+from stratalog.wire.apis import APIS, is_flexible
 from stratalog.wire.ids import ZERO_ID
 
 NUMBERS = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
@@ -37,10 +38,6 @@ def our_class(key, side):
     return getattr(
         module, "".join(word.title() for word in APIS[key].name.split("_")) + side.title()
     )
-
-
-def codec(key):
-    return import_module(f"stratalog.wire.messages.{APIS[key].name}").CODEC
 
 
 def kio_bytes(entity):
@@ -86,15 +83,12 @@ def value_of(chance, kind):
 def field_value(chance, field):
     if field.default is not MISSING and chance.random() < 0.3:
         return field.default
-    kind = field.type
-    if get_origin(kind) in (UnionType, Union):
-        (kind,) = (one for one in get_args(kind) if one is not NoneType)
-        if chance.random() < 0.3:
-            return None
-    if get_origin(kind) is not tuple:
+    kind, nullable, is_array = declared(field)
+    if nullable and chance.random() < 0.3:
+        return None
+    if not is_array:
         return one_value(chance, field, kind)
-    item = get_args(kind)[0]
-    return tuple(one_value(chance, field, item) for _ in range(chance.choice((0, 1, 1, 2, 3))))
+    return tuple(one_value(chance, field, kind) for _ in range(chance.choice((0, 1, 1, 2, 3))))
 
 
 def one_value(chance, field, kind):
@@ -106,6 +100,69 @@ def one_value(chance, field, kind):
 def instance(chance, cls):
     """Any value of a class of kio's."""
     return cls(**{field.name: field_value(chance, field) for field in fields(cls)})
+
+
+def declared(field):
+    """Return the type of a field or of its items, whether it may be null, whether it is an array."""
+    kind, nullable = without_none(field.type)
+    is_array = get_origin(kind) is tuple
+    return (without_none(get_args(kind)[0])[0] if is_array else kind), nullable, is_array
+
+
+def without_none(kind):
+    if get_origin(kind) not in (UnionType, Union):
+        return kind, False
+    (one,) = (one for one in get_args(kind) if one is not NoneType)
+    return one, True
+
+
+def filled(cls, values):
+    """Return an object of a class of kio's from plain values, numbers for times and codes.
+
+    A field that is left out is its default, else zero, empty or null. A value that the version lacks is dropped.
+    """
+    given = {}
+    for field in fields(cls):
+        kind, nullable, is_array = declared(field)
+        if field.name in values:
+            value = values[field.name]
+            if is_array and value is not None:
+                given[field.name] = tuple(one_filled(kind, field, one) for one in value)
+            else:
+                given[field.name] = one_filled(kind, field, value)
+        elif field.default is MISSING:
+            empty = None if nullable else ()
+            given[field.name] = empty if is_array or nullable else zero(kind, field)
+    return cls(**given)
+
+
+def one_filled(kind, field, value):
+    if value is None:
+        return None
+    if is_dataclass(kind):
+        return filled(kind, value)
+    match field.metadata["kafka_type"]:
+        case "timedelta_i32" | "timedelta_i64":
+            return timedelta(milliseconds=value)
+        case "datetime_i64":
+            return EPOCH + timedelta(milliseconds=value)
+        case "error_code":
+            return ErrorCode(value)
+    return value
+
+
+def zero(kind, field):
+    if is_dataclass(kind):
+        return filled(kind, {})
+    zeros = {"string": "", "bytes": b"", "bool": False, "uuid": None}
+    return one_filled(kind, field, zeros.get(field.metadata["kafka_type"], 0))
+
+
+def request_frame(key, version, correlation_id, client_id, entity):
+    """Return the frame of a request of kio's, its length first."""
+    header = struct.pack(">hhih", key, version, correlation_id, len(client_id)) + client_id.encode()
+    whole = header + b"\0" * is_flexible(key, version) + kio_bytes(entity)
+    return len(whole).to_bytes(4, "big") + whole
 
 
 def plain(value):
@@ -155,7 +212,7 @@ def made(cls, values):
 def one_made(kind, value):
     if value is None:
         return None
-    if get_origin(kind) in (UnionType, Union):
+    if get_origin(kind) in (UnionType, Union):  # of views: of several kinds
         kind = next(one for one in get_args(kind) if one is not NoneType)
     if kind is memoryview:
         return memoryview(value)

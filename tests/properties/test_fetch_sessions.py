@@ -11,7 +11,7 @@ from tests.golden.group_script import CountingEntropy
 
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.replication.fetch_sessions import EVICTION_MS, LAST_FETCH, NEW_SESSION, FetchSessions
-from stratalog.wire.fetch import FetchedPartition
+from stratalog.wire.messages.fetch import PartitionData
 
 SLOTS = 3
 PARTITIONS_MAX = 9
@@ -61,7 +61,6 @@ class Crowd(RuleBasedStateMachine):
         for key in remove & client.wants.keys():
             del client.wants[key]
             client.news.pop(key, None)
-            client.told.pop(key, None)
             client.forgets.add(key)
 
     @rule(delay_ms=st.sampled_from((1, 1000, EVICTION_MS, EVICTION_MS + 1)))
@@ -87,6 +86,9 @@ class Crowd(RuleBasedStateMachine):
             assert error.code is ErrorCode.fetch_session_id_not_found
             self.restart(client)
             return
+        # A partition that leaves and returns between two fetches never left the session.
+        for key in client.forgets:
+            client.told.pop(key, None)
         client.news, client.forgets = {}, set()
         assert dict(fetch.asked) == client.wants
         found = [self.found(key) for key, _ in fetch.asked]
@@ -159,9 +161,14 @@ class Crowd(RuleBasedStateMachine):
     def found(self, key):
         end, start, error, records = self.partitions[key]
         if error is not ErrorCode.none:
-            return FetchedPartition(key[1], error, -1)
-        return FetchedPartition(
-            key[1], error, end, log_start_offset=start, records=[b"r"] if records else ()
+            end, start, records = -1, -1, False
+        return PartitionData(
+            partition_index=key[1],
+            error_code=error,
+            high_watermark=end,
+            log_start_offset=start,
+            aborted_transactions=None,
+            records=[b"r"] if records else (),
         )
 
     @invariant()

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from msgspec.structs import fields as struct_fields
 from tests.properties.kio_oracle import (
-    codec,
     instance,
     kio_bytes,
     kio_class,
@@ -25,6 +24,7 @@ from tests.properties.test_wire_hostile import mutated
 from stratalog.errors import Corrupt
 from stratalog.wire.apis import APIS
 from stratalog.wire.budget import DecodeBudget, OverBudget
+from stratalog.wire.codecs import codec
 
 SIDES = ("request", "response")
 UNREADABLE = (Corrupt, OverBudget, struct_error, IndexError, UnicodeDecodeError)

@@ -6,15 +6,13 @@ from contextlib import suppress
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.properties.test_wire_messages import instance
+from tests.properties.kio_oracle import instance, kio_bytes, kio_class
 
 from stratalog.errors import Corrupt, Rejected
 from stratalog.wire.apis import APIS, is_flexible
 from stratalog.wire.batch import check_produced, last_whole, parse_header, scan
 from stratalog.wire.budget import DecodeBudget
 from stratalog.wire.compression import CODEC_NAMES, compress, decompress
-from stratalog.wire.construct import body_class
-from stratalog.wire.entity_writer import encode
 from stratalog.wire.envelope import decode_request, decode_response
 from stratalog.wire.frames import FrameReader
 from stratalog.wire.records import Record, build_batch, read_records
@@ -88,10 +86,9 @@ def mutated(chance, sound):
 def test_mutated_requests_and_responses(key, version):
     chance = random.Random(f"{key} {version}")
     for side in ("request", "response"):
-        cls = body_class(key, version, side)
+        cls = kio_class(key, version, side)
         for _ in range(3):
-            body = bytearray()
-            encode(cls, body, instance(chance, cls))
+            body = kio_bytes(instance(chance, cls))
             if len(body) > 5000:
                 continue
             if side == "request":

@@ -17,7 +17,11 @@ from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
 from stratalog.errors import Corrupt, ErrorCode, Rejected, Unavailable, UserError
 from stratalog.wire.batch import crc_holds, scan
-from stratalog.wire.envelope import request
+from stratalog.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from stratalog.wire.records import BatchBuilder, read_records
 
 GROUP = "g"
@@ -51,10 +55,9 @@ def batch(number: int, producer: tuple[int, int] | None = None) -> bytearray:
 
 async def delete_records(world: World, topic: str, offset: int) -> None:
     raw = await Raw.connect(world.network)
-    make = request(21, 2)
-    partition = make.DeleteRecordsPartition(partition_index=0, offset=offset)
-    wanted = make.DeleteRecordsTopic(name=topic, partitions=(partition,))
-    answer = await raw.ask(21, 2, make.DeleteRecordsRequest(topics=(wanted,), timeout=1000))
+    partition = DeleteRecordsPartition(partition_index=0, offset=offset)
+    wanted = DeleteRecordsTopic(name=topic, partitions=(partition,))
+    answer = await raw.ask(2, DeleteRecordsRequest(topics=(wanted,), timeout_ms=1000))
     assert answer.topics[0].partitions[0].error_code == ErrorCode.none
     raw.close()
 

@@ -5,11 +5,22 @@ In: request bodies, or any bytes. Out: answers in the order of the requests. It 
 
 import asyncio
 from collections import deque
-from typing import Any, cast
+from typing import Any, TypeVar, cast
+from uuid import UUID
 
 from stratalog.ports import Network
-from stratalog.wire.envelope import decode_response, encode_request, request
+from stratalog.wire.envelope import decode_response, encode_request
 from stratalog.wire.frames import FrameReader
+from stratalog.wire.ids import ZERO_ID
+from stratalog.wire.messages import Request
+from stratalog.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from stratalog.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+
+R = TypeVar("R")
 
 
 class Raw(asyncio.BufferedProtocol):
@@ -43,16 +54,16 @@ class Raw(asyncio.BufferedProtocol):
         for *_, answer in self._waiting:
             answer.cancel()
 
-    def ask(self, api_key: int, version: int, body: Any) -> "asyncio.Future[Any]":
+    def ask(self, version: int, body: Request[R]) -> "asyncio.Future[R]":
         """Send a request; the future has its answer, or is cancelled when the connection ends."""
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append((api_key, version, answer))
-        self.tell(api_key, version, body)
+        answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._waiting.append((body.KEY, version, answer))
+        self.tell(version, body)
         return answer
 
-    def tell(self, api_key: int, version: int, body: Any) -> None:
-        """Send a request that nobody answers."""
-        pieces = encode_request(api_key, version, 7, "raw", body)
+    def tell(self, version: int, body: Request[Any]) -> None:
+        """Send a request that the broker does not answer."""
+        pieces = encode_request(version, 7, "raw", body)
         self.send(b"".join(bytes(piece) for piece in pieces))
 
     def send(self, data: bytes) -> None:
@@ -64,8 +75,7 @@ class Raw(asyncio.BufferedProtocol):
 
 
 def fetch_body(
-    version: int,
-    wanted: list[tuple[Any, int, int]],
+    wanted: list[tuple[str | UUID, int, int]],
     *,
     max_bytes: int = 1 << 20,
     partition_max_bytes: int = 1 << 20,
@@ -73,30 +83,23 @@ def fetch_body(
     max_wait_ms: int = 500,
     isolation_level: int = 0,
     leader_epoch: int = -1,
-) -> Any:
+) -> FetchRequest:
     """A Fetch of (topic name, or id from version 13 on; partition; offset)."""
-    make = request(1, version)
-    return make.FetchRequest(
-        replica_id=-1,
-        max_wait=max_wait_ms,
+    return FetchRequest(
+        max_wait_ms=max_wait_ms,
         min_bytes=min_bytes,
         max_bytes=max_bytes,
         isolation_level=isolation_level,
-        session_id=0,
         session_epoch=-1,
-        rack_id="",
-        forgotten_topics_data=[],
         topics=[
-            make.FetchTopic(
-                topic=topic,
-                topic_id=topic,
+            FetchTopic(
+                topic="" if isinstance(topic, UUID) else topic,
+                topic_id=topic if isinstance(topic, UUID) else ZERO_ID,
                 partitions=[
-                    make.FetchPartition(
+                    FetchPartition(
                         partition=partition,
                         current_leader_epoch=leader_epoch,
                         fetch_offset=offset,
-                        last_fetched_epoch=-1,
-                        log_start_offset=-1,
                         partition_max_bytes=partition_max_bytes,
                     )
                 ],
@@ -106,20 +109,16 @@ def fetch_body(
     )
 
 
-def list_offsets_body(version: int, topic: str, timestamp: int, *, partition: int = 0) -> Any:
-    make = request(2, version)
-    return make.ListOffsetsRequest(
+def records_of(partition: PartitionData) -> bytes:
+    """The batches of a partition; none where the field is null."""
+    assert isinstance(partition.records, memoryview | None), "what was read is in one piece"
+    return bytes(partition.records or b"")
+
+
+def list_offsets_body(topic: str, timestamp: int, *, partition: int = 0) -> ListOffsetsRequest:
+    asked = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
+    return ListOffsetsRequest(
         replica_id=-1,
-        isolation_level=0,
-        timeout=10_000,
-        topics=[
-            make.ListOffsetsTopic(
-                name=topic,
-                partitions=[
-                    make.ListOffsetsPartition(
-                        partition_index=partition, current_leader_epoch=-1, timestamp=timestamp
-                    )
-                ],
-            )
-        ],
+        timeout_ms=10_000,
+        topics=[ListOffsetsTopic(name=topic, partitions=[asked])],
     )

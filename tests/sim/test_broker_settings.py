@@ -6,12 +6,12 @@ holds the tests complete: a setting that becomes dynamic without one fails it.
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pytest
 from tests.sim.loop import run
 from tests.sim.machine import Machine
-from tests.sim.raw import Raw, fetch_body, list_offsets_body
+from tests.sim.raw import Raw, fetch_body, list_offsets_body, records_of
 from tests.sim.records import batch, read_all
 from tests.sim.world import START_MS, World
 
@@ -25,7 +25,16 @@ from stratalog.config.rules import Resource
 from stratalog.config.topic_settings import TOPIC_SETTINGS
 from stratalog.errors import ErrorCode
 from stratalog.ports import SocketBuffers
-from stratalog.wire.envelope import request
+from stratalog.wire.ids import ZERO_ID
+from stratalog.wire.messages import Request
+from stratalog.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from stratalog.wire.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    TopicRequest,
+)
+from stratalog.wire.messages.metadata import MetadataRequest
+
+R = TypeVar("R")
 
 LOG_DEFAULTS: Final = {
     topic.synonyms[0].name: name.replace(".", "_")
@@ -145,19 +154,18 @@ class History:
         assert self.in_bucket >= len(self.written) - 2
         assert await read_all(self.client, "tiered", 0, len(self.written)) == self.written
 
-    async def ask(self, api: int, version: int, body: Any) -> Any:
+    async def ask(self, version: int, body: Request[R]) -> R:
         raw = await Raw.connect(self.machine.world.network)
         try:
-            answer = await raw.ask(api, version, body)
+            return await raw.ask(version, body)
         finally:
             raw.close()
-        return answer.topics[0].partitions[0]
 
     async def has_beginning(self) -> bool:
         """Whether a fetch of the oldest record, which looks once, brings it from the bucket."""
         self.machine.partition("tiered").log.tail.clear()
-        body = fetch_body(12, [("tiered", 0, 0)], max_wait_ms=0)
-        return len((await self.ask(1, 12, body)).records or b"") > 0
+        body = fetch_body([("tiered", 0, 0)], max_wait_ms=0)
+        return len(records_of((await self.ask(12, body)).responses[0].partitions[0])) > 0
 
 
 def test_socket_buffers_are_those_that_were_set() -> None:
@@ -212,12 +220,12 @@ def test_waits_for_the_tier_change_at_work() -> None:
         await history.grow()
         await history.check()
         machine.be_slow(1.0)
-        by_time = list_offsets_body(10, "tiered", START_MS)
+        by_time = list_offsets_body("tiered", START_MS)
         for wait_ms, waits in ((1, False), (5000, True)):
             await alter(client, "remote.fetch.max.wait.ms", str(wait_ms))
             assert await history.has_beginning() == waits
             await alter(client, "remote.list.offsets.request.timeout.ms", str(wait_ms))
-            found = await history.ask(2, 10, by_time)
+            found = (await history.ask(10, by_time)).topics[0].partitions[0]
             assert found.error_code == (ErrorCode.none if waits else ErrorCode.request_timed_out)
 
     story(tell, {"tier.url": URL, "tier.cache.bytes": "0"})
@@ -282,7 +290,7 @@ def test_new_connections_wait_for_their_turn() -> None:
             loop = asyncio.get_running_loop()
             began = loop.time()
             raw = await Raw.connect(machine.world.network)
-            await raw.ask(3, 1, request(3, 1).MetadataRequest(topics=None))
+            await raw.ask(1, MetadataRequest(topics=None))
             raw.close()
             return loop.time() - began
 
@@ -330,13 +338,11 @@ def test_what_has_no_effect_is_taken_kept_and_described_as_in_kafka() -> None:
 def test_delete_topic_enable(version: int, code: int) -> None:
     async def tell(machine: Machine, client: Client) -> None:
         raw = await Raw.connect(machine.world.network)
-        make = request(20, version)
-        named = (
-            {"topics": [make.DeleteTopicState(name="t", topic_id=None)]}
-            if version >= 6
-            else {"topic_names": ["t"]}
-        )
-        answer = await raw.ask(20, version, make.DeleteTopicsRequest(timeout=1000, **named))
+        body = DeleteTopicsRequest(topic_names=["t"], timeout_ms=1000)
+        if version >= 6:
+            topics = [DeleteTopicState(name="t", topic_id=ZERO_ID)]
+            body = DeleteTopicsRequest(topics=topics, timeout_ms=1000)
+        answer = await raw.ask(version, body)
         assert [one.error_code for one in answer.responses] == [code]
         assert (await client.metadata(["t"])).topics["t"].error == ErrorCode.none
 
@@ -348,8 +354,8 @@ def test_fetch_max_bytes() -> None:
         for number in range(6):
             await client.produce("t", 0, batch([bytes(900)], number))
         raw = await Raw.connect(machine.world.network)
-        answer = await raw.ask(1, 12, fetch_body(12, [("t", 0, 0)], max_bytes=1 << 30))
-        assert 1900 < len(answer.topics[0].partitions[0].records) < 2500
+        answer = await raw.ask(12, fetch_body([("t", 0, 0)], max_bytes=1 << 30))
+        assert 1900 < len(records_of(answer.responses[0].partitions[0])) < 2500
 
     story(tell, {"fetch.max.bytes": "2500"})
 
@@ -358,12 +364,12 @@ def test_max_request_partition_size_limit() -> None:
     async def tell(machine: Machine, client: Client) -> None:
         await client.create_topics([NewTopic("wide", 5)])
         raw = await Raw.connect(machine.world.network)
-        make = request(75, 0)
-        body = make.DescribeTopicPartitionsRequest(
-            topics=[make.TopicRequest(name="wide")], response_partition_limit=100, cursor=None
+        body = DescribeTopicPartitionsRequest(
+            topics=[TopicRequest(name="wide")], response_partition_limit=100, cursor=None
         )
-        answer = await raw.ask(75, 0, body)
+        answer = await raw.ask(0, body)
         assert len(answer.topics[0].partitions) == 3
+        assert answer.next_cursor is not None
         assert answer.next_cursor.partition_index == 3
 
     story(tell, {"max.request.partition.size.limit": "3"})

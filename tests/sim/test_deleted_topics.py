@@ -12,47 +12,50 @@ from tests.sim.world import World
 
 from stratalog.client.calls import NewTopic
 from stratalog.errors import ErrorCode
-from stratalog.wire.envelope import request
+from stratalog.wire.messages.find_coordinator import FindCoordinatorRequest
+from stratalog.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from stratalog.wire.messages.offset_fetch import OffsetFetchRequest
 
 GROUP = "readers"
 
 
 async def commit(asker: Raw, topic: str) -> None:
-    make = request(8, 8)
-    partition = make.OffsetCommitRequestPartition(
+    partition = OffsetCommitRequestPartition(
         partition_index=0,
         committed_offset=5,
         committed_leader_epoch=-1,
         committed_metadata="",
     )
-    body = make.OffsetCommitRequest(
+    body = OffsetCommitRequest(
         group_id=GROUP,
         generation_id_or_member_epoch=-1,
         member_id="",
         group_instance_id=None,
-        topics=[make.OffsetCommitRequestTopic(name=topic, partitions=[partition])],
+        topics=[OffsetCommitRequestTopic(name=topic, partitions=[partition])],
     )
-    answer = await asker.ask(8, 8, body)
-    assert answer.topics[0].partitions[0].error_code is ErrorCode.none
+    answer = await asker.ask(8, body)
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.none
 
 
 async def coordinated(asker: Raw) -> None:
     """Until the group has a coordinator."""
-    make = request(10, 4)
-    body = make.FindCoordinatorRequest(key_type=0, coordinator_keys=[GROUP])
-    answer = await asker.ask(10, 4, body)
-    assert answer.coordinators[0].error_code is ErrorCode.none
+    body = FindCoordinatorRequest(key_type=0, coordinator_keys=[GROUP])
+    answer = await asker.ask(4, body)
+    assert answer.coordinators[0].error_code == ErrorCode.none
 
 
 async def committed(asker: Raw) -> set[str]:
     """The topics that the group has offsets of, asked until the group is loaded."""
-    make = request(9, 7)
-    body = make.OffsetFetchRequest(group_id=GROUP, topics=None, require_stable=False)
+    body = OffsetFetchRequest(group_id=GROUP, topics=None, require_stable=False)
     for _ in range(1000):
-        answer = await asker.ask(9, 7, body)
-        if answer.error_code is ErrorCode.none:
+        answer = await asker.ask(7, body)
+        if answer.error_code == ErrorCode.none:
             return {topic.name for topic in answer.topics}
-        assert answer.error_code is ErrorCode.coordinator_load_in_progress
+        assert answer.error_code == ErrorCode.coordinator_load_in_progress
     raise AssertionError("never loaded")
 
 

@@ -17,7 +17,11 @@ from tests.sim.world import START_MS, World
 
 from stratalog.client.calls import NewTopic
 from stratalog.errors import ErrorCode
-from stratalog.wire.envelope import request
+from stratalog.wire.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 from stratalog.wire.records import Record, build_batch
 
 FETCH, OFFSET_FOR_LEADER_EPOCH = 1, 23
@@ -57,9 +61,9 @@ async def topic_of(client: Any, version: int) -> Any:
 async def fetched(
     raw: Raw, version: int, wanted: list[tuple[Any, int, int]], **limits: int
 ) -> list[Any]:
-    answer = await raw.ask(FETCH, version, fetch_body(version, wanted, **limits))
+    answer = await raw.ask(version, fetch_body(wanted, **limits))
     assert answer.error_code == ErrorCode.none
-    return [partition for topic in answer.topics for partition in topic.partitions]
+    return [partition for topic in answer.responses for partition in topic.partitions]
 
 
 def sizes(found: list[Any]) -> list[int]:
@@ -133,19 +137,18 @@ def test_the_fields_around_the_records(version: int) -> None:
             (found,) = await fetched(raw, version, [(topic, 0, 1)], isolation_level=isolation_level)
             assert (found.high_watermark, found.last_stable_offset) == (2, 2)
             assert (found.log_start_offset, found.preferred_read_replica) == (0, -1)
-            assert not found.aborted
+            assert not found.aborted_transactions
             assert sizes([found])[0] > len(SMALL)
 
     story(tell)
 
 
 def epoch_body(version: int, current: int, epoch: int, *, topic: str = "t") -> Any:
-    make = request(OFFSET_FOR_LEADER_EPOCH, version)
-    partition = make.OffsetForLeaderPartition(
+    partition = OffsetForLeaderPartition(
         partition=0, current_leader_epoch=current, leader_epoch=epoch
     )
-    wanted = make.OffsetForLeaderTopic(topic=topic, partitions=[partition])
-    return make.OffsetForLeaderEpochRequest(replica_id=-1, topics=[wanted])
+    wanted = OffsetForLeaderTopic(topic=topic, partitions=[partition])
+    return OffsetForLeaderEpochRequest(replica_id=-1, topics=[wanted])
 
 
 @pytest.mark.parametrize("version", [3, 4])
@@ -163,7 +166,7 @@ def test_where_an_epoch_ended_is_told(version: int) -> None:
 
         async def ended(current: int, epoch: int, topic: str = "t") -> tuple[int, int, int]:
             body = epoch_body(version, current, epoch, topic=topic)
-            answer = await raw.ask(OFFSET_FOR_LEADER_EPOCH, version, body)
+            answer = await raw.ask(version, body)
             (found,) = answer.topics[0].partitions
             return int(found.error_code), found.leader_epoch, found.end_offset
 

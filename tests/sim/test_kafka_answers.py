@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from tests.produce import produce_body
 from tests.sim.loop import run
 from tests.sim.machine import Machine
 from tests.sim.raw import Raw
@@ -23,8 +24,26 @@ from stratalog.config.broker_settings import LISTENER_STORES
 from stratalog.config.rules import Resource
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.quorum.metadata_batches import METADATA_TOPIC
-from stratalog.wire.envelope import request
-from stratalog.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+from stratalog.wire.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
+from stratalog.wire.messages.api_versions import ApiVersionsRequest
+from stratalog.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from stratalog.wire.messages.find_coordinator import FindCoordinatorRequest
+from stratalog.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from stratalog.wire.messages.offset_delete import OffsetDeleteRequest
+from stratalog.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
 from stratalog.wire.records import Record, build_batch
 
 PRODUCE, METADATA, FIND_COORDINATOR, OFFSET_FETCH, API_VERSIONS, CREATE_TOPICS = 0, 3, 10, 9, 18, 19
@@ -85,9 +104,7 @@ def test_a_record_out_of_time_is_refused_in_kafkas_words() -> None:
         now_ms = machine.world.clock.now_ms()
         times = (now_ms, now_ms + 9_000, now_ms - 9_000)
         data = bytes(build_batch([Record(0, at, None, b"v") for at in times]))
-        partition = ProducePartition(0, memoryview(data))
-        body = ProduceRequest(None, -1, 1000, [ProduceTopic("t", None, [partition])])
-        (topic,) = (await raw.ask(PRODUCE, 9, body)).responses
+        (topic,) = (await raw.ask(9, produce_body("t", data))).responses
         (answer,) = topic.partition_responses
         assert answer.error_code == ErrorCode.invalid_timestamp
         assert (
@@ -97,6 +114,7 @@ def test_a_record_out_of_time_is_refused_in_kafkas_words() -> None:
         texts = {one.batch_index: one.batch_index_error_message for one in answer.record_errors}
         assert texts.keys() == {1, 2}
         for index, text in texts.items():
+            assert text is not None
             said, _, bounds = text.partition(" The timestamp should be within ")
             wanted = f"Timestamp {times[index]} of message with offset {index} is out of range."
             assert said == wanted
@@ -115,14 +133,13 @@ def test_the_metadata_log_is_no_topic_to_create() -> None:
         (created,) = await client.create_topics([NewTopic(METADATA_TOPIC)])
         assert created.error == ErrorCode.invalid_request
         assert created.message == "Creation of internal topic __cluster_metadata is prohibited."
-        make = request(METADATA, 9)
-        body = make.MetadataRequest(
-            topics=[make.MetadataRequestTopic(name=METADATA_TOPIC)],
+        body = MetadataRequest(
+            topics=[MetadataRequestTopic(name=METADATA_TOPIC)],
             allow_auto_topic_creation=True,
             include_cluster_authorized_operations=False,
             include_topic_authorized_operations=False,
         )
-        (found,) = (await raw.ask(METADATA, 9, body)).topics
+        (found,) = (await raw.ask(9, body)).topics
         assert found.error_code == ErrorCode.unknown_topic_or_partition
 
     story(tell)
@@ -151,10 +168,10 @@ def test_api_versions_checks_the_name_of_the_client_software(
     version: int, name: str, software_version: str, valid: bool
 ) -> None:
     async def tell(_machine: Machine, _client: Client, raw: Raw) -> None:
-        body = request(API_VERSIONS, version).ApiVersionsRequest(
+        body = ApiVersionsRequest(
             client_software_name=name, client_software_version=software_version
         )
-        answer = await raw.ask(API_VERSIONS, version, body)
+        answer = await raw.ask(version, body)
         wanted = ErrorCode.none if valid else ErrorCode.invalid_request
         assert answer.error_code == wanted
         assert bool(answer.api_keys) is valid
@@ -168,17 +185,15 @@ def test_api_versions_checks_the_name_of_the_client_software(
 
 async def find(raw: Raw, group: str) -> None:
     """Have the topic of the offsets made, and wait until it is led."""
-    body = request(FIND_COORDINATOR, 0).FindCoordinatorRequest(key=group)
-    while (await raw.ask(FIND_COORDINATOR, 0, body)).error_code != ErrorCode.none:
+    body = FindCoordinatorRequest(key=group)
+    while (await raw.ask(0, body)).error_code != ErrorCode.none:
         await asyncio.sleep(0.1)
 
 
 async def offsets(raw: Raw, version: int, *indexes: int) -> Any:
-    make = request(OFFSET_FETCH, version)
-    topic = make.OffsetFetchRequestTopic(name="t", partition_indexes=list(indexes))
-    more = {"require_stable": False} if version == 7 else {}
-    body = make.OffsetFetchRequest(group_id="g", topics=[topic], **more)
-    return await raw.ask(OFFSET_FETCH, version, body)
+    topic = OffsetFetchRequestTopic(name="t", partition_indexes=list(indexes))
+    body = OffsetFetchRequest(group_id="g", topics=[topic])
+    return await raw.ask(version, body)
 
 
 def test_an_error_of_the_group_stands_at_each_partition_in_offset_fetch_1() -> None:
@@ -201,16 +216,15 @@ def test_offset_fetch_10_lists_unknown_topics_behind_the_known() -> None:
     async def tell(_machine: Machine, client: Client, raw: Raw) -> None:
         await find(raw, "g")
         known = (await client.metadata(["t"])).topics["t"].topic_id
-        make = request(OFFSET_FETCH, 10)
         topics = [
-            make.OffsetFetchRequestTopics(topic_id=one, partition_indexes=[0])
+            OffsetFetchRequestTopics(topic_id=one, partition_indexes=[0])
             for one in (STRANGER, known)
         ]
-        group = make.OffsetFetchRequestGroup(
+        group = OffsetFetchRequestGroup(
             group_id="g", member_id=None, member_epoch=-1, topics=topics
         )
-        body = make.OffsetFetchRequest(groups=[group], require_stable=False)
-        (answer,) = (await raw.ask(OFFSET_FETCH, 10, body)).groups
+        body = OffsetFetchRequest(groups=[group], require_stable=False)
+        (answer,) = (await raw.ask(10, body)).groups
         found = [(one.topic_id, one.partitions[0].error_code) for one in answer.topics]
         assert found == [(known, ErrorCode.none), (STRANGER, ErrorCode.unknown_topic_id)]
 
@@ -221,8 +235,8 @@ def test_offsets_of_a_group_without_a_name_are_not_deleted() -> None:
     async def tell(_machine: Machine, _client: Client, raw: Raw) -> None:
         await find(raw, "")
         for group, error in (("", ErrorCode.invalid_group_id), ("g", ErrorCode.group_id_not_found)):
-            body = request(OFFSET_DELETE, 0).OffsetDeleteRequest(group_id=group, topics=[])
-            assert (await raw.ask(OFFSET_DELETE, 0, body)).error_code == error
+            body = OffsetDeleteRequest(group_id=group, topics=[])
+            assert (await raw.ask(0, body)).error_code == error
 
     story(tell)
 
@@ -246,12 +260,9 @@ def test_a_move_is_refused_for_kafkas_reasons_in_kafkas_order(
     path: str, name: str, error: ErrorCode
 ) -> None:
     async def tell(_machine: Machine, _client: Client, raw: Raw) -> None:
-        make = request(ALTER_REPLICA_LOG_DIRS, 2)
-        topic = make.AlterReplicaLogDirTopic(name=name, partitions=[0])
-        body = make.AlterReplicaLogDirsRequest(
-            dirs=[make.AlterReplicaLogDir(path=path, topics=[topic])]
-        )
-        (result,) = (await raw.ask(ALTER_REPLICA_LOG_DIRS, 2, body)).results
+        topic = AlterReplicaLogDirTopic(name=name, partitions=[0])
+        body = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path=path, topics=[topic])])
+        (result,) = (await raw.ask(2, body)).results
         assert result.partitions[0].error_code == error
 
     story(tell)
@@ -287,22 +298,21 @@ def test_keys_and_certificates_of_a_running_broker_are_those_of_one_listener(
 def test_a_new_topic_is_answered_with_kafkas_settings_and_those_it_sets() -> None:
     async def tell(_machine: Machine, _client: Client, raw: Raw) -> None:
         async def create(name: str, **configs: str) -> dict[str, Any]:
-            make = request(CREATE_TOPICS, 7)
             settings = [
-                make.CreatableTopicConfig(name=key.replace("_", "."), value=value)
+                CreatableTopicConfig(name=key.replace("_", "."), value=value)
                 for key, value in configs.items()
             ]
-            topic = make.CreatableTopic(
+            topic = CreatableTopic(
                 name=name,
                 num_partitions=1,
                 replication_factor=1,
                 assignments=[],
                 configs=settings,
             )
-            body = make.CreateTopicsRequest(topics=[topic], timeout=1000, validate_only=False)
-            (answer,) = (await raw.ask(CREATE_TOPICS, 7, body)).topics
+            body = CreateTopicsRequest(topics=[topic], timeout_ms=1000, validate_only=False)
+            (answer,) = (await raw.ask(7, body)).topics
             assert answer.error_code == ErrorCode.none, answer.error_message
-            return {one.name: one.value for one in answer.configs}
+            return {one.name: one.value for one in answer.configs or ()}
 
         plain = await create("plain")
         assert "retention.ms" in plain

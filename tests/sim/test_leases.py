@@ -10,7 +10,11 @@ from stratalog.errors import Rejected
 from stratalog.tier.bucket.leases import LEASE_MS, Lease, put_lease, release_lease
 from stratalog.tier.checking.verify import verify
 from stratalog.tier.formats.manifest import Manifest
-from stratalog.wire.envelope import request
+from stratalog.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 
 
 def lease_on(pinned: Manifest) -> Lease:
@@ -20,11 +24,10 @@ def lease_on(pinned: Manifest) -> Lease:
 
 async def delete_records(tale: Tale, before: int) -> int:
     """The low watermark in the answer."""
-    make = request(21, 2)
     raw = await tale.raw()
-    cut = make.DeleteRecordsPartition(partition_index=0, offset=before)
-    topics = [make.DeleteRecordsTopic(name="t", partitions=[cut])]
-    answer = await raw.ask(21, 2, make.DeleteRecordsRequest(topics=topics, timeout=1000))
+    cut = DeleteRecordsPartition(partition_index=0, offset=before)
+    topics = [DeleteRecordsTopic(name="t", partitions=[cut])]
+    answer = await raw.ask(2, DeleteRecordsRequest(topics=topics, timeout_ms=1000))
     return int(answer.topics[0].partitions[0].low_watermark)
 
 

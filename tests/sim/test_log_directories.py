@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from tests.produce import produce_body
 from tests.sim.disk import SimDisk
 from tests.sim.loop import run
 from tests.sim.machine import Machine
@@ -22,8 +23,10 @@ from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
 from stratalog.coordinators.placement import partition_for
 from stratalog.errors import ErrorCode, Rejected, UserError
-from stratalog.wire.envelope import request
-from stratalog.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+from stratalog.wire.messages.describe_log_dirs import DescribeLogDirsRequest
+from stratalog.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from stratalog.wire.messages.find_coordinator import FindCoordinatorRequest
+from stratalog.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 
 def failing(number: int) -> Any:
@@ -46,13 +49,11 @@ async def create(client: Client, name: str, partitions: int) -> None:
 
 async def metadata_of(machine: Machine, topic: str) -> list[Any]:
     raw = await Raw.connect(machine.world.network)
-    make = request(3, 12)
     try:
         answer = await raw.ask(
-            3,
             12,
-            make.MetadataRequest(
-                topics=[make.MetadataRequestTopic(name=topic, topic_id=None)],
+            MetadataRequest(
+                topics=[MetadataRequestTopic(name=topic)],
                 allow_auto_topic_creation=False,
                 include_topic_authorized_operations=False,
             ),
@@ -180,14 +181,13 @@ def test_a_drive_that_fails_takes_its_own_partitions_offline_until_it_is_mended(
 
 
 def test_a_group_whose_offsets_are_offline_has_no_coordinator_others_have() -> None:
-    make = request(10, 6)
     groups = [f"group-{number}" for number in range(40)]
 
-    async def coordinators(raw: Raw) -> dict[str, ErrorCode]:
-        body = make.FindCoordinatorRequest(key_type=0, coordinator_keys=groups)
-        answer = await raw.ask(10, 6, body)
+    async def coordinators(raw: Raw) -> dict[str, int]:
+        body = FindCoordinatorRequest(key_type=0, coordinator_keys=groups)
+        answer = await raw.ask(6, body)
         for one in answer.coordinators:
-            assert (one.node_id >= 0) == (one.error_code is ErrorCode.none)
+            assert (one.node_id >= 0) == (one.error_code == ErrorCode.none)
         return {one.key: one.error_code for one in answer.coordinators}
 
     async def story() -> None:
@@ -208,7 +208,7 @@ def test_a_group_whose_offsets_are_offline_has_no_coordinator_others_have() -> N
         for group, code in (await coordinators(raw)).items():
             away = partition_for(group, 6) in lost
             wanted = ErrorCode.coordinator_not_available if away else ErrorCode.none
-            assert code is wanted, group
+            assert code == wanted, group
         raw.close()
         await machine.stop()
 
@@ -232,20 +232,19 @@ async def mounted(machine: Machine, path: str, disk: SimDisk) -> Client:
 async def directory_errors(machine: Machine) -> dict[str, int]:
     raw = await Raw.connect(machine.world.network)
     try:
-        answer = await raw.ask(35, 4, request(35, 4).DescribeLogDirsRequest(topics=None))
+        answer = await raw.ask(4, DescribeLogDirsRequest(topics=None))
     finally:
         raw.close()
     return {row.log_dir: int(row.error_code) for row in answer.results}
 
 
-async def elected(machine: Machine, topic: str, kind: int) -> dict[int, ErrorCode]:
+async def elected(machine: Machine, topic: str, kind: int) -> dict[int, int]:
     """What an election of a topic's three partitions comes to."""
     raw = await Raw.connect(machine.world.network)
-    make = request(43, 2)
-    asked = make.TopicPartitions(topic=topic, partitions=[0, 1, 2])
-    body = make.ElectLeadersRequest(election_type=kind, topic_partitions=[asked])
+    asked = TopicPartitions(topic=topic, partitions=[0, 1, 2])
+    body = ElectLeadersRequest(election_type=kind, topic_partitions=[asked])
     try:
-        answer = await raw.ask(43, 2, body)
+        answer = await raw.ask(2, body)
     finally:
         raw.close()
     assert answer.error_code == ErrorCode.none
@@ -421,10 +420,8 @@ def test_a_request_behind_a_produce_sees_it_done() -> None:
         await create(client, MOVED, 1)
         raw = await Raw.connect(machine.world.network)
         for number in range(3):
-            partition = ProducePartition(0, memoryview(batch([b"a"], START_MS)))
-            topic = ProduceTopic(MOVED, None, [partition])
-            first = raw.ask(0, 9, ProduceRequest(None, 1, 1000, [topic]))
-            second = raw.ask(2, 5, list_offsets_body(5, MOVED, -1))
+            first = raw.ask(9, produce_body(MOVED, batch([b"a"], START_MS), acks=1))
+            second = raw.ask(5, list_offsets_body(MOVED, -1))
             await first
             assert (await second).topics[0].partitions[0].offset == number + 1
         raw.close()

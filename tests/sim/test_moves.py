@@ -23,7 +23,12 @@ from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
 from stratalog.errors import Rejected, Unavailable
 from stratalog.tier.checking.verify import verify
-from stratalog.wire.envelope import request
+from stratalog.wire.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
+from stratalog.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 
 PATHS = ("/data", "/more", "/third")
 TOPIC = "moved"
@@ -41,13 +46,10 @@ def named(world: World, path: str) -> set[str]:
 async def move(machine: Machine, index: int, path: str) -> int:
     """Ask for a move as a client does; the error code."""
     raw = await Raw.connect(machine.world.network)
-    make = request(34, 2)
-    topic = make.AlterReplicaLogDirTopic(name=TOPIC, partitions=[index])
-    body = make.AlterReplicaLogDirsRequest(
-        dirs=[make.AlterReplicaLogDir(path=path, topics=[topic])]
-    )
+    topic = AlterReplicaLogDirTopic(name=TOPIC, partitions=[index])
+    body = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path=path, topics=[topic])])
     try:
-        answer = await raw.ask(34, 2, body)
+        answer = await raw.ask(2, body)
     finally:
         raw.close()
     return int(answer.results[0].partitions[0].error_code)
@@ -57,7 +59,7 @@ async def describe(machine: Machine) -> dict[str, list[tuple[int, bool, int, int
     """By directory: (partition, is a move's copy, bytes, lag) of our topic."""
     raw = await Raw.connect(machine.world.network)
     try:
-        answer = await raw.ask(35, 4, request(35, 4).DescribeLogDirsRequest(topics=None))
+        answer = await raw.ask(4, DescribeLogDirsRequest(topics=None))
     finally:
         raw.close()
     return {

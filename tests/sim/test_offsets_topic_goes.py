@@ -13,18 +13,19 @@ from tests.sim.raw import Raw
 from tests.sim.world import World
 
 from stratalog.errors import ErrorCode
-from stratalog.wire.envelope import request
+from stratalog.wire.messages.delete_topics import DeleteTopicsRequest
+from stratalog.wire.messages.find_coordinator import FindCoordinatorRequest
 
 FIND_COORDINATOR, DELETE_TOPICS = 10, 20
 MOMENTS = 12
 
 
 def find(key: str) -> Any:
-    return request(FIND_COORDINATOR, 4).FindCoordinatorRequest(key_type=0, coordinator_keys=(key,))
+    return FindCoordinatorRequest(key_type=0, coordinator_keys=(key,))
 
 
 def delete(name: str) -> Any:
-    return request(DELETE_TOPICS, 5).DeleteTopicsRequest(topic_names=(name,), timeout=1000)
+    return DeleteTopicsRequest(topic_names=(name,), timeout_ms=1000)
 
 
 @pytest.mark.parametrize("turns", range(MOMENTS))
@@ -34,17 +35,17 @@ def test_the_offsets_topic_is_deleted_while_it_is_made(turns: int) -> None:
         await machine.restart()
         raws = [await Raw.connect(machine.world.network) for _ in range(3)]
         async with asyncio.timeout(60):
-            await raws[0].ask(FIND_COORDINATOR, 4, find("first"))
-            first = raws[0].ask(DELETE_TOPICS, 5, delete("__consumer_offsets"))
-            asked = raws[1].ask(FIND_COORDINATOR, 4, find("group"))
+            await raws[0].ask(4, find("first"))
+            first = raws[0].ask(5, delete("__consumer_offsets"))
+            asked = raws[1].ask(4, find("group"))
             for _ in range(turns):
                 await asyncio.sleep(0)
-            again = raws[2].ask(DELETE_TOPICS, 5, delete("__consumer_offsets"))
+            again = raws[2].ask(5, delete("__consumer_offsets"))
             answer = await asked
             await asyncio.gather(first, again)
             (found,) = answer.coordinators
             assert found.error_code in (ErrorCode.none, ErrorCode.coordinator_not_available)
-            (found,) = (await raws[1].ask(FIND_COORDINATOR, 4, find("group"))).coordinators
+            (found,) = (await raws[1].ask(4, find("group"))).coordinators
             assert found.error_code == ErrorCode.none
         assert machine.broken_tasks == []
         await machine.stop()

@@ -18,7 +18,11 @@ from tests.sim.world import START_MS, World
 from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
 from stratalog.errors import ErrorCode
-from stratalog.wire.envelope import request
+from stratalog.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from stratalog.wire.records import Record, build_batch
 
 HOUR_MS = 3_600_000
@@ -27,7 +31,6 @@ LATE = {
     "log.flush.offset.checkpoint.interval.ms": str(HOUR_MS),
 }
 PRODUCER = 7
-DELETE_RECORDS = 21
 
 
 def story(
@@ -143,12 +146,9 @@ def test_delete_records_applies_no_retention() -> None:
             old = START_MS - HOUR_MS + number
             await client.produce("t", 0, batch([b"%d" % number], old))
         raw = await Raw.connect(machine.world.network)
-        make = request(DELETE_RECORDS, 2)
-        cut = make.DeleteRecordsPartition(partition_index=0, offset=3)
-        topics = [make.DeleteRecordsTopic(name="t", partitions=[cut])]
-        answer = await raw.ask(
-            DELETE_RECORDS, 2, make.DeleteRecordsRequest(topics=topics, timeout=1000)
-        )
+        cut = DeleteRecordsPartition(partition_index=0, offset=3)
+        topics = [DeleteRecordsTopic(name="t", partitions=[cut])]
+        answer = await raw.ask(2, DeleteRecordsRequest(topics=topics, timeout_ms=1000))
         (row,) = answer.topics[0].partitions
         assert (row.error_code, row.low_watermark) == (ErrorCode.none, 3)
         await machine.lose_power() if machine.world.quickness else await machine.kill()

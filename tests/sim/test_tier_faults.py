@@ -8,7 +8,7 @@ import errno
 import itertools
 
 import pytest
-from tests.sim.raw import fetch_body
+from tests.sim.raw import fetch_body, records_of
 from tests.sim.records import read_all
 from tests.sim.test_tier_service import Tale, tell
 from tests.sim.tier_faults import play
@@ -114,9 +114,9 @@ def test_what_an_emptied_bucket_held_is_an_error_and_never_other_data() -> None:
         await tale.start()
         tale.store.delete([info.path for info in tale.store.list("")])
         raw = await tale.raw()
-        answer = await raw.ask(1, 12, fetch_body(12, [("t", 0, 0)]))
-        first = answer.topics[0].partitions[0]
-        assert (first.error_code, len(first.records or b"")) == (ErrorCode.corrupt_message, 0)
+        answer = await raw.ask(12, fetch_body([("t", 0, 0)]))
+        first = answer.responses[0].partitions[0]
+        assert (first.error_code, len(records_of(first))) == (ErrorCode.corrupt_message, 0)
         assert await read_all(tale.client, "t", lost, len(written)) == {
             at: value for at, value in written.items() if at >= lost
         }

@@ -7,7 +7,7 @@ Method: the real node in virtual time; what crossed to the bucket is counted fro
 import asyncio
 from itertools import accumulate
 
-from tests.sim.raw import fetch_body
+from tests.sim.raw import fetch_body, records_of
 from tests.sim.records import batch, read_all
 from tests.sim.test_tier_service import TIERED, Tale, tell
 from tests.sim.world import START_MS
@@ -123,12 +123,12 @@ def test_a_fetch_that_the_bucket_keeps_waiting_is_answered_and_the_next_finds_th
         await tale.start()
         await asyncio.sleep(10)
         raw = await tale.raw()
-        body = fetch_body(12, [("t", 0, 0)], max_wait_ms=0)  # it looks once
-        first = (await raw.ask(1, 12, body)).topics[0].partitions[0]
-        assert (first.error_code, bytes(first.records or b"")) == (ErrorCode.none, b"")
+        body = fetch_body([("t", 0, 0)], max_wait_ms=0)  # it looks once
+        first = (await raw.ask(12, body)).responses[0].partitions[0]
+        assert (first.error_code, records_of(first)) == (ErrorCode.none, b"")
         await asyncio.sleep(1)
         before = len(crossed(tale, "get_range"))
-        second = (await raw.ask(1, 12, body)).topics[0].partitions[0]
+        second = (await raw.ask(12, body)).responses[0].partitions[0]
         assert second.records, "it is given without waiting for a thread"
         assert len(crossed(tale, "get_range")) == before, "it was kept"
         await tale.machine.stop()
@@ -153,11 +153,11 @@ def test_more_reads_than_may_wait_are_refused_and_come_again() -> None:
         connections = [await tale.raw() for _ in range(6)]
         answers = await asyncio.gather(
             *(
-                one.ask(1, 12, fetch_body(12, [("t", 0, 2 * number)]))
+                one.ask(12, fetch_body([("t", 0, 2 * number)]))
                 for number, one in enumerate(connections)
             )
         )
-        codes = [answer.topics[0].partitions[0].error_code for answer in answers]
+        codes = [answer.responses[0].partitions[0].error_code for answer in answers]
         assert codes.count(ErrorCode.kafka_storage_error) == 3
         assert codes.count(ErrorCode.none) == 3
         tale.machine.slowness = 0.0

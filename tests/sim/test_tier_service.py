@@ -11,7 +11,7 @@ import pytest
 from tests.sim.disk import paths
 from tests.sim.loop import run
 from tests.sim.machine import Machine
-from tests.sim.raw import Raw, fetch_body, list_offsets_body
+from tests.sim.raw import Raw, fetch_body, list_offsets_body, records_of
 from tests.sim.records import batch, in_bucket, read_all
 from tests.sim.store import FaultyStore
 from tests.sim.world import START_MS, World
@@ -134,16 +134,16 @@ def test_what_a_lost_bucket_holds_is_asked_for_again_and_never_out_of_range() ->
         tale.store.down = True
         await tale.start()
         raw = await tale.raw()
-        answer = await raw.ask(1, 12, fetch_body(12, [("t", 0, 0)]))
-        assert answer.topics[0].partitions[0].error_code == ErrorCode.replica_not_available
-        answer = await raw.ask(2, 8, list_offsets_body(8, "t", START_MS + 1000))
-        assert answer.topics[0].partitions[0].error_code == ErrorCode.replica_not_available
+        fetched = await raw.ask(12, fetch_body([("t", 0, 0)]))
+        assert fetched.responses[0].partitions[0].error_code == ErrorCode.replica_not_available
+        listed = await raw.ask(8, list_offsets_body("t", START_MS + 1000))
+        assert listed.topics[0].partitions[0].error_code == ErrorCode.replica_not_available
         tale.store.down = False
         await asyncio.sleep(3)
         assert await read_all(tale.client, "t", 0, len(written)) == written
         tale.store.down = True
-        cold = await raw.ask(1, 12, fetch_body(12, [("t", 0, 0)]))
-        code = cold.topics[0].partitions[0].error_code
+        cold = await raw.ask(12, fetch_body([("t", 0, 0)]))
+        code = cold.responses[0].partitions[0].error_code
         assert code in {ErrorCode.none, ErrorCode.kafka_storage_error}, "cached, or come again"
         await tale.machine.stop()
 
@@ -163,12 +163,12 @@ def test_right_after_a_restart_readers_wait_for_the_manifest(seed: int) -> None:
         await (tale.machine.kill if seed % 2 else tale.machine.stop)()
         await tale.start()
         raw = await tale.raw()
-        answer = await raw.ask(1, 12, fetch_body(12, [("t", 0, 0)]))
-        first = answer.topics[0].partitions[0]
+        fetched = await raw.ask(12, fetch_body([("t", 0, 0)]))
+        first = fetched.responses[0].partitions[0]
         assert first.error_code == ErrorCode.none
-        assert len(first.records)
-        answer = await raw.ask(2, 8, list_offsets_body(8, "t", START_MS + 1000))
-        assert answer.topics[0].partitions[0].offset == 2, "the second batch is in the bucket"
+        assert records_of(first)
+        listed = await raw.ask(8, list_offsets_body("t", START_MS + 1000))
+        assert listed.topics[0].partitions[0].offset == 2, "the second batch is in the bucket"
         assert await read_all(tale.client, "t", 0, len(written)) == written
         await tale.machine.stop()
 
@@ -186,7 +186,7 @@ def test_offsets_by_time_with_most_of_the_log_in_the_bucket() -> None:
         raw = await tale.raw()
 
         async def ask(timestamp: int, version: int = 10) -> tuple[int, int]:
-            answer = await raw.ask(2, version, list_offsets_body(version, "t", timestamp))
+            answer = await raw.ask(version, list_offsets_body("t", timestamp))
             found = answer.topics[0].partitions[0]
             assert found.error_code == ErrorCode.none, found
             return found.offset, found.timestamp
@@ -204,7 +204,7 @@ def test_offsets_by_time_with_most_of_the_log_in_the_bucket() -> None:
             assert await ask(just_after) == expected
         assert await ask(0) == (0, START_MS)
         for special, first in ((-3, 7), (-4, 8), (-5, 9)):
-            answer = await raw.ask(2, first - 1, list_offsets_body(first - 1, "t", special))
+            answer = await raw.ask(first - 1, list_offsets_body("t", special))
             code = answer.topics[0].partitions[0].error_code
             assert code == ErrorCode.unsupported_version, special
         await tale.machine.stop()
@@ -225,10 +225,10 @@ def test_retention_in_the_bucket_moves_the_start_and_a_crash_does_not_bring_it_b
         tale.store.down = True  # nothing but this machine's own files can tell
         await tale.start()
         raw = await tale.raw()
-        answer = await raw.ask(2, 8, list_offsets_body(8, "t", -2))
+        answer = await raw.ask(8, list_offsets_body("t", -2))
         assert answer.topics[0].partitions[0].offset == start
-        answer = await raw.ask(1, 12, fetch_body(12, [("t", 0, start - 1)]))
-        assert answer.topics[0].partitions[0].error_code == ErrorCode.offset_out_of_range
+        fetched = await raw.ask(12, fetch_body([("t", 0, start - 1)]))
+        assert fetched.responses[0].partitions[0].error_code == ErrorCode.offset_out_of_range
         tale.store.down = False
         kept = await read_all(tale.client, "t", start, len(written))
         assert kept == {at: value for at, value in written.items() if at >= start}
@@ -353,12 +353,12 @@ def test_a_tier_that_is_taken_away_leaves_what_is_on_the_disk() -> None:
         done = await tale.set(remote_storage_enable="false", remote_log_delete_on_disable="true")
         assert done.error == ErrorCode.none, done
         raw = await tale.raw()
-        answer = await raw.ask(2, 8, list_offsets_body(8, "t", -2))
+        answer = await raw.ask(8, list_offsets_body("t", -2))
         assert answer.topics[0].partitions[0].offset == start, "at once"
-        answer = await raw.ask(2, 10, list_offsets_body(10, "t", -5))
+        answer = await raw.ask(10, list_offsets_body("t", -5))
         assert answer.topics[0].partitions[0].offset == -1, "nothing is tiered"
-        answer = await raw.ask(1, 12, fetch_body(12, [("t", 0, start - 1)]))
-        assert answer.topics[0].partitions[0].error_code == ErrorCode.offset_out_of_range
+        fetched = await raw.ask(12, fetch_body([("t", 0, start - 1)]))
+        assert fetched.responses[0].partitions[0].error_code == ErrorCode.offset_out_of_range
         kept = {at: value for at, value in written.items() if at >= start}
         assert await read_all(tale.client, "t", start, len(written)) == kept
         await asyncio.sleep(0.5)

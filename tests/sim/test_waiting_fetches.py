@@ -6,15 +6,16 @@ answer is held against one asked for alone, in virtual time.
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from typing import Any
 
+from msgspec.structs import replace
 from tests.sim.loop import run
 from tests.sim.machine import Machine
-from tests.sim.raw import Raw, fetch_body
+from tests.sim.raw import Raw, fetch_body, records_of
 from tests.sim.world import World
 
 from stratalog.client.calls import NewTopic
+from stratalog.wire.messages.fetch import FetchRequest, FetchResponse
 from stratalog.wire.records import Record, build_batch
 
 FETCH = 1
@@ -40,14 +41,14 @@ def story(tell: Callable[[Machine, Any], Coroutine[Any, Any, None]]) -> None:
     run(whole())
 
 
-def body(version: int, topic_id: Any, offset: int, **limits: int) -> Any:
+def body(version: int, topic_id: Any, offset: int, **limits: int) -> FetchRequest:
     limits = {"max_wait_ms": MAX_WAIT_MS, **limits}
     wanted = topic_id if version >= 13 else "events"
-    return fetch_body(version, [(wanted, 0, offset)], **limits)
+    return fetch_body([(wanted, 0, offset)], **limits)
 
 
-def records(answer: Any) -> list[bytes]:
-    return [bytes(one.records) for topic in answer.topics for one in topic.partitions]
+def records(answer: FetchResponse) -> list[bytes]:
+    return [records_of(one) for topic in answer.responses for one in topic.partitions]
 
 
 async def send(client: Any, value: bytes) -> None:
@@ -70,7 +71,7 @@ def test_a_crowd_gets_what_each_would_get_alone() -> None:
         topic_id = await topic_id_of(client)
         raws = [await Raw.connect(machine.world.network) for _ in CROWD]
         asked = [
-            raw.ask(FETCH, version, body(version, topic_id, 0, **limits))
+            raw.ask(version, body(version, topic_id, 0, **limits))
             for raw, (version, limits) in zip(raws, CROWD, strict=True)
         ]
         await asyncio.sleep(0.1)
@@ -79,9 +80,7 @@ def test_a_crowd_gets_what_each_would_get_alone() -> None:
         answers = await asyncio.gather(*asked)
         alone = await Raw.connect(machine.world.network)
         for answer, (version, limits) in zip(answers, CROWD, strict=True):
-            same = await alone.ask(
-                FETCH, version, body(version, topic_id, 0, **limits, max_wait_ms=0)
-            )
+            same = await alone.ask(version, body(version, topic_id, 0, **limits, max_wait_ms=0))
             assert records(answer) == records(same) != [b""]
         assert len({tuple(records(answer)) for answer in answers}) == 2, "limits were kept"
 
@@ -94,8 +93,8 @@ def test_who_misses_more_bytes_waits_on_and_no_longer_than_allowed() -> None:
         topic_id = await topic_id_of(client)
         patient, other = [await Raw.connect(machine.world.network) for _ in range(2)]
         begun = loop.time()
-        waits = patient.ask(FETCH, 16, body(16, topic_id, 0, min_bytes=100_000))
-        gets = other.ask(FETCH, 16, body(16, topic_id, 0))
+        waits = patient.ask(16, body(16, topic_id, 0, min_bytes=100_000))
+        gets = other.ask(16, body(16, topic_id, 0))
         await asyncio.sleep(0.1)
         await send(client, SMALL)
         assert records(await gets) != [b""]
@@ -112,12 +111,12 @@ def test_each_session_of_a_crowd_is_its_own() -> None:
         await send(client, SMALL)
         raws = [await Raw.connect(machine.world.network) for _ in range(5)]
         begin = replace(body(16, topic_id, 1, max_wait_ms=0), session_epoch=0)
-        ids = [(await raw.ask(FETCH, 16, begin)).session_id for raw in raws]
+        ids = [(await raw.ask(16, begin)).session_id for raw in raws]
         assert len(set(ids)) == len(raws)
         nothing = replace(body(16, topic_id, 1), topics=[])
         for epoch in (1, 2):
             asked = [
-                raw.ask(FETCH, 16, replace(nothing, session_id=one, session_epoch=epoch))
+                raw.ask(16, replace(nothing, session_id=one, session_epoch=epoch))
                 for raw, one in zip(raws, ids, strict=True)
             ]
             await asyncio.sleep(0.1)
@@ -134,7 +133,7 @@ def test_who_hangs_up_while_waiting_is_forgotten() -> None:
     async def tell(machine: Machine, client: Any) -> None:
         topic_id = await topic_id_of(client)
         raws = [await Raw.connect(machine.world.network) for _ in range(3)]
-        asked = [raw.ask(FETCH, 16, body(16, topic_id, 0, max_wait_ms=2**31 - 1)) for raw in raws]
+        asked = [raw.ask(16, body(16, topic_id, 0, max_wait_ms=2**31 - 1)) for raw in raws]
         await asyncio.sleep(0.1)
         for raw in raws[:2]:
             raw.close()

@@ -12,7 +12,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from msgspec import Struct
 
 from stratalog.broker.connection import Answer, Later, as_it_is, is_produce
 from stratalog.broker.figures import error_codes
@@ -20,12 +22,11 @@ from stratalog.broker.turns import Pace
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.envelope import (
-    Request,
+    Received,
     RequestHeader,
     UnsupportedVersion,
     decode_request,
     encode_response,
-    response,
 )
 from stratalog.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 
@@ -42,7 +43,7 @@ _ITEMS_AT_ONCE: Final = 1000
 BodyT = TypeVar("BodyT")
 
 
-class Call(NamedTuple, Generic[BodyT]):
+class Call(Struct, Generic[BodyT], frozen=True):
     """One request as its handler sees it: `body` is the decoded request.
 
     `listener` is the name of the listener it came through: addresses are told as that listener's clients reach them.
@@ -55,7 +56,6 @@ class Call(NamedTuple, Generic[BodyT]):
     client_id: str
     client_host: str
     body: BodyT
-    reply: Any
     pace: Pace
 
 
@@ -107,7 +107,7 @@ class Dispatcher:
         except Rejected as error:
             return self._refuse(error)
         call = self._call(host, request)
-        result = self._apis[request.api_key].handle(call)
+        result = self._apis[request.header.api_key].handle(call)
         if isinstance(result, CoroutineType):
             work = self._answer_later(call, request, result, began_ns)
             return Later(work, as_it_is, budget.charged)
@@ -126,7 +126,7 @@ class Dispatcher:
             return self._refuse(error)
         try:
             call = self._call(host, request)
-            result = self._apis[request.api_key].handle(call)
+            result = self._apis[request.header.api_key].handle(call)
             to_come = isinstance(result, (asyncio.Future, CoroutineType))
             body = await result if to_come else result
             return await self._answer_on_thread(request, body, began_ns)
@@ -140,40 +140,39 @@ class Dispatcher:
             return self._unsupported_api_versions(error.request_header)
         raise error
 
-    def _call(self, host: str, request: Request) -> Call[Any]:
+    def _call(self, host: str, request: Received) -> Call[Any]:
         return Call(
             self._broker,
             self._listener,
-            request.version,
-            request.client_id or "",
+            request.header.version,
+            request.header.client_id or "",
             host,
             request.body,
-            response(request.api_key, request.version),
             Pace(self._broker.turns),
         )
 
     async def _answer_later(
-        self, call: Call[Any], request: Request, result: Awaitable[Any], began_ns: int
+        self, call: Call[Any], request: Received, result: Awaitable[Any], began_ns: int
     ) -> Answer:
         body = await result
         if call.pace.items > _ITEMS_AT_ONCE:
             return await self._answer_on_thread(request, body, began_ns)
         return self._answer(request, body, began_ns)
 
-    def _answer(self, request: Request, body: Any, began_ns: int) -> Answer:
+    def _answer(self, request: Received, body: Any, began_ns: int) -> Answer:
         """Encode and count. The time runs from the request's turn on its connection to its answer's."""
         answer = _encoded(request, body)
-        self._figures.answered(request.api_key, body, self._elapsed_ns() - began_ns)
+        self._figures.answered(request.header.api_key, body, self._elapsed_ns() - began_ns)
         return answer
 
-    async def _answer_on_thread(self, request: Request, body: Any, began_ns: int) -> Answer:
+    async def _answer_on_thread(self, request: Received, body: Any, began_ns: int) -> Answer:
         """As `_answer`, for an answer that takes long to encode, and to search for errors."""
 
         def work() -> tuple[Answer, Counter[int]]:
             return _encoded(request, body), Counter(error_codes(body))
 
         answer, errors = await self._broker.large.run(work)
-        self._figures.counted(request.api_key, errors, self._elapsed_ns() - began_ns)
+        self._figures.counted(request.header.api_key, errors, self._elapsed_ns() - began_ns)
         return answer
 
     def _unsupported_api_versions(self, header: RequestHeader) -> Answer:
@@ -192,10 +191,11 @@ def advertised(apis: dict[int, Api]) -> list[ApiVersion]:
     ]
 
 
-def _encoded(request: Request, body: Any) -> Answer:
+def _encoded(request: Received, body: Any) -> Answer:
     if body is None:
         return None
-    return encode_response(request.api_key, request.version, request.correlation_id, body)
+    header = request.header
+    return encode_response(header.api_key, header.version, header.correlation_id, body)
 
 
 def _asks_for_versions(error: UnsupportedVersion) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, Final, get_args, get_type_hints
 
 from stratalog.errors import ErrorCode
 from stratalog.wire.fetch import EncodedResponse
-from stratalog.wire.produce import ProduceResponse
+from stratalog.wire.messages.produce import ProduceResponse
 
 _SECOND_NS: Final = 1_000_000_000
 _STEPS: Final = (1, 2, 5)
@@ -86,8 +86,8 @@ class RequestFigures:
         """Count an answer: its time, and each error code in it but NONE."""
         self.durations[api_key].observe(duration_ns)
         if type(body) is ProduceResponse:  # asked for most, as a fetch: nothing but the loops
-            for topic in body.topics:
-                for partition in topic.partitions:
+            for topic in body.responses:
+                for partition in topic.partition_responses:
                     if partition.error_code:
                         self.errors[api_key, partition.error_code] += 1
             return

@@ -7,24 +7,49 @@ group's calls belong to its coordinator, sizes to every broker.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
 
-from stratalog.client.apis import (
-    ALTER_REPLICA_LOG_DIRS,
-    CREATE_PARTITIONS,
-    DELETE_GROUPS,
-    DESCRIBE_GROUPS,
-    DESCRIBE_LOG_DIRS,
-    FIND_COORDINATOR,
-    INCREMENTAL_ALTER_CONFIGS,
-    LIST_GROUPS,
-    OFFSET_COMMIT,
-    OFFSET_FETCH,
-)
-from stratalog.client.calls import Call, error_of
+from stratalog.client.calls import Call, asking, error_of
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.assignment import decode_assignment
-from stratalog.wire.envelope import request
+from stratalog.wire.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopic,
+)
+from stratalog.wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
+from stratalog.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from stratalog.wire.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from stratalog.wire.messages.describe_log_dirs import (
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
+from stratalog.wire.messages.find_coordinator import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from stratalog.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from stratalog.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from stratalog.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from stratalog.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
+)
 
 _TIMEOUT_MS = 30_000
 Offsets = dict[tuple[str, int], int]
@@ -107,69 +132,56 @@ def _checked(code: int, what: str) -> None:
 
 def create_partitions(topic: str, count: int) -> Call[Altered]:
     """Let a topic have `count` partitions in all."""
+    wanted = CreatePartitionsTopic(name=topic, count=count, assignments=None)
 
-    def build(version: int) -> Any:
-        types = request(CREATE_PARTITIONS, version)
-        wanted = types.CreatePartitionsTopic(name=topic, count=count, assignments=None)
-        return types.CreatePartitionsRequest(
-            topics=[wanted], timeout=_TIMEOUT_MS, validate_only=False
-        )
-
-    def read(body: Any) -> Altered:
+    def read(body: CreatePartitionsResponse) -> Altered:
         (result,) = body.results
         return Altered(topic, error_of(result.error_code), result.error_message)
 
-    return Call(CREATE_PARTITIONS, build, read)
+    request = CreatePartitionsRequest(topics=[wanted], timeout_ms=_TIMEOUT_MS, validate_only=False)
+    return asking(request, read)
 
 
 def alter_configs(
     resource_type: int, name: str, changes: Mapping[str, str | None]
 ) -> Call[Altered]:
     """Set settings of a topic or broker, and give those that are None their default back; the others stay."""
-
-    def build(version: int) -> Any:
-        types = request(INCREMENTAL_ALTER_CONFIGS, version)
-        configs = [
-            types.AlterableConfig(
-                name=key,
-                config_operation=Change.DELETE if value is None else Change.SET,
-                value=value,
-            )
-            for key, value in changes.items()
-        ]
-        resource = types.AlterConfigsResource(
-            resource_type=resource_type, resource_name=name, configs=configs
+    configs = [
+        AlterableConfig(
+            name=key,
+            config_operation=Change.DELETE if value is None else Change.SET,
+            value=value,
         )
-        return types.IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
+        for key, value in changes.items()
+    ]
+    resource = AlterConfigsResource(
+        resource_type=resource_type, resource_name=name, configs=configs
+    )
 
-    def read(body: Any) -> Altered:
+    def read(body: IncrementalAlterConfigsResponse) -> Altered:
         (answer,) = body.responses
         return Altered(name, error_of(answer.error_code), answer.error_message)
 
-    return Call(INCREMENTAL_ALTER_CONFIGS, build, read)
+    return asking(IncrementalAlterConfigsRequest(resources=[resource], validate_only=False), read)
 
 
 def log_directories(topic: str | None = None) -> Call[list[LogDirectory]]:
     """The log directories of one broker, with what they hold (of one topic, or of all)."""
 
-    def build(version: int) -> Any:
-        types = request(DESCRIBE_LOG_DIRS, version)
-        return types.DescribeLogDirsRequest(topics=None)
-
-    def read(body: Any) -> list[LogDirectory]:
-        _checked(getattr(body, "error_code", 0), "log directories")
+    def read(body: DescribeLogDirsResponse) -> list[LogDirectory]:
+        _checked(body.error_code, "log directories")
         return [
             LogDirectory(
                 found.log_dir,
                 error_of(found.error_code),
-                getattr(found, "total_bytes", -1),
-                getattr(found, "usable_bytes", -1),
+                found.total_bytes,
+                found.usable_bytes,
                 tuple(
                     LogReplica(
                         of.name,
-                        int(one.partition_index),
-                        int(one.partition_size),
-                        int(one.offset_lag),
+                        one.partition_index,
+                        one.partition_size,
+                        one.offset_lag,
                         one.is_future_key,
                     )
                     for of in found.topics
@@ -180,71 +192,53 @@ def log_directories(topic: str | None = None) -> Call[list[LogDirectory]]:
             for found in body.results
         ]
 
-    return Call(DESCRIBE_LOG_DIRS, build, read)
+    return asking(DescribeLogDirsRequest(topics=None), read)
 
 
 def move_replica(topic: str, partition: int, path: str) -> Call[Altered]:
     """Have a broker move its replica of a partition to another of its log directories; answered before it has."""
+    wanted = AlterReplicaLogDirTopic(name=topic, partitions=[partition])
 
-    def build(version: int) -> Any:
-        types = request(ALTER_REPLICA_LOG_DIRS, version)
-        wanted = types.AlterReplicaLogDirTopic(name=topic, partitions=[partition])
-        return types.AlterReplicaLogDirsRequest(
-            dirs=[types.AlterReplicaLogDir(path=path, topics=[wanted])]
-        )
-
-    def read(body: Any) -> Altered:
+    def read(body: AlterReplicaLogDirsResponse) -> Altered:
         ((answer,),) = (found.partitions for found in body.results)
         return Altered(f"{topic}-{partition}", error_of(answer.error_code), None)
 
-    return Call(ALTER_REPLICA_LOG_DIRS, build, read)
+    request = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path=path, topics=[wanted])])
+    return asking(request, read)
 
 
 def find_coordinator(group: str) -> Call[int]:
     """Node id of a group's coordinator."""
 
-    def build(version: int) -> Any:
-        types = request(FIND_COORDINATOR, version)
-        return types.FindCoordinatorRequest(key_type=0, coordinator_keys=[group])
-
-    def read(body: Any) -> int:
+    def read(body: FindCoordinatorResponse) -> int:
         (found,) = body.coordinators
         _checked(found.error_code, f"coordinator of {group}")
-        return int(found.node_id)
+        return found.node_id
 
-    return Call(FIND_COORDINATOR, build, read)
+    return asking(FindCoordinatorRequest(coordinator_keys=[group]), read)
 
 
 def list_groups() -> Call[list[ListedGroup]]:
     """The groups that one broker coordinates."""
 
-    def build(version: int) -> Any:
-        types = request(LIST_GROUPS, version)
-        return types.ListGroupsRequest(states_filter=[], types_filter=[])
-
-    def read(body: Any) -> list[ListedGroup]:
+    def read(body: ListGroupsResponse) -> list[ListedGroup]:
         _checked(body.error_code, "groups")
         return [
-            ListedGroup(one.group_id, one.protocol_type, getattr(one, "group_state", ""))
-            for one in body.groups
+            ListedGroup(one.group_id, one.protocol_type, one.group_state) for one in body.groups
         ]
 
-    return Call(LIST_GROUPS, build, read)
+    return asking(ListGroupsRequest(), read)
 
 
 def describe_group(group: str) -> Call[DescribedGroup]:
     """A group's state and members."""
 
-    def build(version: int) -> Any:
-        types = request(DESCRIBE_GROUPS, version)
-        return types.DescribeGroupsRequest(groups=[group], include_authorized_operations=False)
-
-    def read(body: Any) -> DescribedGroup:
+    def read(body: DescribeGroupsResponse) -> DescribedGroup:
         (found,) = body.groups
         members = tuple(
             GroupMember(
                 one.member_id,
-                getattr(one, "group_instance_id", None),
+                one.group_instance_id,
                 one.client_id,
                 one.client_host,
                 _assigned(found.protocol_type, one.member_assignment),
@@ -255,7 +249,7 @@ def describe_group(group: str) -> Call[DescribedGroup]:
             group, error_of(found.error_code), found.group_state, found.protocol_data, members
         )
 
-    return Call(DESCRIBE_GROUPS, build, read)
+    return asking(DescribeGroupsRequest(groups=[group]), read)
 
 
 def _assigned(protocol_type: str, data: bytes) -> tuple[tuple[str, int], ...]:
@@ -265,37 +259,28 @@ def _assigned(protocol_type: str, data: bytes) -> tuple[tuple[str, int], ...]:
 def delete_group(group: str) -> Call[Altered]:
     """Delete a group that has no members, its offsets with it."""
 
-    def build(version: int) -> Any:
-        return request(DELETE_GROUPS, version).DeleteGroupsRequest(groups_names=[group])
-
-    def read(body: Any) -> Altered:
+    def read(body: DeleteGroupsResponse) -> Altered:
         (result,) = body.results
         return Altered(group, error_of(result.error_code), None)
 
-    return Call(DELETE_GROUPS, build, read)
+    return asking(DeleteGroupsRequest(groups_names=[group]), read)
 
 
 def fetch_offsets(group: str) -> Call[Offsets]:
     """Every offset that a group has committed."""
 
-    def build(version: int) -> Any:
-        types = request(OFFSET_FETCH, version)
-        wanted = types.OffsetFetchRequestGroup(
-            group_id=group, topics=None, member_id=None, member_epoch=-1
-        )
-        return types.OffsetFetchRequest(groups=[wanted], require_stable=False)
-
-    def read(body: Any) -> Offsets:
+    def read(body: OffsetFetchResponse) -> Offsets:
         (found,) = body.groups
         _checked(found.error_code, f"offsets of {group}")
         return {
-            (topic.name, int(one.partition_index)): int(one.committed_offset)
+            (topic.name, one.partition_index): one.committed_offset
             for topic in found.topics
             for one in topic.partitions
             if one.committed_offset >= 0
         }
 
-    return Call(OFFSET_FETCH, build, read)
+    wanted = OffsetFetchRequestGroup(group_id=group, topics=None)
+    return asking(OffsetFetchRequest(groups=[wanted]), read)
 
 
 def commit_offsets(
@@ -304,33 +289,24 @@ def commit_offsets(
     """Commit offsets as a member of a generation, or as one who is none: then only a group without members takes
     them.
     """
-
-    def build(version: int) -> Any:
-        types = request(OFFSET_COMMIT, version)
-        topics: dict[str, list[Any]] = {}
-        for (topic, index), offset in offsets.items():
-            topics.setdefault(topic, []).append(
-                types.OffsetCommitRequestPartition(
-                    partition_index=index,
-                    committed_offset=offset,
-                    committed_leader_epoch=-1,
-                    committed_metadata="",
-                )
-            )
-        return types.OffsetCommitRequest(
-            group_id=group,
-            generation_id_or_member_epoch=generation,
-            member_id=member_id,
-            group_instance_id=None,
-            topics=[
-                types.OffsetCommitRequestTopic(name=name, partitions=found)
-                for name, found in topics.items()
-            ],
+    topics: dict[str, list[OffsetCommitRequestPartition]] = {}
+    for (topic, index), offset in offsets.items():
+        row = OffsetCommitRequestPartition(
+            partition_index=index, committed_offset=offset, committed_metadata=""
         )
+        topics.setdefault(topic, []).append(row)
+    request = OffsetCommitRequest(
+        group_id=group,
+        generation_id_or_member_epoch=generation,
+        member_id=member_id,
+        topics=[
+            OffsetCommitRequestTopic(name=name, partitions=rows) for name, rows in topics.items()
+        ],
+    )
 
-    def read(body: Any) -> None:
+    def read(body: OffsetCommitResponse) -> None:
         for topic in body.topics:
             for one in topic.partitions:
                 _checked(one.error_code, f"offset of {topic.name}-{one.partition_index}")
 
-    return Call(OFFSET_COMMIT, build, read)
+    return asking(request, read)

@@ -33,10 +33,9 @@ from stratalog.client.calls import (
 )
 from stratalog.client.cluster import Ask, ClusterView, Program, parse_bootstrap
 from stratalog.client.core import ClientConnection, reason
-from stratalog.client.fetches import OTHER_TOPIC, FetchSpan
+from stratalog.client.fetches import OTHER_TOPIC, FetchedPartition, FetchSpan
 from stratalog.errors import ErrorCode, Rejected, Unavailable
 from stratalog.ports import Network
-from stratalog.wire.fetch import FetchedPartition
 
 __all__ = ["Client", "Pipeline"]
 

@@ -20,10 +20,9 @@ from stratalog.client.calls import (
 )
 from stratalog.client.cluster import Ask, ClusterView, Program, parse_bootstrap
 from stratalog.client.core import ClientConnection, reason
-from stratalog.client.fetches import FetchSpan
+from stratalog.client.fetches import FetchedPartition, FetchSpan
 from stratalog.errors import Rejected, Unavailable
 from stratalog.ports import Buffer
-from stratalog.wire.fetch import FetchedPartition
 
 __all__ = ["BlockingClient", "Network", "Stream"]
 

@@ -11,22 +11,51 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
-from stratalog.client.apis import (
-    API_VERSIONS,
-    CREATE_TOPICS,
-    DELETE_TOPICS,
-    DESCRIBE_CONFIGS,
-    INIT_PRODUCER_ID,
-    LIST_OFFSETS,
-    METADATA,
-    PRODUCE,
-)
+from stratalog.client.apis import DELETE_TOPICS, DESCRIBE_CONFIGS
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.ports import Buffer
-from stratalog.wire.envelope import request
 from stratalog.wire.ids import ZERO_ID
-from stratalog.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+from stratalog.wire.messages import Request
+from stratalog.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from stratalog.wire.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from stratalog.wire.messages.delete_topics import (
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from stratalog.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+)
+from stratalog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from stratalog.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from stratalog.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
+from stratalog.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 EARLIEST, LATEST = -2, -1
@@ -36,19 +65,35 @@ TOPIC, BROKER = 2, 4
 """Resource types of configurations."""
 
 _SPENT_MS = 30_000
+_TOPIC_STATES_FROM = 6
+_DOCUMENTATION_FROM = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """A request of one API: `build` makes its body for a version, `read` gives the answer's meaning."""
+    """A request of one API: `build` makes its body for a version, `read` gives the answer's meaning.
+
+    `asking` makes one, and checks that `read` takes the class that answers the request.
+    """
 
     api_key: int
-    build: Callable[[int], Any]
+    build: Callable[[int], Request[Any]]
     read: Callable[[Any], T]
     unanswered: T | None = None
     """What to take as the answer where the broker gives none (Produce with acks=0)."""
     highest: int = 1 << 15
     """The highest version that can carry what is asked."""
+
+
+def asking(
+    request: Request[R],
+    read: Callable[[R], T],
+    *,
+    unanswered: T | None = None,
+    highest: int = 1 << 15,
+) -> Call[T]:
+    """Return the call of a request that is the same in every version; see `Call`."""
+    return Call(request.KEY, lambda _version: request, read, unanswered, highest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,69 +214,45 @@ def error_of(code: int) -> ErrorCode:
         return ErrorCode.unknown_server_error
 
 
-def _id(value: UUID | None) -> UUID:
-    return value if value is not None else ZERO_ID
-
-
 def api_versions() -> Call[Mapping[int, tuple[int, int]]]:
     """What the broker serves: API key -> (lowest, highest version)."""
 
-    def build(version: int) -> Any:
-        return request(API_VERSIONS, version).ApiVersionsRequest(
-            client_software_name="stratalog", client_software_version="0.1"
-        )
+    def read(body: ApiVersionsResponse) -> Mapping[int, tuple[int, int]]:
+        return {key.api_key: (key.min_version, key.max_version) for key in body.api_keys}
 
-    def read(body: Any) -> Mapping[int, tuple[int, int]]:
-        return {
-            int(key.api_key): (int(key.min_version), int(key.max_version)) for key in body.api_keys
-        }
-
-    return Call(API_VERSIONS, build, read)
+    request = ApiVersionsRequest(client_software_name="stratalog", client_software_version="0.1")
+    return asking(request, read)
 
 
 def metadata(topics: Sequence[str] | None) -> Call[ClusterInfo]:
     """Brokers and the topics named (None: all). A missing topic is an entry with its error; none is created."""
+    wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
 
-    def build(version: int) -> Any:
-        types = request(METADATA, version)
-        wanted = None
-        if topics is not None:
-            wanted = [types.MetadataRequestTopic(topic_id=None, name=name) for name in topics]
-        return types.MetadataRequest(
-            topics=wanted,
-            allow_auto_topic_creation=False,
-            include_cluster_authorized_operations=False,
-            include_topic_authorized_operations=False,
-        )
-
-    def read(body: Any) -> ClusterInfo:
+    def read(body: MetadataResponse) -> ClusterInfo:
         brokers = {
-            int(broker.node_id): BrokerAddress(
-                int(broker.node_id), broker.host, int(broker.port), broker.rack
-            )
-            for broker in body.brokers
+            one.node_id: BrokerAddress(one.node_id, one.host, one.port, one.rack)
+            for one in body.brokers
         }
-        found = {topic.name: _topic(topic) for topic in body.topics}
-        return ClusterInfo(body.cluster_id, int(body.controller_id), brokers, found)
+        found = {topic.name or "": _topic(topic) for topic in body.topics}
+        return ClusterInfo(body.cluster_id, body.controller_id, brokers, found)
 
-    return Call(METADATA, build, read)
+    return asking(MetadataRequest(topics=wanted, allow_auto_topic_creation=False), read)
 
 
-def _topic(topic: Any) -> TopicInfo:
+def _topic(topic: MetadataResponseTopic) -> TopicInfo:
     partitions = {
-        int(partition.partition_index): PartitionInfo(
-            int(partition.partition_index),
-            error_of(partition.error_code),
-            int(partition.leader_id),
-            int(partition.leader_epoch),
-            tuple(int(node) for node in partition.replica_nodes),
-            tuple(int(node) for node in partition.isr_nodes),
+        one.partition_index: PartitionInfo(
+            one.partition_index,
+            error_of(one.error_code),
+            one.leader_id,
+            one.leader_epoch,
+            tuple(one.replica_nodes),
+            tuple(one.isr_nodes),
         )
-        for partition in topic.partitions
+        for one in topic.partitions
     }
-    topic_id = _id(getattr(topic, "topic_id", None))
     return TopicInfo(
-        topic.name, topic_id, error_of(topic.error_code), bool(topic.is_internal), partitions
+        topic.name or "", topic.topic_id, error_of(topic.error_code), topic.is_internal, partitions
     )
 
 
@@ -239,99 +260,78 @@ def list_offsets(
     wanted: Mapping[tuple[str, int], int], isolation: int
 ) -> Call[dict[tuple[str, int], ListedOffset]]:
     """Offsets by timestamp (epoch ms, EARLIEST, LATEST) of (topic, partition)s that one broker leads."""
+    topics: dict[str, list[ListOffsetsPartition]] = {}
+    for (name, index), timestamp in wanted.items():
+        row = ListOffsetsPartition(partition_index=index, timestamp=timestamp)
+        topics.setdefault(name, []).append(row)
+    request = ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=isolation,
+        timeout_ms=_SPENT_MS,
+        topics=[ListOffsetsTopic(name=name, partitions=rows) for name, rows in topics.items()],
+    )
 
-    def build(version: int) -> Any:
-        types = request(LIST_OFFSETS, version)
-        topics: dict[str, list[Any]] = {}
-        for (name, index), timestamp in wanted.items():
-            topics.setdefault(name, []).append(
-                types.ListOffsetsPartition(
-                    partition_index=index, current_leader_epoch=-1, timestamp=timestamp
-                )
-            )
-        return types.ListOffsetsRequest(
-            replica_id=-1,
-            isolation_level=isolation,
-            timeout=_SPENT_MS,
-            topics=[
-                types.ListOffsetsTopic(name=name, partitions=found)
-                for name, found in topics.items()
-            ],
-        )
-
-    def read(body: Any) -> dict[tuple[str, int], ListedOffset]:
+    def read(body: ListOffsetsResponse) -> dict[tuple[str, int], ListedOffset]:
         return {
-            (topic.name, int(found.partition_index)): ListedOffset(
-                error_of(found.error_code),
-                int(found.offset),
-                int(found.timestamp),
-                int(getattr(found, "leader_epoch", -1)),
+            (topic.name, found.partition_index): ListedOffset(
+                error_of(found.error_code), found.offset, found.timestamp, found.leader_epoch
             )
             for topic in body.topics
             for found in topic.partitions
         }
 
-    return Call(LIST_OFFSETS, build, read)
+    return asking(request, read)
 
 
 def create_topics(topics: Sequence[NewTopic], *, validate_only: bool) -> Call[list[TopicResult]]:
     """Create topics, or only check that they could be."""
-
-    def build(version: int) -> Any:
-        types = request(CREATE_TOPICS, version)
-        wanted = [
-            types.CreatableTopic(
-                name=topic.name,
-                num_partitions=-1 if topic.assignments else topic.partitions,
-                replication_factor=-1 if topic.assignments else topic.replication_factor,
-                assignments=[
-                    types.CreatableReplicaAssignment(partition_index=index, broker_ids=list(nodes))
-                    for index, nodes in topic.assignments.items()
-                ],
-                configs=[
-                    types.CreatableTopicConfig(name=name, value=value)
-                    for name, value in topic.configs.items()
-                ],
-            )
-            for topic in topics
-        ]
-        return types.CreateTopicsRequest(
-            topics=wanted, timeout=_SPENT_MS, validate_only=validate_only
+    wanted = [
+        CreatableTopic(
+            name=topic.name,
+            num_partitions=-1 if topic.assignments else topic.partitions,
+            replication_factor=-1 if topic.assignments else topic.replication_factor,
+            assignments=[
+                CreatableReplicaAssignment(partition_index=index, broker_ids=nodes)
+                for index, nodes in topic.assignments.items()
+            ],
+            configs=[
+                CreatableTopicConfig(name=name, value=value)
+                for name, value in topic.configs.items()
+            ],
         )
+        for topic in topics
+    ]
 
-    def read(body: Any) -> list[TopicResult]:
+    def read(body: CreateTopicsResponse) -> list[TopicResult]:
         return [
             TopicResult(
                 topic.name,
-                _id(getattr(topic, "topic_id", None)),
+                topic.topic_id,
                 error_of(topic.error_code),
                 topic.error_message,
-                int(getattr(topic, "num_partitions", -1)),
-                int(getattr(topic, "replication_factor", -1)),
+                topic.num_partitions,
+                topic.replication_factor,
             )
             for topic in body.topics
         ]
 
-    return Call(CREATE_TOPICS, build, read)
+    request = CreateTopicsRequest(topics=wanted, timeout_ms=_SPENT_MS, validate_only=validate_only)
+    return asking(request, read)
 
 
 def delete_topics(names: Sequence[str]) -> Call[list[TopicResult]]:
     """Delete topics by name."""
 
-    def build(version: int) -> Any:
-        types = request(DELETE_TOPICS, version)
-        if version < 6:
-            return types.DeleteTopicsRequest(topic_names=list(names), timeout=_SPENT_MS)
-        wanted = [types.DeleteTopicState(name=name, topic_id=None) for name in names]
-        return types.DeleteTopicsRequest(topics=wanted, timeout=_SPENT_MS)
+    def build(version: int) -> DeleteTopicsRequest:
+        if version < _TOPIC_STATES_FROM:
+            return DeleteTopicsRequest(topic_names=names, timeout_ms=_SPENT_MS)
+        wanted = [DeleteTopicState(name=name, topic_id=ZERO_ID) for name in names]
+        return DeleteTopicsRequest(topics=wanted, timeout_ms=_SPENT_MS)
 
-    def read(body: Any) -> list[TopicResult]:
+    def read(body: DeleteTopicsResponse) -> list[TopicResult]:
         return [
             TopicResult(
-                topic.name or "",
-                _id(getattr(topic, "topic_id", None)),
-                error_of(topic.error_code),
-                getattr(topic, "error_message", None),
+                topic.name or "", topic.topic_id, error_of(topic.error_code), topic.error_message
             )
             for topic in body.responses
         ]
@@ -343,23 +343,15 @@ def describe_configs(
     resources: Sequence[tuple[int, str]], *, documentation: bool = False
 ) -> Call[list[ResourceConfigs]]:
     """Configurations of (TOPIC or BROKER, name)s, in full."""
+    wanted = [
+        DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
+        for kind, name in resources
+    ]
 
-    def build(version: int) -> Any:
-        types = request(DESCRIBE_CONFIGS, version)
-        wanted = [
-            types.DescribeConfigsResource(
-                resource_type=kind, resource_name=name, configuration_keys=None
-            )
-            for kind, name in resources
-        ]
-        return types.DescribeConfigsRequest(
-            resources=wanted, include_synonyms=False, include_documentation=documentation
-        )
-
-    def read(body: Any) -> list[ResourceConfigs]:
+    def read(body: DescribeConfigsResponse) -> list[ResourceConfigs]:
         return [
             ResourceConfigs(
-                int(result.resource_type),
+                result.resource_type,
                 result.resource_name,
                 error_of(result.error_code),
                 result.error_message,
@@ -368,57 +360,59 @@ def describe_configs(
             for result in body.results
         ]
 
+    def build(version: int) -> DescribeConfigsRequest:
+        asked = documentation and version >= _DOCUMENTATION_FROM
+        return DescribeConfigsRequest(resources=wanted, include_documentation=asked)
+
     return Call(DESCRIBE_CONFIGS, build, read)
 
 
-def _config(entry: Any) -> ConfigEntry:
+def _config(entry: DescribeConfigsResourceResult) -> ConfigEntry:
     return ConfigEntry(
         entry.name,
         entry.value,
-        int(getattr(entry, "config_source", -1)),
-        bool(entry.read_only),
-        bool(entry.is_sensitive),
-        int(getattr(entry, "config_type", 0)),
-        getattr(entry, "documentation", None),
+        entry.config_source,
+        entry.read_only,
+        entry.is_sensitive,
+        entry.config_type,
+        entry.documentation or None,
     )
 
 
 def init_producer_id() -> Call[tuple[int, int]]:
     """A fresh (producer id, epoch) for idempotent produce."""
 
-    def build(version: int) -> Any:
-        return request(INIT_PRODUCER_ID, version).InitProducerIdRequest(
-            transactional_id=None, transaction_timeout=_SPENT_MS, producer_id=-1, producer_epoch=-1
-        )
-
-    def read(body: Any) -> tuple[int, int]:
+    def read(body: InitProducerIdResponse) -> tuple[int, int]:
         if body.error_code:
-            raise Rejected(
-                error_of(body.error_code), f"no producer id: {error_of(body.error_code).name}"
-            )
-        return int(body.producer_id), int(body.producer_epoch)
+            code = error_of(body.error_code)
+            raise Rejected(code, f"no producer id: {code.name}")
+        return body.producer_id, body.producer_epoch
 
-    return Call(INIT_PRODUCER_ID, build, read)
+    request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=_SPENT_MS)
+    return asking(request, read)
 
 
 def produce(
     topic: str, partition: int, batch: Buffer, *, acks: int, timeout_ms: int
 ) -> Call[Produced]:
     """One whole record batch to one partition. acks: -1 (all in sync), 1 (leader) or 0 (nobody answers)."""
+    wanted = PartitionProduceData(index=partition, records=memoryview(batch))
 
-    def build(_version: int) -> Any:
-        wanted = ProducePartition(partition, memoryview(batch))
-        return ProduceRequest(None, acks, timeout_ms, [ProduceTopic(topic, None, [wanted])])
-
-    def read(body: Any) -> Produced:
+    def read(body: ProduceResponse) -> Produced:
         for found in body.responses:
             for answer in found.partition_responses:
                 return Produced(
                     error_of(answer.error_code),
-                    getattr(answer, "error_message", None),
-                    int(answer.base_offset),
-                    int(getattr(answer, "log_start_offset", -1)),
+                    answer.error_message,
+                    answer.base_offset,
+                    answer.log_start_offset,
                 )
         raise Rejected(ErrorCode.unknown_server_error, f"no answer for {topic}-{partition}")
 
-    return Call(PRODUCE, build, read, None if acks else Produced(ErrorCode.none, None, -1, -1))
+    request = ProduceRequest(
+        acks=acks,
+        timeout_ms=timeout_ms,
+        topic_data=[TopicProduceData(name=topic, partition_data=[wanted])],
+    )
+    unanswered = None if acks else Produced(ErrorCode.none, None, -1, -1)
+    return asking(request, read, unanswered=unanswered)

@@ -22,9 +22,8 @@ from stratalog.client.calls import (
     TopicInfo,
     error_of,
 )
-from stratalog.client.fetches import FetchSpan, fetch
+from stratalog.client.fetches import FetchedPartition, FetchSpan, fetch
 from stratalog.errors import ErrorCode, Rejected, Unavailable
-from stratalog.wire.fetch import FetchedPartition
 
 T = TypeVar("T")
 

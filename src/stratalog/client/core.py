@@ -66,9 +66,7 @@ class ClientConnection:
         """A correlation id, and the bytes of the request. Raises Rejected(UNSUPPORTED_VERSION)."""
         version = self._version(call.api_key, call.highest)
         correlation_id, self._next_id = self._next_id, (self._next_id + 1) & 0x7FFFFFFF
-        pieces = encode_request(
-            call.api_key, version, correlation_id, self._client_id, call.build(version)
-        )
+        pieces = encode_request(version, correlation_id, self._client_id, call.build(version))
         if call.unanswered is None:
             self._open.append(_Open(correlation_id, version, call))
         return correlation_id, pieces

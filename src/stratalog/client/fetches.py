@@ -5,15 +5,19 @@ In: from which offsets, how much, how long to wait. Out: calls in the manner of 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 from uuid import UUID
 
-from stratalog.client.apis import FETCH
-from stratalog.client.calls import READ_UNCOMMITTED, Call, error_of
+from stratalog.client.calls import READ_UNCOMMITTED, Call, asking, error_of
 from stratalog.errors import ErrorCode, Rejected
-from stratalog.wire.envelope import request
-from stratalog.wire.fetch import FetchedPartition
 from stratalog.wire.ids import ZERO_ID
+from stratalog.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
 
 OTHER_TOPIC = frozenset(
     {
@@ -23,6 +27,10 @@ OTHER_TOPIC = frozenset(
     }
 )
 """What a broker says of a topic's id that is not, or no longer, its name's."""
+
+
+_NO_SESSION = -1
+_NOTHING = memoryview(b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +47,23 @@ class FetchSpan:
     isolation: int = READ_UNCOMMITTED
 
 
+class FetchedPartition(NamedTuple):
+    """The answer for one partition. `records` are whole batches.
+
+    `aborted`: (producer id, first offset) of each aborted transaction among them, for a reader of committed records.
+    """
+
+    error_code: int
+    high_watermark: int
+    records: memoryview
+    aborted: Sequence[tuple[int, int]] = ()
+
+
 def fetch(span: FetchSpan) -> Call[FetchedPartition]:
     """Record batches of one partition. The answer's `error_code` is the partition's."""
     whole = fetch_each([span], span.max_bytes)
 
-    def read(body: Any) -> FetchedPartition:
+    def read(body: FetchResponse) -> FetchedPartition:
         found = whole.read(body).get((span.topic, span.partition))
         if found is None:
             raise Rejected(
@@ -51,7 +71,7 @@ def fetch(span: FetchSpan) -> Call[FetchedPartition]:
             )
         return found
 
-    return Call(FETCH, whole.build, read, highest=whole.highest)
+    return Call(whole.api_key, whole.build, read, highest=whole.highest)
 
 
 def fetch_each(
@@ -61,52 +81,42 @@ def fetch_each(
     first span says for how long and how much to wait. Each answer has an `error_code` of its own.
     """
     first = spans[0]
-    by_topic: dict[tuple[str, UUID], list[FetchSpan]] = {}
+    by_topic: dict[tuple[str, UUID], list[FetchPartition]] = {}
     for span in spans:
-        by_topic.setdefault((span.topic, span.topic_id), []).append(span)
-    names = {topic_id: name for name, topic_id in by_topic if topic_id != ZERO_ID}
-
-    def build(version: int) -> Any:
-        types = request(FETCH, version)
-        topics = [
-            types.FetchTopic(
-                topic=name,
-                topic_id=topic_id,
-                partitions=[
-                    types.FetchPartition(
-                        partition=span.partition,
-                        current_leader_epoch=-1,
-                        fetch_offset=span.offset,
-                        last_fetched_epoch=-1,
-                        log_start_offset=-1,
-                        partition_max_bytes=span.max_bytes,
-                    )
-                    for span in wanted
-                ],
-            )
-            for (name, topic_id), wanted in by_topic.items()
-        ]
-        return types.FetchRequest(
-            replica_id=-1,
-            max_wait=first.max_wait_ms,
-            min_bytes=first.min_bytes,
-            max_bytes=max_bytes,
-            isolation_level=first.isolation,
-            session_id=0,
-            session_epoch=-1,
-            topics=topics,
-            forgotten_topics_data=[],
-            rack_id="",
+        wanted = FetchPartition(
+            partition=span.partition,
+            fetch_offset=span.offset,
+            partition_max_bytes=span.max_bytes,
         )
+        by_topic.setdefault((span.topic, span.topic_id), []).append(wanted)
+    names = {topic_id: name for name, topic_id in by_topic if topic_id != ZERO_ID}
+    request = FetchRequest(
+        max_wait_ms=first.max_wait_ms,
+        min_bytes=first.min_bytes,
+        max_bytes=max_bytes,
+        isolation_level=first.isolation,
+        session_epoch=_NO_SESSION,
+        topics=[
+            FetchTopic(topic=name, topic_id=topic_id, partitions=partitions)
+            for (name, topic_id), partitions in by_topic.items()
+        ],
+    )
 
-    def read(body: Any) -> dict[tuple[str, int], FetchedPartition]:
+    def read(body: FetchResponse) -> dict[tuple[str, int], FetchedPartition]:
         if body.error_code:
             raise Rejected(error_of(body.error_code), f"fetch of {first.topic}-{first.partition}")
         return {
-            (names.get(topic.topic_id, topic.name), partition.index): partition
-            for topic in body.topics
-            for partition in topic.partitions
+            (names.get(topic.topic_id, topic.topic), one.partition_index): _fetched(one)
+            for topic in body.responses
+            for one in topic.partitions
         }
 
     # From version 13 on a topic is named by its id alone.
-    return Call(FETCH, build, read, highest=17 if len(names) == len(by_topic) else 12)
+    return asking(request, read, highest=17 if len(names) == len(by_topic) else 12)
+
+
+def _fetched(found: PartitionData) -> FetchedPartition:
+    records = found.records if found.records is not None else _NOTHING
+    assert isinstance(records, memoryview), "a response that was read has its records in one piece"
+    aborted = [(one.producer_id, one.first_offset) for one in found.aborted_transactions or ()]
+    return FetchedPartition(found.error_code, found.high_watermark, records, aborted)

@@ -12,12 +12,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from stratalog.client.admin import Offsets, commit_offsets
 from stratalog.client.aio import Client
-from stratalog.client.apis import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
-from stratalog.client.calls import Call, error_of
+from stratalog.client.calls import Call, asking, error_of
 from stratalog.errors import ErrorCode, Rejected, Unavailable
 from stratalog.wire.assignment import (
     decode_assignment,
@@ -25,7 +24,22 @@ from stratalog.wire.assignment import (
     encode_assignment,
     encode_subscription,
 )
-from stratalog.wire.envelope import request
+from stratalog.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from stratalog.wire.messages.join_group import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+)
+from stratalog.wire.messages.leave_group import (
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+)
+from stratalog.wire.messages.sync_group import (
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+    SyncGroupResponse,
+)
 
 __all__ = ["Member", "range_assignment"]
 
@@ -63,29 +77,24 @@ class Joined:
 def join_group(group: str, member_id: str, subscription: bytes) -> Call[Joined]:
     """Join, or join again; answered once everybody has."""
 
-    def build(version: int) -> Any:
-        types = request(JOIN_GROUP, version)
-        return types.JoinGroupRequest(
-            group_id=group,
-            session_timeout=SESSION_MS,
-            rebalance_timeout=REBALANCE_MS,
-            member_id=member_id,
-            group_instance_id=None,
-            protocol_type="consumer",
-            protocols=[types.JoinGroupRequestProtocol(name=PROTOCOL, metadata=subscription)],
-            reason=None,
-        )
-
-    def read(body: Any) -> Joined:
+    def read(body: JoinGroupResponse) -> Joined:
         code = error_of(body.error_code)
         if code not in {ErrorCode.none, ErrorCode.member_id_required}:
             raise Rejected(code, f"joining group {group}: {code.name}")
         members = tuple(
             (one.member_id, one.group_instance_id, one.metadata) for one in body.members
         )
-        return Joined(code, body.member_id, int(body.generation_id), body.leader, members)
+        return Joined(code, body.member_id, body.generation_id, body.leader, members)
 
-    return Call(JOIN_GROUP, build, read)
+    request = JoinGroupRequest(
+        group_id=group,
+        session_timeout_ms=SESSION_MS,
+        rebalance_timeout_ms=REBALANCE_MS,
+        member_id=member_id,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name=PROTOCOL, metadata=subscription)],
+    )
+    return asking(request, read)
 
 
 def sync_group(
@@ -93,63 +102,48 @@ def sync_group(
 ) -> Call[tuple[Key, ...]]:
     """Tell (as the leader) or hear who reads what."""
 
-    def build(version: int) -> Any:
-        types = request(SYNC_GROUP, version)
-        return types.SyncGroupRequest(
-            group_id=group,
-            generation_id=joined.generation,
-            member_id=joined.member_id,
-            group_instance_id=None,
-            assignments=[
-                types.SyncGroupRequestAssignment(member_id=member_id, assignment=assignment)
-                for member_id, assignment in assignments.items()
-            ],
-            protocol_type="consumer",
-            protocol_name=PROTOCOL,
-        )
-
-    def read(body: Any) -> tuple[Key, ...]:
-        code = error_of(body.error_code)
-        if code:
+    def read(body: SyncGroupResponse) -> tuple[Key, ...]:
+        if body.error_code:
+            code = error_of(body.error_code)
             raise Rejected(code, f"assignment in group {group}: {code.name}")
         return decode_assignment(memoryview(body.assignment))
 
-    return Call(SYNC_GROUP, build, read)
+    request = SyncGroupRequest(
+        group_id=group,
+        generation_id=joined.generation,
+        member_id=joined.member_id,
+        protocol_type="consumer",
+        protocol_name=PROTOCOL,
+        assignments=[
+            SyncGroupRequestAssignment(member_id=member_id, assignment=assignment)
+            for member_id, assignment in assignments.items()
+        ],
+    )
+    return asking(request, read)
 
 
 def heartbeat(group: str, member_id: str, generation: int) -> Call[ErrorCode]:
     """Say that a member is alive; an error of `LOST` is an answer."""
 
-    def build(version: int) -> Any:
-        return request(HEARTBEAT, version).HeartbeatRequest(
-            group_id=group,
-            generation_id=generation,
-            member_id=member_id,
-            group_instance_id=None,
-        )
-
-    def read(body: Any) -> ErrorCode:
+    def read(body: HeartbeatResponse) -> ErrorCode:
         code = error_of(body.error_code)
         if code and code not in LOST:
             raise Rejected(code, f"heartbeat in group {group}: {code.name}")
         return code
 
-    return Call(HEARTBEAT, build, read)
+    request = HeartbeatRequest(group_id=group, generation_id=generation, member_id=member_id)
+    return asking(request, read)
 
 
 def leave_group(group: str, member_id: str) -> Call[None]:
     """Leave: the others need not wait until the session has ended. That one was gone already is fine."""
 
-    def build(version: int) -> Any:
-        types = request(LEAVE_GROUP, version)
-        identity = types.MemberIdentity(
-            member_id=member_id,
-            group_instance_id=None,
-            reason=None,
-        )
-        return types.LeaveGroupRequest(group_id=group, members=[identity])
+    def read(_body: LeaveGroupResponse) -> None:
+        return None
 
-    return Call(LEAVE_GROUP, build, lambda _body: None)
+    return asking(
+        LeaveGroupRequest(group_id=group, members=[MemberIdentity(member_id=member_id)]), read
+    )
 
 
 def range_assignment(

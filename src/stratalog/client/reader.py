@@ -17,10 +17,9 @@ from stratalog.client import calls
 from stratalog.client.aio import Client
 from stratalog.client.calls import error_of
 from stratalog.client.cluster import PASSING, PAUSES_S
-from stratalog.client.fetches import OTHER_TOPIC, FetchSpan, fetch_each
+from stratalog.client.fetches import OTHER_TOPIC, FetchedPartition, FetchSpan, fetch_each
 from stratalog.errors import ErrorCode, Rejected, Unavailable
 from stratalog.wire.batch import scan
-from stratalog.wire.fetch import FetchedPartition
 
 __all__ = ["Fetched", "Reader", "Wish"]
 
@@ -154,19 +153,16 @@ class Reader:
             if partition.error_code:
                 code = error_of(partition.error_code)
                 raise Rejected(code, f"fetch of {key[0]}-{key[1]} at {offset}: {code.name}")
-            records = partition.records
-            assert isinstance(records, memoryview | bytes | bytearray | tuple)
-            view = memoryview(b"".join(records) if isinstance(records, tuple) else records)
             following = offset
-            for _, header in scan(view):
+            for _, header in scan(partition.records):
                 following = header.next_offset
             if following > offset:
                 # To the end of the mapping: a broker goes through the partitions in order until its bytes are spent,
                 # and who has just had something comes last.
                 del self.positions[key]
                 self.positions[key] = following
-                aborted = partition.aborted or ()
-                found.append(Fetched(*key, offset, view, partition.high_watermark, aborted))
+                view, end = partition.records, partition.high_watermark
+                found.append(Fetched(*key, offset, view, end, partition.aborted))
         return found
 
     def _give_up_late(self) -> None:

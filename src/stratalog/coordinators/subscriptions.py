@@ -7,9 +7,14 @@ Kafka: `ConsumerProtocolSubscription`, `ClassicGroup.computeSubscribedTopics`.
 """
 
 from collections.abc import Iterable
+from struct import Struct
+from typing import Final
 
 from stratalog.wire.budget import TRUSTED
-from stratalog.wire.primitives import ENDED, I16, read_array_length, read_string
+from stratalog.wire.message_fields import UNREADABLE, past_end, read_strings
+
+_VERSION_BYTES: Final = 2
+_COUNT: Final = Struct(">i")
 
 CONSUMER = "consumer"
 """The protocol type of groups whose members tell their subscription."""
@@ -21,15 +26,15 @@ def subscribed_topics(metadata: Iterable[bytes]) -> frozenset[str] | None:
     for one in metadata:
         try:
             topics.update(_topics(one))
-        except ENDED:
+        except UNREADABLE:
             return None
     return frozenset(topics)
 
 
 def _topics(metadata: bytes) -> list[str]:
-    count, position = read_array_length(metadata, I16.size, False)  # noqa: FBT003
-    topics = []
-    for _ in range(count):
-        topic, position = read_string(metadata, position, False, TRUSTED)  # noqa: FBT003
-        topics.append(topic or "")
+    (count,) = _COUNT.unpack_from(metadata, _VERSION_BYTES)
+    begin = _VERSION_BYTES + _COUNT.size
+    topics, end = read_strings(metadata, begin, count, TRUSTED, "topics")
+    if end > len(metadata):
+        raise past_end(end, len(metadata))
     return topics

@@ -16,13 +16,15 @@ Kafka: `FetchManager`, `FetchSession`, `FetchSessionCacheShard`.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, NamedTuple, NoReturn, TypeVar
+from uuid import UUID
 
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.ports import Entropy
-from stratalog.wire.fetch import FetchedPartition
-from stratalog.wire.fetch_request import PartitionKey
+from stratalog.wire.messages.fetch import PartitionData
 
 Asked = TypeVar("Asked")
+PartitionKey = tuple[UUID | str, int]
+"""A topic, by name up to version 12 of Fetch and by id from 13 on, and a partition's index."""
 
 NO_SESSION: Final = 0
 NEW_SESSION: Final = 0
@@ -45,16 +47,16 @@ class _Remembered(Generic[Asked]):
     high_watermark: int = _UNKNOWN_OFFSET
     log_start_offset: int = _UNKNOWN_OFFSET
 
-    def is_news(self, found: FetchedPartition) -> bool:
+    def is_news(self, found: PartitionData) -> bool:
         """Return whether to send the answer; remember it as sent."""
         failed = found.error_code != ErrorCode.none
         news = (
             failed
-            or len(found.records) > 0
+            or bool(found.records)
             or found.high_watermark != self.high_watermark
             or found.log_start_offset != self.log_start_offset
             or found.preferred_read_replica >= 0
-            or found.diverging_epoch is not None
+            or found.diverging_epoch.epoch >= 0
         )
         # The end of an error is news, too.
         self.high_watermark = _UNKNOWN_OFFSET if failed else found.high_watermark
@@ -103,7 +105,7 @@ class Fetch(Generic[Asked]):
         self._session = session
         self._epoch = 0 if session is None else session.epoch
 
-    def answer(self, found: Sequence[FetchedPartition], now_ms: int) -> Answered:
+    def answer(self, found: Sequence[PartitionData], now_ms: int) -> Answered:
         """Call once, with what was found of each partition in `asked`, in that order."""
         assert len(found) == len(self.asked)
         session = self._session
@@ -121,7 +123,7 @@ class Fetch(Generic[Asked]):
             remembered = session.partitions[key]
             if remembered.is_news(one):
                 places.append(place)
-                if len(one.records) > 0:
+                if one.records:
                     # So that what does not fit into one answer is not always the same.
                     session.partitions[key] = session.partitions.pop(key)
         return Answered(session.session_id, places)
@@ -223,7 +225,7 @@ class FetchSessions(Generic[Asked]):
     def create(
         self,
         asked: Sequence[tuple[PartitionKey, Asked]],
-        found: Sequence[FetchedPartition],
+        found: Sequence[PartitionData],
         by_id: bool,  # noqa: FBT001 - `Fetch` alone calls this
         now_ms: int,
     ) -> int:

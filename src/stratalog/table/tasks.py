@@ -215,8 +215,4 @@ def _fetch(
         losses.lose(f"{what} (the log now starts at {start})", gone - span.offset, error)
         decoder.aim(gone, wanted.end)
         return None
-    records = found.records
-    assert isinstance(records, memoryview | bytes | bytearray), (
-        "a decoded answer has its records in one piece"
-    )
-    return memoryview(records), list(found.aborted or ())
+    return found.records, list(found.aborted)

@@ -7,6 +7,7 @@ carries this one. It never does what was asked.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from typing import Any, Final, get_args
 from uuid import UUID
 
@@ -15,12 +16,10 @@ from msgspec.structs import FieldInfo, fields
 
 from stratalog.broker.api import Api, Call
 from stratalog.errors import ErrorCode
-from stratalog.wire.envelope import response_class
-from stratalog.wire.fetch import FetchedPartition, FetchedTopic, FetchResponse
+from stratalog.wire.apis import APIS
 from stratalog.wire.ids import ZERO_ID
 
 _PRODUCE: Final = 0
-_FETCH: Final = 1
 _NAMES: Final = ("name", "topic", "key", "group_id", "member_id", "topic_id", "group_instance_id")
 _INDEXES: Final = ("partition_index", "index", "partition")
 
@@ -49,9 +48,15 @@ def refusal(api_key: int, call: Call[Any], code: ErrorCode) -> Any:
     """The answer to `call` with `code` everywhere."""
     if api_key == _PRODUCE and call.body.acks == 0:
         return None
-    if api_key == _FETCH:
-        return _fetch_refusal(call.body, code)
-    return _refused(response_class(api_key), call.body, code)
+    return _refused(_response_class(api_key), call.body, code)
+
+
+@cache
+def _response_class(api_key: int) -> type[Struct]:
+    name = "".join(word.title() for word in APIS[api_key].name.split("_"))
+    module = import_module(f"stratalog.wire.messages.{APIS[api_key].name}")
+    found: type[Struct] = getattr(module, f"{name}Response")
+    return found
 
 
 def _refused(cls: type[Struct], asked: Any, code: ErrorCode) -> Any:
@@ -112,14 +117,6 @@ def _blank(field: FieldInfo) -> Any:
         return 0 if "throttle" in field.name else -1
     if field.default is not NODEFAULT:
         return field.default
-    if type(None) in get_args(field.type):
+    if type(None) in get_args(field.type) and field.name != "records":
         return None
     return {str: "", bytes: b"", bool: False, UUID: ZERO_ID}.get(field.type, ())
-
-
-def _fetch_refusal(asked: Any, code: ErrorCode) -> FetchResponse:
-    topics = []
-    for (topic, index), _ in asked.wanted:
-        name, topic_id = ("", topic) if isinstance(topic, UUID) else (topic, None)
-        topics.append(FetchedTopic(name, topic_id, [FetchedPartition(index, code, -1)]))
-    return FetchResponse(throttle_time_ms=0, error_code=0, session_id=0, topics=topics)

@@ -4,21 +4,33 @@ In: nothing. Out: a table. It says what exists, never what this broker serves.
 
 A flexible version (KIP-482) has compact lengths and tagged fields; its requests carry header version 2, its responses
 header version 1, save ApiVersions, whose answer must be readable before versions are agreed (KIP-511). Source: the
-schemas of Apache Kafka 4.3 as kio ships them; a test holds the table against kio.
+schemas of Apache Kafka 4.3; a test holds the table against kio.
 """
 
 from typing import Final, NamedTuple
 
-__all__ = ["APIS", "API_VERSIONS", "FETCH", "PRODUCE", "Api", "is_flexible"]
+__all__ = [
+    "APIS",
+    "API_VERSIONS",
+    "FETCH",
+    "FLEXIBLE_FROM",
+    "NEVER",
+    "PRODUCE",
+    "Api",
+    "is_flexible",
+]
 
 PRODUCE: Final = 0
 FETCH: Final = 1
 API_VERSIONS: Final = 18
-_NEVER: Final = 1 << 15
+NEVER: Final = 1 << 15
 
 
 class Api(NamedTuple):
-    """`name` is kio's module; `oldest` to `newest` have schemas; those from `flexible_from` on are flexible."""
+    """`oldest` to `newest` have schemas; those from `flexible_from` on are flexible.
+
+    `name` is that of the API's modules in `wire/messages` and `wire/codecs`.
+    """
 
     key: int
     name: str
@@ -41,7 +53,7 @@ _TABLE: Final = (
     (14, "sync_group", 0, 5, 4),
     (15, "describe_groups", 0, 6, 5),
     (16, "list_groups", 0, 5, 3),
-    (17, "sasl_handshake", 0, 1, _NEVER),
+    (17, "sasl_handshake", 0, 1, NEVER),
     (18, "api_versions", 0, 4, 3),
     (19, "create_topics", 2, 7, 5),
     (20, "delete_topics", 1, 6, 4),
@@ -71,7 +83,7 @@ _TABLE: Final = (
     (44, "incremental_alter_configs", 0, 1, 1),
     (45, "alter_partition_reassignments", 0, 1, 0),
     (46, "list_partition_reassignments", 0, 0, 0),
-    (47, "offset_delete", 0, 0, _NEVER),
+    (47, "offset_delete", 0, 0, NEVER),
     (48, "describe_client_quotas", 0, 1, 1),
     (49, "alter_client_quotas", 0, 1, 1),
     (50, "describe_user_scram_credentials", 0, 0, 0),
@@ -123,9 +135,9 @@ APIS: Final = {row[0]: Api(*row) for row in _TABLE}
 """By key."""
 
 
-_FLEXIBLE_FROM: Final = {api.key: api.flexible_from for api in APIS.values()}
+FLEXIBLE_FROM: Final = {api.key: api.flexible_from for api in APIS.values()}
 
 
 def is_flexible(api_key: int, version: int) -> bool:
     """Whether this version is flexible; False for a key that does not exist."""
-    return version >= _FLEXIBLE_FROM.get(api_key, _NEVER)
+    return version >= FLEXIBLE_FROM.get(api_key, NEVER)

@@ -1,39 +1,30 @@
 """Requests and responses, whole: header and body, both directions.
 
-In: a frame (without its length) and a budget, or a header's fields and a body. Out: a `Request` or a body, or the
-buffers to send (with their length). It is the one door to kio, and never lets another exception than the documented
-ones through.
+In: a frame (without its length) and a budget, or a header's fields and a body. Out: a `Received` or a body, or the
+buffers to send (with their length). It never lets another exception than the documented ones through.
 
-Bodies are kio's classes, made through `request(key, version)` and `response(key, version)`, save two that would cost
-a copy: Produce requests (`produce.ProduceRequest`) and Fetch responses (`fetch.FetchResponse`) in every version. Two
-more are quicker: the answer to a Produce may be `produce.ProduceResponse`, and Fetch requests are read as
-`fetch_request.FetchRequest` (they are written from kio's). The answer to a Fetch may be a `fetch.EncodedResponse`.
+Bodies are the generated classes of `wire/messages`, read and written by the functions beside them. The response to a
+Fetch may be a `fetch.EncodedResponse`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
-from importlib import import_module
 from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from msgspec import Struct as Message
+import msgspec
 
 from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.ports import Buffer
-from stratalog.wire import fetch, fetch_request, produce
-from stratalog.wire.apis import API_VERSIONS, APIS, FETCH, PRODUCE, is_flexible
+from stratalog.wire.apis import API_VERSIONS, APIS, FLEXIBLE_FROM, NEVER, is_flexible
 from stratalog.wire.budget import TRUSTED, DecodeBudget
-from stratalog.wire.construct import EntityTypes, body_class
-from stratalog.wire.construct import request_types as request
-from stratalog.wire.construct import response_types as response
-from stratalog.wire.entity_reader import decode
-from stratalog.wire.entity_writer import encode
-from stratalog.wire.messages import Codec
-from stratalog.wire.primitives import ENDED, I32, skip_tags
+from stratalog.wire.codecs import codec
+from stratalog.wire.fetch import EncodedResponse, addressed
+from stratalog.wire.message_fields import UNREADABLE, skip_tags
+from stratalog.wire.messages import Request
 
 __all__ = [
-    "EntityTypes",
-    "Request",
+    "Received",
     "RequestHeader",
     "UnsupportedVersion",
     "decode_request",
@@ -41,33 +32,28 @@ __all__ = [
     "encode_request",
     "encode_response",
     "parse_header",
-    "request",
-    "response",
 ]
 
-UNREADABLE: Final = (*ENDED, UnicodeDecodeError)
-"""What a generated reader raises where the data are no such message."""
 _HEADER: Final = Struct(">hhih")
 _REQUEST_START: Final = Struct(">ihhi")
+_RESPONSE_START: Final = Struct(">ii")
 _CLIENT_ID_LENGTH: Final = Struct(">h")
+_CORRELATION_ID: Final = Struct(">i")
 
 
-class RequestHeader(NamedTuple):
-    """Who asks for what. Kafka: RequestHeader versions 1 and 2 (the second only adds tags, which are skipped)."""
-
-    api_key: int
-    version: int
-    correlation_id: int
-    client_id: str | None
-
-
-class Request(NamedTuple):
-    """A whole request; `body` is kio's class for this key and version (for Produce and Fetch: our own)."""
+class RequestHeader(msgspec.Struct, frozen=True, gc=False):
+    """A request without its body. Kafka: RequestHeader versions 1 and 2 (the second adds tags, which are skipped)."""
 
     api_key: int
     version: int
     correlation_id: int
     client_id: str | None
+
+
+class Received(msgspec.Struct, frozen=True):
+    """A whole request; `body` is of the API's class in `wire/messages`."""
+
+    header: RequestHeader
     body: Any
 
 
@@ -87,11 +73,6 @@ def parse_header(frame: memoryview, budget: DecodeBudget) -> tuple[RequestHeader
 
     Of a key or version that does not exist the position is only as good as the guess that its header has no tags.
     """
-    key, version, correlation_id, client_id, position = _parse_header(frame, budget)
-    return RequestHeader(key, version, correlation_id, client_id), position
-
-
-def _parse_header(frame: memoryview, budget: DecodeBudget) -> tuple[int, int, int, str | None, int]:
     try:
         api_key, version, correlation_id, length = _HEADER.unpack_from(frame)
         position = _HEADER.size
@@ -104,90 +85,77 @@ def _parse_header(frame: memoryview, budget: DecodeBudget) -> tuple[int, int, in
             position = end
         elif length != -1:
             raise Corrupt(f"a client id of {length} bytes")
-        if is_flexible(api_key, version):
-            position = skip_tags(frame, position, budget)
-    except (*ENDED, UnicodeDecodeError) as error:
+        if version >= FLEXIBLE_FROM.get(api_key, NEVER):
+            tags = frame[position]
+            position += 1
+            if tags:
+                position = skip_tags(frame, position, tags, budget)
+    except UNREADABLE as error:
         raise Rejected(ErrorCode.invalid_request, f"not a request header: {error}") from error
-    return api_key, version, correlation_id, client_id, position
-
-
-@cache
-def response_class(api_key: int) -> type[Message]:
-    """Return the class of the responses of an API."""
-    name = "".join(word.title() for word in APIS[api_key].name.split("_"))
-    module = import_module(f"stratalog.wire.messages.{APIS[api_key].name}")
-    found: type[Message] = getattr(module, f"{name}Response")
-    return found
-
-
-@cache
-def codec(api_key: int) -> Codec:
-    """Return the readers and writers of an API, and import them where they are new."""
-    found: Codec = import_module(f"stratalog.wire.messages.{APIS[api_key].name}").CODEC
-    return found
+    return RequestHeader(api_key, version, correlation_id, client_id), position
 
 
 def decode_request(
     frame: memoryview, served: Mapping[int, tuple[int, int]], budget: DecodeBudget
-) -> Request:
+) -> Received:
     """Return the request in `frame`, if it is within `served` (key -> oldest and newest version).
+
+    Records of a Produce request are views of `frame`.
 
     Raises UnsupportedVersion (a Rejected with the header), Rejected(INVALID_REQUEST) for anything unparsable, and
     OverBudget for a request that would take more memory than `budget` allows.
     """
-    key, version, correlation_id, client_id, position = _parse_header(frame, budget)
-    span = served.get(key)
+    header, position = parse_header(frame, budget)
+    api_key, version = header.api_key, header.version
+    span = served.get(api_key)
     if span is None or not span[0] <= version <= span[1]:
-        raise UnsupportedVersion(RequestHeader(key, version, correlation_id, client_id))
-    if key == PRODUCE:
-        body: Any = produce.decode(frame[position:], version, budget)
-    elif key == FETCH:
-        body = fetch_request.decode(frame[position:], version, budget)
-    else:
-        try:
-            body = codec(key).read_request[version](bytes(frame), position, budget)
-        except UNREADABLE as error:
-            raise Rejected(ErrorCode.invalid_request, str(error)) from error
-    return Request(key, version, correlation_id, client_id, body)
+        raise UnsupportedVersion(header)
+    read, has_records = _request_reader(api_key, version)
+    try:
+        body = read(frame if has_records else bytes(frame), position, budget)
+    except UNREADABLE as error:
+        name = APIS[api_key].name
+        raise Rejected(ErrorCode.invalid_request, f"not a request of {name}: {error}") from error
+    return Received(header, body)
+
+
+@cache
+def _request_reader(api_key: int, version: int) -> tuple[Callable[..., Any], bool]:
+    found = codec(api_key)
+    return found.read_request[version], found.request_has_records
 
 
 def encode_response(api_key: int, version: int, correlation_id: int, body: Any) -> list[Buffer]:
-    """The answer to send, its length first. Fetched records are not copied."""
-    out = bytearray(8)
-    flexible = is_flexible(api_key, version)
-    if flexible and api_key != API_VERSIONS:
-        out.append(0)
-    if api_key == FETCH:
-        if type(body) is fetch.FetchResponse:
-            topics = fetch.encode_topics(body.topics, version, body.node_endpoints)
-            body = fetch.EncodedResponse(*body[:3], topics)
-        return _framed(out, correlation_id, fetch.write(out, body, version))
-    if type(body) is produce.ProduceResponse:
-        produce.encode_response(out, body, version)
-    elif isinstance(body, Message):
-        codec(api_key).write_response[version](out, body)
-    else:
-        encode(body_class(api_key, version, "response"), out, body)
-    _RESPONSE_START.pack_into(out, 0, len(out) - 4, correlation_id)
-    return [out]
-
-
-_RESPONSE_START: Final = Struct(">ii")
-
-
-def _framed(start: bytearray, correlation_id: int, pieces: list[Buffer]) -> list[Buffer]:
-    """`pieces`, of which `start` (room for a length and a correlation id first) is the first, as one frame."""
+    """Return the response to send, its length first. Fetched records are not copied."""
+    if type(body) is EncodedResponse:
+        return addressed(body, version, correlation_id)
+    write, start = _response_writer(api_key, version)
+    out = bytearray(start)
+    pieces = write(out, body)
     size = -4
     for piece in pieces:
         size += len(piece)
-    _RESPONSE_START.pack_into(start, 0, size, correlation_id)
+    _RESPONSE_START.pack_into(out, 0, size, correlation_id)
     return pieces
 
 
+@cache
+def _response_writer(
+    api_key: int, version: int
+) -> tuple[Callable[[bytearray, Any], list[Buffer]], bytes]:
+    """Return the writer, and what stands before the body: a length, a correlation id, and the tags of a header."""
+    flexible = is_flexible(api_key, version) and api_key != API_VERSIONS
+    return codec(api_key).write_response[version], bytes(_RESPONSE_START.size + flexible)
+
+
 def encode_request(
-    api_key: int, version: int, correlation_id: int, client_id: str | None, body: Any
+    version: int, correlation_id: int, client_id: str | None, body: Request[Any]
 ) -> list[Buffer]:
-    """The request to send, its length first. Records to produce are not copied."""
+    """Return the request to send, its length first. Records to produce are not copied.
+
+    Raises Rejected(UNSUPPORTED_VERSION) where the version cannot say what `body` says.
+    """
+    api_key = body.KEY
     out = bytearray(_REQUEST_START.size)
     if client_id is None:
         out += _CLIENT_ID_LENGTH.pack(-1)
@@ -197,33 +165,28 @@ def encode_request(
         out += encoded
     if is_flexible(api_key, version):
         out.append(0)
-    pieces: list[Buffer] = [out]
-    if type(body) is produce.ProduceRequest:
-        pieces = produce.encode(body, version)
-        out += pieces[0]
-        pieces[0] = out
-    elif isinstance(body, Message):
-        pieces = codec(api_key).write_request[version](out, body)
-    else:
-        encode(body_class(api_key, version, "request"), out, body)
+    pieces = codec(api_key).write_request[version](out, body)
     size = sum(len(piece) for piece in pieces) - 4
     _REQUEST_START.pack_into(out, 0, size, api_key, version, correlation_id)
     return pieces
 
 
 def decode_response(api_key: int, version: int, frame: memoryview) -> tuple[int, Any]:
-    """The correlation id and body of the answer to a request of this key and version; raises Corrupt.
+    """Return the correlation id and body of the response to a request of this key and version; raises Corrupt.
 
-    Fetch answers are `fetch.FetchResponse`, their records views of `frame`.
+    Records of a Fetch response are views of `frame`.
     """
+    found = codec(api_key)
     try:
-        (correlation_id,) = I32.unpack_from(frame)
-        position = 4
+        (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
+        position = _CORRELATION_ID.size
         if is_flexible(api_key, version) and api_key != API_VERSIONS:
-            position = skip_tags(frame, position, TRUSTED)
-    except ENDED as error:
-        raise Corrupt(f"not a response header: {error}") from error
-    if api_key == FETCH:
-        return correlation_id, fetch.decode(frame[position:], version)
-    body = decode(body_class(api_key, version, "response"), bytes(frame[position:]), TRUSTED)
-    return correlation_id, body
+            tags = frame[position]
+            position += 1
+            if tags:
+                position = skip_tags(frame, position, tags, TRUSTED)
+        data = frame if found.response_has_records else bytes(frame)
+        return correlation_id, found.read_response[version](data, position, TRUSTED)
+    except UNREADABLE as error:
+        name = APIS[api_key].name
+        raise Corrupt(f"not a response of {name} version {version}: {error}") from error

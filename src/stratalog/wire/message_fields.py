@@ -8,6 +8,7 @@ that nearly all lengths have in line, and come here for the others.
 
 from collections.abc import Sequence
 from struct import Struct, pack, unpack_from
+from struct import error as struct_error
 from typing import Final, TypeVar
 from uuid import UUID
 
@@ -25,10 +26,12 @@ from stratalog.wire.ids import topic_id_of
 from stratalog.wire.varint import encode_unsigned, read_unsigned
 
 __all__ = [
+    "UNREADABLE",
     "Cuts",
     "bad_count",
     "bad_tag",
     "by_version",
+    "charge_more_items",
     "null_field",
     "past_end",
     "read_compact_strings",
@@ -49,6 +52,12 @@ __all__ = [
     "write_uuids",
 ]
 
+UNREADABLE: Final = (Corrupt, struct_error, IndexError, UnicodeDecodeError)
+"""What a generated reader raises where the data are no such message."""
+
+Records = memoryview | Sequence[Buffer] | None
+"""One buffer, or several that follow each other on the wire."""
+
 Cuts = list[tuple[int, Sequence[Buffer]]]
 """Where records belong that were not copied: a position in the bytes written, and the buffers."""
 
@@ -65,6 +74,17 @@ def bad_count(name: str, count: int, left: int) -> Corrupt:
     if count < 0:
         return null_field(name)
     return Corrupt(f"{name}: an array of {count} items in {left} bytes")
+
+
+def charge_more_items(count: int, left: int, each: int, budget: DecodeBudget, name: str) -> None:
+    """Check the number of an array's items, and charge all but the first, which is charged with the array.
+
+    Raises Corrupt for null, and for more items than the `left` bytes can hold.
+    """
+    if not 0 <= count <= left:
+        raise bad_count(name, count, left)
+    if count:
+        budget.charge((count - 1) * each)
 
 
 def null_field(name: str) -> Corrupt:
@@ -216,34 +236,33 @@ def write_tag(out: bytearray, tag: int, content: bytearray) -> None:
     out += content
 
 
-def write_records(out: bytearray, records: Buffer | Sequence[Buffer] | None, cuts: Cuts) -> None:
+def write_records(out: bytearray, records: Records, cuts: Cuts) -> None:
     """Append records with a length of four bytes, or note in `cuts` where larger ones belong."""
-    size, buffers = _pieces(records)
-    out += _I32.pack(size)
-    _place(out, size, buffers, cuts)
-
-
-def write_compact_records(
-    out: bytearray, records: Buffer | Sequence[Buffer] | None, cuts: Cuts
-) -> None:
-    """As `write_records`, with a compact length."""
-    size, buffers = _pieces(records)
-    out += encode_unsigned(size + 1)
-    _place(out, size, buffers, cuts)
-
-
-def _pieces(records: Buffer | Sequence[Buffer] | None) -> tuple[int, Sequence[Buffer]]:
     if records is None:
-        return -1, ()
-    if isinstance(records, memoryview | bytes | bytearray):
-        return len(records), (records,)
+        out += _I32.pack(-1)
+        return
+    buffers = (records,) if isinstance(records, memoryview) else records
     size = 0
-    for buffer in records:
+    for buffer in buffers:
         size += len(buffer)
-    return size, records
+    out += _I32.pack(size)
+    if size > _INLINE_BYTES:
+        cuts.append((len(out), buffers))
+    else:
+        for buffer in buffers:
+            out += buffer
 
 
-def _place(out: bytearray, size: int, buffers: Sequence[Buffer], cuts: Cuts) -> None:
+def write_compact_records(out: bytearray, records: Records, cuts: Cuts) -> None:
+    """As `write_records`, with a compact length."""
+    if records is None:
+        out.append(0)
+        return
+    buffers = (records,) if isinstance(records, memoryview) else records
+    size = 0
+    for buffer in buffers:
+        size += len(buffer)
+    out += encode_unsigned(size + 1)
     if size > _INLINE_BYTES:
         cuts.append((len(out), buffers))
     else:

@@ -3,15 +3,14 @@
 from stratalog.broker.apis import APIS
 from stratalog.broker.figures import BOUNDS_NS, Histogram, RequestFigures
 from stratalog.errors import ErrorCode
-from stratalog.wire.envelope import response
-from stratalog.wire.fetch import (
-    EncodedResponse,
-    FetchedPartition,
-    FetchedTopic,
-    FetchResponse,
-    encode_topics,
+from stratalog.wire.fetch import EncodedResponse, encode_topics
+from stratalog.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from stratalog.wire.messages.heartbeat import HeartbeatResponse
+from stratalog.wire.messages.produce import (
+    PartitionProduceResponse,
+    ProduceResponse,
+    TopicProduceResponse,
 )
-from stratalog.wire.produce import ProducedPartition, ProducedTopic, ProduceResponse
 
 PRODUCE, FETCH, HEARTBEAT, OFFSET_FETCH = 0, 1, 12, 9
 
@@ -33,17 +32,29 @@ def test_bounds_rise() -> None:
 def test_errors_are_found_wherever_an_answer_has_them() -> None:
     figures = RequestFigures(APIS)
     full, fenced = ErrorCode.kafka_storage_error, ErrorCode.not_leader_or_follower
-    produced = [ProducedPartition(0, full.value), ProducedPartition(1, 0)]
-    figures.answered(PRODUCE, ProduceResponse([ProducedTopic("t", None, produced)]), 1)
-    fetched = [FetchedPartition(0, fenced, -1), FetchedPartition(1, fenced, -1)]
-    topics = [FetchedTopic("t", None, fetched)]
-    figures.answered(FETCH, FetchResponse(0, 0, 0, topics), 1)
+    rows = [
+        PartitionProduceResponse(index=n, error_code=code, base_offset=-1)
+        for n, code in enumerate((full, 0))
+    ]
+    produced = [TopicProduceResponse(name="t", partition_responses=rows)]
+    figures.answered(PRODUCE, ProduceResponse(responses=produced), 1)
+    fetched = [
+        PartitionData(
+            partition_index=n,
+            error_code=fenced,
+            high_watermark=-1,
+            aborted_transactions=None,
+            records=(),
+        )
+        for n in range(2)
+    ]
+    topics = [FetchableTopicResponse(topic="t", partitions=fetched)]
+    figures.answered(FETCH, FetchResponse(responses=topics), 1)
     lost = ErrorCode.fetch_session_id_not_found
-    figures.answered(FETCH, EncodedResponse(0, lost, 0, encode_topics(topics, 12)), 1)
-    heartbeat = response(HEARTBEAT, 4).HeartbeatResponse
+    figures.answered(FETCH, EncodedResponse(lost, 0, encode_topics(topics, 12)), 1)
     unknown = ErrorCode.unknown_member_id
-    figures.answered(HEARTBEAT, heartbeat(throttle_time=0, error_code=unknown), 1)
-    figures.answered(HEARTBEAT, heartbeat(throttle_time=0, error_code=ErrorCode.none), 1)
+    figures.answered(HEARTBEAT, HeartbeatResponse(error_code=unknown), 1)
+    figures.answered(HEARTBEAT, HeartbeatResponse(error_code=0), 1)
     assert figures.errors == {
         (PRODUCE, full): 1,
         (FETCH, fenced): 4,

@@ -12,7 +12,9 @@ from stratalog.client.blocking import BlockingClient
 from stratalog.errors import Unavailable
 from stratalog.ports import Buffer
 from stratalog.wire.budget import TRUSTED
-from stratalog.wire.envelope import encode_response, parse_header, response
+from stratalog.wire.envelope import encode_response, parse_header
+from stratalog.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
+from stratalog.wire.messages.init_producer_id import InitProducerIdResponse
 
 
 @dataclass
@@ -25,12 +27,12 @@ class ScriptedStream:
 
     def send(self, buffers: Sequence[Buffer]) -> None:
         header, _ = parse_header(memoryview(b"".join(map(bytes, buffers)))[4:], TRUSTED)
-        types = response(header.api_key, header.version)
+        body: ApiVersionsResponse | InitProducerIdResponse
         if header.api_key == apis.API_VERSIONS:
-            body = types.ApiVersionsResponse(
+            body = ApiVersionsResponse(
                 error_code=0,
                 api_keys=[
-                    types.ApiVersion(api_key=key, min_version=low, max_version=high)
+                    ApiVersion(api_key=key, min_version=low, max_version=high)
                     for key, (low, high) in apis.SPOKEN.items()
                 ],
             )
@@ -41,7 +43,7 @@ class ScriptedStream:
                     raise error
                 self.waiting = b""
                 return
-            body = types.InitProducerIdResponse(error_code=0, producer_id=5, producer_epoch=0)
+            body = InitProducerIdResponse(error_code=0, producer_id=5, producer_epoch=0)
         pieces = encode_response(header.api_key, header.version, header.correlation_id, body)
         self.waiting += b"".join(map(bytes, pieces))
 

@@ -7,7 +7,8 @@ from stratalog.client.core import ClientConnection
 from stratalog.errors import ErrorCode, Rejected, Unavailable
 from stratalog.ports import Buffer
 from stratalog.wire.budget import TRUSTED
-from stratalog.wire.envelope import encode_response, parse_header, response
+from stratalog.wire.envelope import encode_response, parse_header
+from stratalog.wire.messages.init_producer_id import InitProducerIdResponse
 
 EVERYTHING = dict.fromkeys(apis.SPOKEN, (0, 99))
 
@@ -37,7 +38,7 @@ def joined(pieces: list[Buffer]) -> bytes:
 
 
 def producer_id(correlation_id: int, *, error: ErrorCode = ErrorCode.none) -> bytes:
-    body = response(22, 4).InitProducerIdResponse(
+    body = InitProducerIdResponse(
         error_code=error, producer_id=7 + correlation_id, producer_epoch=1
     )
     return joined(encode_response(22, 4, correlation_id, body))

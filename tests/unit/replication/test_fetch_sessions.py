@@ -7,14 +7,17 @@ from tests.golden.group_script import CountingEntropy
 
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.replication.fetch_sessions import EVICTION_MS, LAST_FETCH, FetchSessions
-from stratalog.wire.fetch import FetchedPartition
+from stratalog.wire.messages.fetch import EpochEndOffset, PartitionData
 
 ZERO = [("t", 0)]
 TOPIC_ID = uuid.UUID(int=7)
 
 
 def found(index=0, high_watermark=1, **more):
-    return FetchedPartition(index, ErrorCode.none, high_watermark, log_start_offset=0, **more)
+    values = {"error_code": 0, "log_start_offset": 0, "records": ()} | more
+    return PartitionData(
+        partition_index=index, high_watermark=high_watermark, aborted_transactions=None, **values
+    )
 
 
 def sessions(slots=2):
@@ -54,7 +57,7 @@ def test_only_what_changed_is_told():
         {"high_watermark": 2},
         {"records": [b"r"]},
         {"preferred_read_replica": 3},
-        {"diverging_epoch": (1, 2)},
+        {"diverging_epoch": EpochEndOffset(epoch=1, end_offset=2)},
     ],
 )
 def test_this_is_news(news):
@@ -66,7 +69,7 @@ def test_this_is_news(news):
 def test_an_error_is_news_each_time_and_its_end_once():
     cache = sessions()
     session_id = opened(cache)
-    failed = FetchedPartition(0, ErrorCode.kafka_storage_error, 1, log_start_offset=0)
+    failed = found(error_code=ErrorCode.kafka_storage_error)
     for epoch in (1, 2):
         assert begin(cache, session_id, epoch).answer([failed], 0).places == [0]
     assert begin(cache, session_id, 3).answer([found()], 0).places == [0]

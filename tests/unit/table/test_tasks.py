@@ -16,7 +16,7 @@ from tests.unit.table.buckets import Bucket, batch, topic_id
 
 from stratalog.adapters.object_store import open_store
 from stratalog.client.calls import READ_COMMITTED, ListedOffset
-from stratalog.client.fetches import FetchSpan
+from stratalog.client.fetches import FetchedPartition, FetchSpan
 from stratalog.errors import Corrupt, ErrorCode, Rejected, Unavailable
 from stratalog.kernels.columns import COLUMNS, ORIGIN
 from stratalog.kernels.missing import Missing
@@ -27,7 +27,6 @@ from stratalog.table.tasks import read_task
 from stratalog.tier.formats.manifest import Manifest
 from stratalog.tier.reading.reader import open_bucket, read_entries
 from stratalog.wire.compression import CODEC_NAMES
-from stratalog.wire.fetch import FetchedPartition
 from stratalog.wire.transactions import AbortedTransaction
 
 END = 600
@@ -223,7 +222,7 @@ class PlayedClient:
             scripted = self.script.pop(0)
             if isinstance(scripted, Exception):
                 raise scripted
-            return FetchedPartition(0, 0, 100, records=memoryview(scripted))
+            return FetchedPartition(0, 100, memoryview(scripted))
         ends = [
             int.from_bytes(one[:8], "big") + int.from_bytes(one[23:27], "big")
             for one in self.batches
@@ -237,7 +236,7 @@ class PlayedClient:
             if one.last_offset >= span.offset and behind and one.first_offset <= behind[-1]
         ]
         records = memoryview(b"".join(left[: self.at_once]))
-        return FetchedPartition(0, 0, 100, aborted=aborted, records=records)
+        return FetchedPartition(0, 100, records, aborted)
 
     def list_offsets(
         self, wanted: dict[tuple[str, int], int]

@@ -1,17 +1,14 @@
-"""Requests and responses, whole: headers, versions, constructors, and records that are not copied."""
-
-from datetime import timedelta
-from uuid import UUID
+"""Requests and responses, whole: headers, versions, and records that are not copied."""
 
 import pytest
+from kio.schema.errors import ErrorCode as KioCode
 from kio.schema.index import api_key_map, schema_name_map
 from kio.static.constants import EntityType
+from tests.properties.kio_oracle import kio_class
 
 from stratalog.errors import Corrupt, ErrorCode, Rejected
-from stratalog.wire import fetch
 from stratalog.wire.apis import APIS, is_flexible
 from stratalog.wire.budget import TRUSTED
-from stratalog.wire.construct import body_class
 from stratalog.wire.envelope import (
     RequestHeader,
     UnsupportedVersion,
@@ -20,25 +17,26 @@ from stratalog.wire.envelope import (
     encode_request,
     encode_response,
     parse_header,
-    response,
 )
-from stratalog.wire.fetch import (
-    EncodedResponse,
-    FetchedPartition,
-    FetchedTopic,
-    FetchResponse,
-    encode_topics,
+from stratalog.wire.fetch import EncodedResponse, encode_topics
+from stratalog.wire.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
 )
-from stratalog.wire.messages.api_versions import ApiVersionsRequest
 from stratalog.wire.messages.create_topics import CreateTopicsRequest
+from stratalog.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from stratalog.wire.messages.fetch_snapshot import FetchSnapshotRequest
 from stratalog.wire.messages.heartbeat import HeartbeatRequest
 from stratalog.wire.messages.leave_group import LeaveGroupRequest
 from stratalog.wire.messages.metadata import MetadataRequest
-from stratalog.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+from stratalog.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
 
 SERVED = {key: (api.oldest, api.newest) for key, api in APIS.items()}
-TOPIC_ID = UUID(int=0x1234)
 LARGE = memoryview(bytearray(b"r" * 100_000))
 
 
@@ -49,6 +47,10 @@ def frame_of(buffers):
     return memoryview(whole)[4:]
 
 
+def test_the_table_of_error_codes_is_kios():
+    assert {one.name: int(one) for one in ErrorCode} == {one.name: int(one) for one in KioCode}
+
+
 def test_the_table_of_apis_is_kios():
     assert {key: api.name for key, api in APIS.items()} == dict(api_key_map)
     for key, api in APIS.items():
@@ -56,7 +58,7 @@ def test_the_table_of_apis_is_kios():
         assert sorted(versions) == list(range(api.oldest, api.newest + 1))
         for version in versions:
             for side in ("request", "response"):
-                cls = body_class(key, version, side)
+                cls = kio_class(key, version, side)
                 assert cls.__type__ is EntityType[side]
                 assert (cls.__api_key__, cls.__version__) == (key, version)
                 assert cls.__flexible__ == is_flexible(key, version)
@@ -71,18 +73,17 @@ def test_the_table_of_apis_is_kios():
 @pytest.mark.parametrize("version", [11, 12])
 def test_a_header_is_read_as_it_was_written(client_id, version):
     body = LeaveGroupRequest(group_id="g")
-    frame = frame_of(encode_request(13, 3, -5, client_id, body))
+    frame = frame_of(encode_request(3, -5, client_id, body))
     assert parse_header(frame, TRUSTED)[0] == RequestHeader(13, 3, -5, client_id)
     body = ApiVersionsRequest(client_software_name="n", client_software_version="v")
-    decoded = decode_request(frame_of(encode_request(18, 3, 7, client_id, body)), SERVED, TRUSTED)
-    assert (decoded.api_key, decoded.version, decoded.correlation_id) == (18, 3, 7)
-    assert decoded.client_id == client_id
+    decoded = decode_request(frame_of(encode_request(3, 7, client_id, body)), SERVED, TRUSTED)
+    assert decoded.header == RequestHeader(18, 3, 7, client_id)
     assert decoded.body == body
 
 
 def test_tags_in_a_header_are_skipped():
     body = MetadataRequest(topics=None)
-    whole = bytes(frame_of(encode_request(3, 9, 1, "me", body)))
+    whole = bytes(frame_of(encode_request(9, 1, "me", body)))
     tagged = whole[:12] + b"\2\0\3abc\x7f\1x" + whole[13:]
     assert whole[12] == 0
     assert decode_request(memoryview(tagged), SERVED, TRUSTED).body == body
@@ -100,7 +101,7 @@ def test_what_is_not_served_is_refused_with_its_header(key, version):
 
 def test_only_what_is_served_is_read():
     body = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
-    frame = frame_of(encode_request(12, 4, 1, None, body))
+    frame = frame_of(encode_request(4, 1, None, body))
     assert decode_request(frame, {12: (0, 4)}, TRUSTED).body == body
     for served in ({12: (0, 3)}, {12: (5, 6)}, {11: (0, 9)}, {}):
         with pytest.raises(UnsupportedVersion):
@@ -109,7 +110,7 @@ def test_only_what_is_served_is_read():
 
 def test_a_null_array_where_none_may_be_is_refused():
     body = CreateTopicsRequest(topics=[], timeout_ms=1000)
-    frame = frame_of(encode_request(19, 7, 1, None, body))
+    frame = frame_of(encode_request(7, 1, None, body))
     position = parse_header(frame, TRUSTED)[1]
     assert frame[position] == 1
     frame[position] = 0
@@ -145,7 +146,7 @@ def test_an_array_that_announces_billions_is_refused_at_once(key, version, befor
 
 def test_a_tagged_field_that_does_not_fill_its_size_is_refused():
     body = FetchSnapshotRequest(cluster_id="abc", replica_id=-1, max_bytes=0, topics=[])
-    frame = bytes(frame_of(encode_request(59, 0, 1, None, body)))
+    frame = bytes(frame_of(encode_request(0, 1, None, body)))
     assert frame.endswith(b"\1\0\4\4abc")
     assert decode_request(memoryview(frame), SERVED, TRUSTED).body == body
     for changed in (b"\1\0\5\4abcd", b"\1\0\3\4abc", b"\1\0\5\4abc"):
@@ -155,122 +156,102 @@ def test_a_tagged_field_that_does_not_fill_its_size_is_refused():
     assert decode_request(memoryview(unknown), SERVED, TRUSTED).body == body
 
 
+def produced(*records):
+    rows = [PartitionProduceData(index=n, records=one) for n, one in enumerate(records)]
+    topic = TopicProduceData(name="t", partition_data=rows)
+    return ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[topic])
+
+
+def fetched(*records, session_id=0):
+    rows = [
+        PartitionData(
+            partition_index=0,
+            error_code=0,
+            high_watermark=9,
+            aborted_transactions=None,
+            records=one,
+        )
+        for one in records
+    ]
+    topic = FetchableTopicResponse(topic="t", partitions=rows)
+    return FetchResponse(session_id=session_id, responses=[topic])
+
+
 def test_produced_records_are_views_of_the_frame():
-    topic = ProduceTopic("t", None, [ProducePartition(3, LARGE), ProducePartition(4, None)])
-    pieces = encode_request(0, 9, 5, "me", ProduceRequest(None, -1, 30_000, [topic]))
+    pieces = encode_request(9, 5, "me", produced(LARGE, None))
     assert any(piece is LARGE for piece in pieces)
     frame = frame_of(pieces)
-    decoded = decode_request(frame, SERVED, TRUSTED).body
-    records = decoded.topics[0].partitions[0].records
-    assert records == LARGE
-    assert records.obj is frame.obj
-    records[0] = 0x21
+    first, second = decode_request(frame, SERVED, TRUSTED).body.topic_data[0].partition_data
+    assert first.records == LARGE
+    assert first.records.obj is frame.obj
+    first.records[0] = 0x21
     assert bytes(frame).count(b"!rrr") == 1
-    assert decoded.topics[0].partitions[1].records is None
+    assert second.records is None
 
 
 @pytest.mark.parametrize("version", [8, 9])
 def test_records_that_run_past_the_end_are_refused(version):
-    topic = ProduceTopic("t", None, [ProducePartition(0, memoryview(b"records"))])
-    pieces = encode_request(0, version, 1, None, ProduceRequest(None, -1, 0, [topic]))
-    frame = frame_of(pieces)
+    body = produced(memoryview(b"records"))
+    frame = frame_of(encode_request(version, 1, None, body))
     end = len(frame) - (3 if version == 9 else 0)
     for cut in range(1, 8):
         with pytest.raises(Rejected):
             decode_request(frame[: end - cut], SERVED, TRUSTED)
-    assert decode_request(frame, SERVED, TRUSTED).body.topics == [topic]
+    assert decode_request(frame, SERVED, TRUSTED).body == body
 
 
 def test_fetched_records_are_views_on_both_sides():
     parts = [LARGE[:60_000], LARGE[60_000:]]
-    topic = FetchedTopic("t", None, [FetchedPartition(0, 0, 9, 9, 0, None, -1, parts)])
-    pieces = encode_response(1, 12, 5, FetchResponse(0, 0, 0, [topic]))
+    pieces = encode_response(1, 12, 5, fetched(parts))
     assert [any(piece is part for piece in pieces) for part in parts] == [True, True]
     frame = frame_of(pieces)
     correlation_id, decoded = decode_response(1, 12, frame)
     assert correlation_id == 5
-    records = decoded.topics[0].partitions[0].records
+    records = decoded.responses[0].partitions[0].records
     assert records == LARGE
     assert records.obj is frame.obj
 
 
+@pytest.mark.parametrize("version", [4, 7, 12, 17])
 @pytest.mark.parametrize("records", [b"few", LARGE])
-def test_what_several_readers_are_told_is_written_once_and_stays_as_it_is(records):
-    topic = FetchedTopic("t", None, [FetchedPartition(0, 0, 9, records=[records])])
-    topics = encode_topics([topic], 12)
+def test_what_several_readers_are_told_is_written_once_and_stays_as_it_is(records, version):
+    topics = encode_topics(fetched([records]).responses, version)
     for reader in range(3):
-        frame = frame_of(
-            encode_response(1, 12, reader, EncodedResponse(0, 0, 100 + reader, topics))
+        shared = EncodedResponse(0, 100 + reader, topics)
+        alone = fetched([records], session_id=100 + reader)
+        assert frame_of(encode_response(1, version, reader, shared)) == frame_of(
+            encode_response(1, version, reader, alone)
         )
-        alone = encode_response(1, 12, reader, FetchResponse(0, 0, 100 + reader, [topic]))
-        assert frame == frame_of(alone)
+
+
+def test_the_errors_of_partitions_stand_beside_what_is_written():
+    rows = [
+        PartitionData(
+            partition_index=n,
+            error_code=code,
+            high_watermark=-1,
+            aborted_transactions=None,
+            records=(),
+        )
+        for n, code in enumerate((0, 6, 0, 3))
+    ]
+    assert encode_topics([FetchableTopicResponse(topic="t", partitions=rows)], 12).errors == [6, 3]
 
 
 def test_small_records_travel_in_one_piece():
-    topic = FetchedTopic("t", None, [FetchedPartition(0, 0, 9, records=[b"a", b"b"])] * 3)
-    pieces = encode_response(1, 12, 5, FetchResponse(0, 0, 0, [topic]))
+    pieces = encode_response(1, 12, 5, fetched(*[[b"a", b"b"]] * 3))
     assert len(pieces) == 1
     decoded = decode_response(1, 12, frame_of(pieces))[1]
-    assert [bytes(one.records) for one in decoded.topics[0].partitions] == [b"ab"] * 3
+    assert [bytes(one.records) for one in decoded.responses[0].partitions] == [b"ab"] * 3
 
 
 @pytest.mark.parametrize("version", range(5))
 def test_an_api_versions_answer_has_the_old_header_in_every_version(version):
-    make = response(18, version)
-    body = make.ApiVersionsResponse(
-        error_code=0, api_keys=[make.ApiVersion(api_key=0, min_version=0, max_version=12)]
-    )
+    served = ApiVersion(api_key=0, min_version=0, max_version=12)
+    body = ApiVersionsResponse(error_code=0, api_keys=[served])
     frame = frame_of(encode_response(18, version, 0x01020304, body))
     assert bytes(frame[:6]) == b"\1\2\3\4\0\0"
     assert decode_response(18, version, frame) == (0x01020304, body)
-
-
-def test_a_constructor_drops_what_its_version_lacks_and_converts_what_it_has():
-    def metadata(version):
-        make = response(3, version)
-        return make.MetadataResponse(
-            error_code=ErrorCode.none,
-            brokers=[make.MetadataResponseBroker(node_id=1, host="h", port=9, rack="r")],
-            cluster_id="c",
-            controller_id=1,
-            topics=[
-                make.MetadataResponseTopic(
-                    error_code=3, name="t", topic_id=TOPIC_ID, is_internal=False, partitions=[]
-                )
-            ],
-        )
-
-    old, new = metadata(0), metadata(12)
-    assert not hasattr(old, "cluster_id")
-    assert not hasattr(old.topics[0], "topic_id")
-    assert new.topics[0].topic_id == TOPIC_ID
-    assert new.topics[0].error_code is ErrorCode.unknown_topic_or_partition
-    assert isinstance(new.topics, tuple)
-    assert new.throttle_time == timedelta(0)
-    late = response(12, 4).HeartbeatResponse(error_code=0, throttle_time=1500)
-    assert late.throttle_time == timedelta(milliseconds=1500)
-
-
-def test_a_class_that_only_other_versions_have_makes_nothing():
-    assert response(0, 3).BatchIndexAndErrorMessage(batch_index=0) is None
-    assert response(0, 8).BatchIndexAndErrorMessage(batch_index=0).batch_index == 0
-
-
-def test_a_misspelt_name_is_a_bug_in_every_version():
-    make = response(12, 0)
-    with pytest.raises(TypeError, match="throtle"):
-        make.HeartbeatResponse(error_code=0, throtle_time=0)
-    with pytest.raises(TypeError, match="without error_code"):
-        make.HeartbeatResponse()
-    with pytest.raises(AttributeError, match="HeartbeetResponse"):
-        _ = make.HeartbeetResponse
-
-
-def test_an_error_that_we_do_not_know_yet_is_an_unknown_error():
-    body = response(12, 0).HeartbeatResponse(error_code=0)
-    frame = frame_of(encode_response(12, 0, 1, body))
-    frame[4:6] = (9999).to_bytes(2, "big")
-    assert decode_response(12, 0, frame)[1].error_code is ErrorCode.unknown_server_error
 
 
 @pytest.mark.parametrize("junk", [b"", b"\0\0\0", b"\0\0\0\1", b"\0\0\0\1\xff\xff"])
@@ -279,21 +260,3 @@ def test_a_response_that_is_none_is_corrupt(junk):
         decode_response(3, 12, memoryview(junk))
     with pytest.raises(Corrupt):
         decode_response(1, 12, memoryview(junk))
-
-
-def test_a_fetch_answer_may_name_leaders_and_where_they_listen():
-    partition = FetchedPartition(
-        0, 6, -1, diverging_epoch=(3, 40), current_leader=(2, 8), snapshot_id=(1 << 40, 5)
-    )
-    endpoint = fetch.NodeEndpoint(2, "host", 9092, "rack")
-    sent = FetchResponse(0, 0, 0, [FetchedTopic("", TOPIC_ID, [partition])], [endpoint])
-    received = decode_response(1, 16, frame_of(encode_response(1, 16, 1, sent)))[1]
-    assert received.node_endpoints == [endpoint]
-    back = received.topics[0].partitions[0]
-    assert (back.diverging_epoch, back.current_leader, back.snapshot_id) == (
-        (3, 40),
-        (2, 8),
-        (1 << 40, 5),
-    )
-    older = decode_response(1, 12, frame_of(encode_response(1, 12, 1, sent)))[1]
-    assert older.node_endpoints == []

@@ -11,8 +11,21 @@ from tests.compat.tools import java_tool
 from stratalog.wire.batch import check_produced
 from stratalog.wire.budget import TRUSTED
 from stratalog.wire.compression import CODEC_NAMES, CODECS
-from stratalog.wire.envelope import UnsupportedVersion, decode_request, encode_response, response
+from stratalog.wire.envelope import UnsupportedVersion, decode_request, encode_response
 from stratalog.wire.frames import FrameReader
+from stratalog.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
+from stratalog.wire.messages.init_producer_id import InitProducerIdResponse
+from stratalog.wire.messages.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from stratalog.wire.messages.produce import (
+    PartitionProduceResponse,
+    ProduceResponse,
+    TopicProduceResponse,
+)
 from stratalog.wire.records import Record, build_batch, read_records
 
 RECORDS = [
@@ -113,30 +126,28 @@ class ProduceSink:
             request = decode_request(frame, SERVED, TRUSTED)
         except UnsupportedVersion as refused:
             header = refused.request_header
-            body = response(18, 0).ApiVersionsResponse(error_code=35, api_keys=self.keys(0))
+            body = ApiVersionsResponse(error_code=35, api_keys=self.keys(0))
             return encode_response(18, 0, header.correlation_id, body)
-        key, version = request.api_key, request.version
-        make = response(key, version)
+        key, version = request.header.api_key, request.header.version
         bodies = {0: self.produce, 3: self.metadata, 18: self.versions, 22: self.producer_id}
-        return encode_response(key, version, request.correlation_id, bodies[key](make, request))
+        return encode_response(key, version, request.header.correlation_id, bodies[key](request))
 
     def keys(self, version):
         # librdkafka derives what it may do from what is advertised: lz4 from FindCoordinator, zstd from Fetch 10.
-        make = response(18, version)
         advertised = {key: newest for key, (_, newest) in SERVED.items()} | {1: 17, 10: 6}
         return [
-            make.ApiVersion(api_key=key, min_version=0, max_version=newest)
+            ApiVersion(api_key=key, min_version=0, max_version=newest)
             for key, newest in advertised.items()
         ]
 
-    def versions(self, make, request):
-        return make.ApiVersionsResponse(error_code=0, api_keys=self.keys(request.version))
+    def versions(self, request):
+        return ApiVersionsResponse(error_code=0, api_keys=self.keys(request.header.version))
 
-    def producer_id(self, make, _request):
-        return make.InitProducerIdResponse(error_code=0, producer_id=4711, producer_epoch=3)
+    def producer_id(self, _request):
+        return InitProducerIdResponse(error_code=0, producer_id=4711, producer_epoch=3)
 
-    def metadata(self, make, _request):
-        partition = make.MetadataResponsePartition(
+    def metadata(self, _request):
+        partition = MetadataResponsePartition(
             error_code=0,
             partition_index=0,
             leader_id=1,
@@ -145,34 +156,34 @@ class ProduceSink:
             isr_nodes=[1],
             offline_replicas=[],
         )
-        return make.MetadataResponse(
+        return MetadataResponse(
             error_code=0,
             brokers=[
-                make.MetadataResponseBroker(node_id=1, host="127.0.0.1", port=self.port, rack=None)
+                MetadataResponseBroker(node_id=1, host="127.0.0.1", port=self.port, rack=None)
             ],
             cluster_id="c",
             controller_id=1,
             topics=[
-                make.MetadataResponseTopic(
-                    error_code=0, name="t", topic_id=None, is_internal=False, partitions=[partition]
+                MetadataResponseTopic(
+                    error_code=0, name="t", is_internal=False, partitions=[partition]
                 )
             ],
         )
 
-    def produce(self, make, request):
-        (topic,) = request.body.topics
-        (partition,) = topic.partitions
+    def produce(self, request):
+        (topic,) = request.body.topic_data
+        (partition,) = topic.partition_data
         base_offset = len(self.produced)
         self.produced.append(bytes(partition.records))
-        done = make.PartitionProduceResponse(
+        done = PartitionProduceResponse(
             index=partition.index,
             error_code=0,
             base_offset=base_offset,
-            log_append_time=-1,
+            log_append_time_ms=-1,
             record_errors=[],
         )
-        return make.ProduceResponse(
-            responses=[make.TopicProduceResponse(name=topic.name, partition_responses=[done])]
+        return ProduceResponse(
+            responses=[TopicProduceResponse(name=topic.name, partition_responses=[done])]
         )
 
     def serve(self, connection):

@@ -9,11 +9,19 @@ import pytest
 
 from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.codecs import codec
 from stratalog.wire.ids import ZERO_ID
-from stratalog.wire.messages import delete_groups, fetch, metadata, offset_commit, produce, vote
-from stratalog.wire.messages import describe_topic_partitions as partitions
+from stratalog.wire.messages import fetch, metadata, offset_commit, produce, vote
 from stratalog.wire.messages import fetch_snapshot as snapshot
 
+DELETE_GROUPS = codec(42)
+DESCRIBE_TOPIC_PARTITIONS = codec(75)
+FETCH = codec(1)
+FETCH_SNAPSHOT = codec(59)
+METADATA = codec(3)
+OFFSET_COMMIT = codec(8)
+PRODUCE = codec(0)
+VOTE = codec(52)
 LARGE = memoryview(bytearray(b"r" * 100_000))
 
 
@@ -27,8 +35,8 @@ def joined(pieces):
 
 def test_a_version_that_lacks_a_field_is_read_as_the_schemas_default():
     sent = metadata.MetadataRequest(topics=[])
-    old = metadata.CODEC.read_request[1](
-        joined(metadata.CODEC.write_request[1](bytearray(), sent)), 0, budget()
+    old = METADATA.read_request[1](
+        joined(METADATA.write_request[1](bytearray(), sent)), 0, budget()
     )
     assert old.allow_auto_topic_creation
     topic = metadata.MetadataResponseTopic(error_code=0, name="t", partitions=[])
@@ -38,35 +46,35 @@ def test_a_version_that_lacks_a_field_is_read_as_the_schemas_default():
 
 def test_a_response_drops_what_its_version_lacks():
     response = metadata.MetadataResponse(brokers=[], cluster_id="c", controller_id=5, topics=[])
-    written = joined(metadata.CODEC.write_response[0](bytearray(), response))
-    read = metadata.CODEC.read_response[0](written, 0, budget())
+    written = joined(METADATA.write_response[0](bytearray(), response))
+    read = METADATA.read_response[0](written, 0, budget())
     assert (read.cluster_id, read.controller_id) == (None, -1)
 
 
 def test_a_request_refuses_what_its_version_lacks_unless_it_may_be_ignored():
     request = metadata.MetadataRequest(topics=[], include_topic_authorized_operations=True)
-    metadata.CODEC.write_request[8](bytearray(), request)
+    METADATA.write_request[8](bytearray(), request)
     with pytest.raises(Rejected, match="include_topic_authorized_operations") as refused:
-        metadata.CODEC.write_request[7](bytearray(), request)
+        METADATA.write_request[7](bytearray(), request)
     assert refused.value.code is ErrorCode.unsupported_version
     with_epoch = offset_commit.OffsetCommitRequestPartition(
         partition_index=0, committed_offset=1, committed_leader_epoch=7, committed_metadata=None
     )
     topic = offset_commit.OffsetCommitRequestTopic(name="t", partitions=[with_epoch])
     ignorable = offset_commit.OffsetCommitRequest(group_id="g", member_id="m", topics=[topic])
-    offset_commit.CODEC.write_request[2](bytearray(), ignorable)
+    OFFSET_COMMIT.write_request[2](bytearray(), ignorable)
 
 
 @pytest.mark.parametrize(
     ("reader", "data", "name"),
     [
-        (delete_groups.CODEC.read_request[0], b"\xff\xff\xff\xff", "groups_names"),
-        (delete_groups.CODEC.read_request[0], b"\0\0\0\1\xff\xff", "groups_names"),
-        (delete_groups.CODEC.read_request[2], b"\0\0", "groups_names"),
-        (delete_groups.CODEC.read_request[2], b"\2\0\0", "groups_names"),
-        (offset_commit.CODEC.read_request[2], b"\xff\xff" + bytes(40), "group_id"),
-        (offset_commit.CODEC.read_request[8], b"\0" + bytes(40), "group_id"),
-        (metadata.CODEC.read_request[0], b"\xff\xff\xff\xff", "topics"),
+        (DELETE_GROUPS.read_request[0], b"\xff\xff\xff\xff", "groups_names"),
+        (DELETE_GROUPS.read_request[0], b"\0\0\0\1\xff\xff", "groups_names"),
+        (DELETE_GROUPS.read_request[2], b"\0\0", "groups_names"),
+        (DELETE_GROUPS.read_request[2], b"\2\0\0", "groups_names"),
+        (OFFSET_COMMIT.read_request[2], b"\xff\xff" + bytes(40), "group_id"),
+        (OFFSET_COMMIT.read_request[8], b"\0" + bytes(40), "group_id"),
+        (METADATA.read_request[0], b"\xff\xff\xff\xff", "topics"),
     ],
 )
 def test_a_null_where_none_may_be_is_corrupt(reader, data, name):
@@ -75,15 +83,15 @@ def test_a_null_where_none_may_be_is_corrupt(reader, data, name):
 
 
 def test_a_null_where_one_may_be_is_none():
-    assert metadata.CODEC.read_request[1](b"\xff\xff\xff\xff", 0, budget()).topics is None
-    assert metadata.CODEC.read_request[9](b"\0\0\0\0\0", 0, budget()).topics is None
-    read = partitions.CODEC.read_request[0](b"\1\0\0\0\0\xff\0", 0, budget())
+    assert METADATA.read_request[1](b"\xff\xff\xff\xff", 0, budget()).topics is None
+    assert METADATA.read_request[9](b"\0\0\0\0\0", 0, budget()).topics is None
+    read = DESCRIBE_TOPIC_PARTITIONS.read_request[0](b"\1\0\0\0\0\xff\0", 0, budget())
     assert read.cursor is None
 
 
 def test_none_is_not_written_where_the_version_has_no_null():
     with pytest.raises(AssertionError, match="topics must not be null"):
-        metadata.CODEC.write_request[0](bytearray(), metadata.MetadataRequest(topics=None))
+        METADATA.write_request[0](bytearray(), metadata.MetadataRequest(topics=None))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +99,7 @@ def test_none_is_not_written_where_the_version_has_no_null():
 )
 def test_an_array_that_announces_billions_is_corrupt_at_once(count):
     with pytest.raises(Corrupt):
-        metadata.CODEC.read_request[12](count + bytes(100), 0, budget())
+        METADATA.read_request[12](count + bytes(100), 0, budget())
 
 
 def test_a_field_that_runs_past_the_end_is_corrupt():
@@ -105,16 +113,16 @@ def test_a_field_that_runs_past_the_end_is_corrupt():
         ],
     )
     for version in (3, 9):
-        written = joined(produce.CODEC.write_request[version](bytearray(), request))
+        written = joined(PRODUCE.write_request[version](bytearray(), request))
         for size in range(len(written)):
             with pytest.raises((Corrupt, IndexError, ValueError, struct_error)):
-                produce.CODEC.read_request[version](memoryview(written[:size]), 0, budget())
-        read = produce.CODEC.read_request[version](memoryview(written + b"more"), 0, budget())
+                PRODUCE.read_request[version](memoryview(written[:size]), 0, budget())
+        read = PRODUCE.read_request[version](memoryview(written + b"more"), 0, budget())
         assert read == request
 
 
 def test_tagged_fields_are_written_where_they_are_not_the_default():
-    write, read = vote.CODEC.write_response[1], vote.CODEC.read_response[1]
+    write, read = VOTE.write_response[1], VOTE.read_response[1]
     none = vote.VoteResponse(error_code=0, topics=[])
     assert joined(write(bytearray(), none)) == b"\0\0\1\0"
     some = vote.VoteResponse(
@@ -134,10 +142,10 @@ def test_tagged_fields_are_written_where_they_are_not_the_default():
 )
 def test_a_tagged_field_that_does_not_fill_its_size_is_corrupt(changed):
     request = snapshot.FetchSnapshotRequest(cluster_id="abc", max_bytes=0, topics=[], replica_id=-1)
-    written = joined(snapshot.CODEC.write_request[0](bytearray(), request))
+    written = joined(FETCH_SNAPSHOT.write_request[0](bytearray(), request))
     assert written.endswith(b"\1\0\4\4abc")
     with pytest.raises((Corrupt, IndexError)):
-        snapshot.CODEC.read_request[0](written[:-7] + changed, 0, budget())
+        FETCH_SNAPSHOT.read_request[0](written[:-7] + changed, 0, budget())
 
 
 def test_records_are_views_of_what_is_read_and_not_copied_when_written():
@@ -145,10 +153,10 @@ def test_records_are_views_of_what_is_read_and_not_copied_when_written():
     empty = produce.PartitionProduceData(index=4, records=None)
     topic = produce.TopicProduceData(topic_id=UUID(int=7), partition_data=[data, empty, data])
     request = produce.ProduceRequest(acks=1, timeout_ms=5, topic_data=[topic])
-    pieces = produce.CODEC.write_request[13](bytearray(), request)
+    pieces = PRODUCE.write_request[13](bytearray(), request)
     assert [piece is LARGE for piece in pieces] == [False, True, False, True, False]
     frame = memoryview(bytearray(joined(pieces)))
-    read = produce.CODEC.read_request[13](frame, 0, budget())
+    read = PRODUCE.read_request[13](frame, 0, budget())
     assert read == request
     first = read.topic_data[0].partition_data[0].records
     first[0] = 0x21
@@ -165,24 +173,24 @@ def test_records_in_several_buffers_follow_each_other():
             aborted_transactions=None,
             records=records,
         )
-        for n, records in enumerate((parts, [b"a", b"b"], b"c", None, parts))
+        for n, records in enumerate((parts, [b"a", b"b"], memoryview(b"c"), None, parts))
     ]
     topic = fetch.FetchableTopicResponse(topic="t", partitions=rows)
     response = fetch.FetchResponse(responses=[topic])
     for version in (4, 12):
-        pieces = fetch.CODEC.write_response[version](bytearray(), response)
+        pieces = FETCH.write_response[version](bytearray(), response)
         assert len(pieces) == 3 + 4 - (version == 4)
         frame = memoryview(joined(pieces))
-        read = fetch.CODEC.read_response[version](frame, 0, budget()).responses[0].partitions
+        read = FETCH.read_response[version](frame, 0, budget()).responses[0].partitions
         found = [None if row.records is None else bytes(row.records) for row in read]
         assert found == [LARGE, b"ab", b"c", None, LARGE]
         assert read[0].records.obj is frame.obj
 
 
-def test_the_package_imports_no_api():
+def test_a_broker_that_was_asked_nothing_has_no_codec():
     code = (
-        "import sys, stratalog.wire.messages\n"
-        "print([name for name in sys.modules if name.startswith('stratalog.wire.messages.')])"
+        "import sys, stratalog.node, stratalog.client.aio\n"
+        "print([name for name in sys.modules if name.startswith('stratalog.wire.codecs.')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -8,24 +8,23 @@ v18 a follower's high watermark (KIP-1166), which no broker asks with here.
 import asyncio
 from collections.abc import Awaitable, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from stratalog.broker.api import Api, Call
 from stratalog.broker.partition import EMPTY, HostedPartition
 from stratalog.broker.purgatory import FetchWait, Shared
-from stratalog.errors import ErrorCode, Rejected
+from stratalog.errors import Rejected
 from stratalog.log.partition_log import Slices
 from stratalog.ports import Buffer
-from stratalog.replication.fetch_sessions import NO_SESSION, Fetch
-from stratalog.wire.fetch import (
-    EncodedResponse,
-    EncodedTopics,
-    FetchedPartition,
-    FetchedTopic,
-    encode_topics,
+from stratalog.replication.fetch_sessions import NO_SESSION, Fetch, PartitionKey
+from stratalog.wire.fetch import EncodedResponse, EncodedTopics, encode_topics
+from stratalog.wire.messages.fetch import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    PartitionData,
 )
-from stratalog.wire.fetch_request import FetchRequest, PartitionKey, RequestedPartition
 
 _Read = Slices | Rejected
 _Filled = tuple[HostedPartition, int, int]
@@ -38,22 +37,22 @@ _AT_ONCE: Final = 200
 """Partitions that are looked at in one slice."""
 
 
-def handle(call: Call[Any]) -> Any:
-    """Answer at once where enough is at hand, else wait for `min_bytes` or `max_wait`."""
-    request: FetchRequest = call.body
-    broker = call.broker
+def handle(call: Call[FetchRequest]) -> EncodedResponse | Awaitable[EncodedResponse]:
+    """Answer at once where enough is at hand, else wait for `min_bytes` or `max_wait_ms`."""
+    request, broker = call.body, call.broker
+    by_id = call.version >= _TOPIC_IDS_FROM
     try:
         fetch = broker.fetch_sessions.begin(
             request.session_id,
             request.session_epoch,
-            request.wanted,
-            request.forgotten,
-            by_id=call.version >= _TOPIC_IDS_FROM,
+            _wanted(request, by_id=by_id),
+            _forgotten(request, by_id=by_id),
+            by_id=by_id,
             now_ms=broker.clock.steady_ms(),
         )
     except Rejected as error:
         nothing = encode_topics((), call.version)
-        return EncodedResponse(0, error.code, NO_SESSION, nothing)
+        return EncodedResponse(error.code, NO_SESSION, nothing)
     found = _Collection(call, fetch)
     if len(fetch.asked) > _AT_ONCE:
         return found.in_slices()
@@ -65,10 +64,31 @@ def handle(call: Call[Any]) -> Any:
     return found.wait()
 
 
+def _wanted(
+    request: FetchRequest, *, by_id: bool
+) -> tuple[tuple[PartitionKey, FetchPartition], ...]:
+    """Return each partition that the request names, once, as it is named last."""
+    wanted: dict[PartitionKey, FetchPartition] = {}
+    for topic in request.topics:
+        name = topic.topic_id if by_id else topic.topic
+        for partition in topic.partitions:
+            wanted[name, partition.partition] = partition
+    return tuple(wanted.items())
+
+
+def _forgotten(request: FetchRequest, *, by_id: bool) -> list[PartitionKey]:
+    """Return the partitions that leave the session."""
+    return [
+        (topic.topic_id if by_id else topic.topic, index)
+        for topic in request.forgotten_topics_data
+        for index in topic.partitions
+    ]
+
+
 class _Found(NamedTuple):
     """What there was for one fetch: for each partition, what it brought of which, and all of it on the wire."""
 
-    partitions: list[FetchedPartition]
+    partitions: list[PartitionData]
     filled: list[_Filled]
     topics: EncodedTopics
 
@@ -91,10 +111,10 @@ class _Collection:
         "pending",
     )
 
-    def __init__(self, call: Call[Any], fetch: Fetch[RequestedPartition]) -> None:
+    def __init__(self, call: Call[FetchRequest], fetch: Fetch[FetchPartition]) -> None:
         self._call = call
         self._fetch = fetch
-        request: FetchRequest = call.body
+        request = call.body
         self._read_committed = request.isolation_level == _READ_COMMITTED
         allowed = call.broker.client_memory.fetch_bytes(call.broker.fetch_bytes_max)
         self._max_bytes = max(min(request.max_bytes, allowed), 0)
@@ -109,7 +129,7 @@ class _Collection:
             self._size >= self._min_bytes
             or self._failed
             or not self._hosted
-            or self._call.body.max_wait <= 0
+            or self._call.body.max_wait_ms <= 0
         )
 
     def gather(self) -> None:
@@ -135,7 +155,7 @@ class _Collection:
         self._brought: list[_Read] = []
 
     def _look(
-        self, topic: UUID | str, index: int, partition: RequestedPartition
+        self, topic: UUID | str, index: int, partition: FetchPartition
     ) -> HostedPartition | None:
         hosted = None
         brought: _Read | Awaitable[Slices]
@@ -191,11 +211,11 @@ class _Collection:
         return answer
 
     def wait(self) -> FetchWait:
-        """The answer, once what is missing has come or `max_wait` is over."""
+        """The answer, once what is missing has come or `max_wait_ms` is over."""
         purgatory = self._call.broker.purgatory
         missing = self._min_bytes - self._size
         wait = FetchWait(purgatory, missing, self._watched(), self._look_again)
-        purgatory.hold(wait, self._call.body.max_wait)
+        purgatory.hold(wait, self._call.body.max_wait_ms)
         return wait
 
     def _look_again(self, wait: FetchWait, shared: Shared) -> None:
@@ -255,11 +275,11 @@ class _Collection:
 
     def _partition(
         self,
-        asked: tuple[PartitionKey, RequestedPartition],
+        asked: tuple[PartitionKey, FetchPartition],
         hosted: HostedPartition | None,
         brought: _Read,
         filled: list[_Filled],
-    ) -> FetchedPartition:
+    ) -> PartitionData:
         """Return the answer for one partition; where records were found, note it in `filled`."""
         if isinstance(brought, Rejected):
             return self._refused(asked[0][1], brought)
@@ -278,17 +298,17 @@ class _Collection:
         topics = found.topics
         if len(places) < len(found.partitions):
             topics = self._encoded(found.partitions, places)
-        return EncodedResponse(0, error, session_id, topics)
+        return EncodedResponse(error, session_id, topics)
 
-    def _encoded(self, found: Sequence[FetchedPartition], places: Sequence[int]) -> EncodedTopics:
-        by_topic: dict[UUID | str, list[FetchedPartition]] = {}
+    def _encoded(self, found: Sequence[PartitionData], places: Sequence[int]) -> EncodedTopics:
+        by_topic: dict[UUID | str, list[PartitionData]] = {}
         for place in places:
             (topic, _), _ = self._fetch.asked[place]
             by_topic.setdefault(topic, []).append(found[place])
         topics = [
-            FetchedTopic("", topic, partitions)
+            FetchableTopicResponse(topic_id=topic, partitions=partitions)
             if isinstance(topic, UUID)
-            else FetchedTopic(topic, None, partitions)
+            else FetchableTopicResponse(topic=topic, partitions=partitions)
             for topic, partitions in by_topic.items()
         ]
         return encode_topics(topics, self._call.version)
@@ -310,7 +330,7 @@ class _Collection:
         return hosting.get(topic, index)
 
     def _read(
-        self, hosted: HostedPartition, partition: RequestedPartition
+        self, hosted: HostedPartition, partition: FetchPartition
     ) -> Slices | Awaitable[Slices]:
         offset = partition.fetch_offset
         end = hosted.last_stable_offset if self._read_committed else hosted.high_watermark
@@ -323,31 +343,30 @@ class _Collection:
             return EMPTY
         return self._call.broker.read(hosted, offset, room, end, minimum_one_batch=first)
 
-    def _room(self, partition: RequestedPartition) -> int:
+    def _room(self, partition: FetchPartition) -> int:
         """How much it may bring."""
         left = self._max_bytes - self._size - self._promised
         return max(min(partition.partition_max_bytes, left), 0)
 
-    def _answer(self, hosted: HostedPartition, records: Sequence[Buffer]) -> FetchedPartition:
-        return FetchedPartition(
-            hosted.identity.index,
-            ErrorCode.none,
-            hosted.high_watermark,
-            hosted.last_stable_offset,
-            hosted.log.log_start_offset,
-            [] if self._read_committed else None,
-            -1,
-            records,
+    def _answer(self, hosted: HostedPartition, records: Sequence[Buffer]) -> PartitionData:
+        return PartitionData(
+            partition_index=hosted.identity.index,
+            error_code=0,
+            high_watermark=hosted.high_watermark,
+            last_stable_offset=hosted.last_stable_offset,
+            log_start_offset=hosted.log.log_start_offset,
+            aborted_transactions=[] if self._read_committed else None,
+            records=records,
         )
 
-    def _refused(self, index: int, error: Rejected) -> FetchedPartition:
-        return FetchedPartition(
-            index=index,
+    def _refused(self, index: int, error: Rejected) -> PartitionData:
+        return PartitionData(
+            partition_index=index,
             error_code=error.code,
             high_watermark=-1,
             last_stable_offset=-1,
             log_start_offset=-1,
-            aborted=[] if self._read_committed else None,
+            aborted_transactions=[] if self._read_committed else None,
             records=(),
         )
 

@@ -9,9 +9,12 @@ Rules for what is in a request are Kafka's (`ProduceRequest.validateRecords`, `K
 """
 
 import asyncio
+from collections.abc import Awaitable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from stratalog.broker.api import Api, Call
 from stratalog.broker.directory import Failure
@@ -20,33 +23,37 @@ from stratalog.errors import ErrorCode, Rejected
 from stratalog.log.partition_log import Appended
 from stratalog.wire.batch import TRANSACTIONAL, BatchHeader, check_produced
 from stratalog.wire.compression import ZSTD
-from stratalog.wire.produce import (
-    ProducedPartition,
-    ProducedTopic,
-    ProducePartition,
+from stratalog.wire.messages.produce import (
+    BatchIndexAndErrorMessage,
+    PartitionProduceData,
+    PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
-    ProduceTopic,
+    TopicProduceData,
+    TopicProduceResponse,
 )
+from stratalog.wire.validation import RecordsRefused
 
+_Answer = ProduceResponse | None
 _ACKS: Final = (-1, 0, 1)
 _ZSTD_FROM: Final = 7
+_TOPIC_IDS_FROM: Final = 13
 _AT_ONCE: Final = 200
 """Partitions that are appended to in one slice."""
-_Named = dict[str | UUID, dict[int, ProducePartition]]
+_Named = dict[str | UUID, dict[int, PartitionProduceData]]
 """Partitions by their topic's name, or id from version 13 on, and by their index."""
 _NO_LOG_START: Final = (ErrorCode.record_list_too_large, ErrorCode.kafka_storage_error)
 """Errors of the log itself that come without its start (Kafka: `ReplicaManager.appendRecordsToLeader`)."""
 
 
-def handle(call: Call[Any]) -> Any:
+def handle(call: Call[ProduceRequest]) -> "_Answer | Awaitable[_Answer]":
     """Append each partition's batch; answer once all are committed, or not at all for acks=0."""
-    request: ProduceRequest = call.body
-    topics = request.topics
-    if len(topics) != 1 or len(topics[0].partitions) != 1:
-        if len(topics) + sum([len(topic.partitions) for topic in topics]) > _AT_ONCE:
-            return _append_in_parts(call, request)
-        request = _each_once(request)
+    request = call.body
+    topics = request.topic_data
+    if len(topics) != 1 or len(topics[0].partition_data) != 1:
+        if len(topics) + sum([len(topic.partition_data) for topic in topics]) > _AT_ONCE:
+            return _append_in_parts(call)
+        request = _each_once(call)
     if not call.broker.recompression.has_room:
         return _append_with_room(call, request)
     for directory in call.broker.hosting.directories:
@@ -55,59 +62,67 @@ def handle(call: Call[Any]) -> Any:
     return _append_all(call, request)
 
 
-def _each_once(request: ProduceRequest) -> ProduceRequest:
+def _each_once(call: Call[ProduceRequest]) -> ProduceRequest:
     """Return the request with each partition once, as it was named last (Kafka: `KafkaApis.handleProduceRequest`)."""
+    request = call.body
     named: _Named = {}
     count = 0
-    for topic in request.topics:
-        partitions = named.setdefault(topic.topic_id or topic.name, {})
-        for one in topic.partitions:
+    for topic in request.topic_data:
+        partitions = named.setdefault(_key(call, topic), {})
+        for one in topic.partition_data:
             partitions[one.index] = one
             count += 1
-    if count == sum(map(len, named.values())) and len(named) == len(request.topics):
+    if count == sum(map(len, named.values())) and len(named) == len(request.topic_data):
         return request
-    return request._replace(topics=[_topic(*one) for one in named.items()])
+    return replace(request, topic_data=[_topic(*one) for one in named.items()])
 
 
-def _topic(key: str | UUID, partitions: dict[int, ProducePartition]) -> ProduceTopic:
+def _key(call: Call[ProduceRequest], topic: TopicProduceData | TopicProduceResponse) -> str | UUID:
+    return topic.topic_id if call.version >= _TOPIC_IDS_FROM else topic.name
+
+
+def _topic(key: str | UUID, partitions: dict[int, PartitionProduceData]) -> TopicProduceData:
+    data = list(partitions.values())
     if isinstance(key, UUID):
-        return ProduceTopic("", key, list(partitions.values()))
-    return ProduceTopic(key, None, list(partitions.values()))
+        return TopicProduceData(topic_id=key, partition_data=data)
+    return TopicProduceData(name=key, partition_data=data)
 
 
-async def _append_in_parts(call: Call[Any], request: ProduceRequest) -> ProduceResponse | None:
+async def _append_in_parts(call: Call[ProduceRequest]) -> _Answer:
     """As `handle`, for a request to so many partitions that others must have turns meanwhile."""
-    pace = call.pace
+    pace, request = call.pace, call.body
     named: _Named = {}
-    async for topic in pace.each(request.topics):
-        partitions = named.setdefault(topic.topic_id or topic.name, {})
-        async for one in pace.each(topic.partitions):
+    async for topic in pace.each(request.topic_data):
+        partitions = named.setdefault(_key(call, topic), {})
+        async for one in pace.each(topic.partition_data):
             partitions[one.index] = one
-    rows: dict[str | UUID, list[ProducedPartition]] = {}
+    rows: dict[str | UUID, list[PartitionProduceResponse]] = {}
     once = [_topic(*one) async for one in pace.each(named.items())]
-    async for share in pace.shares(once, lambda topic: topic.partitions):
-        topics = [topic._replace(partitions=list(partitions)) for _, topic, partitions in share]
-        answer = await _append_with_room(call, request._replace(topics=topics))
+    async for share in pace.shares(once, lambda topic: topic.partition_data):
+        topics = [
+            replace(topic, partition_data=list(partitions)) for _, topic, partitions in share
+        ]
+        answer = await _append_with_room(call, replace(request, topic_data=topics))
         if answer is not None:
-            for produced in answer.topics:
-                rows.setdefault(produced.topic_id or produced.name, []).extend(produced.partitions)
+            for produced in answer.responses:
+                rows.setdefault(_key(call, produced), []).extend(produced.partition_responses)
     if not request.acks:
         return None
     return ProduceResponse(
-        [
-            ProducedTopic("", key, partitions)
+        responses=[
+            TopicProduceResponse(topic_id=key, partition_responses=partitions)
             if isinstance(key, UUID)
-            else ProducedTopic(key, None, partitions)
+            else TopicProduceResponse(name=key, partition_responses=partitions)
             async for key, partitions in pace.each(rows.items())
         ]
     )
 
 
-async def _append_with_room(call: Call[Any], request: ProduceRequest) -> Any:
+async def _append_with_room(call: Call[ProduceRequest], request: ProduceRequest) -> _Answer:
     """Wait for those directories that the request writes to, and no others, and where it matters for a codec."""
     broker = call.broker
-    for topic in request.topics:
-        for asked in topic.partitions:
+    for topic in request.topic_data:
+        for asked in topic.partition_data:
             try:
                 hosted = _hosted(call, topic, asked.index)
             except Rejected:
@@ -138,20 +153,32 @@ class _Part:
         if not whole.unsettled:
             whole.settled()
 
-    def answer(self) -> ProducedPartition:
+    def answer(self) -> PartitionProduceResponse:
         error = self.error
         if error is None:
             appended = self.appended
             assert appended is not None, "what is settled without an error was appended"
             base_offset, _, append_time_ms, start_offset = appended[:4]
-            return ProducedPartition(self.index, 0, base_offset, append_time_ms, start_offset)
+            return PartitionProduceResponse(
+                index=self.index,
+                error_code=0,
+                base_offset=base_offset,
+                log_append_time_ms=append_time_ms,
+                log_start_offset=start_offset,
+            )
         assert isinstance(error, Rejected), "another failure ends the connection"
-        return ProducedPartition(
-            self.index,
-            error.code.value,
+        return PartitionProduceResponse(
+            index=self.index,
+            error_code=error.code,
+            base_offset=-1,
             log_start_offset=-1 if error.code in _NO_LOG_START else self.log_start_offset,
             error_message=error.message or None,
-            record_errors=getattr(error, "record_errors", ()),
+            record_errors=[
+                BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=reason)
+                for index, reason in error.record_errors
+            ]
+            if isinstance(error, RecordsRefused)
+            else [],
         )
 
 
@@ -163,8 +190,8 @@ class _Produce:
     def __init__(self, acks: int) -> None:
         self._acks = acks
         self.unsettled = 1  # itself, until everything is decided
-        self.topics: list[tuple[ProduceTopic, list[_Part]]] = []
-        self._answered: asyncio.Future[Any] | None = None
+        self.topics: list[tuple[TopicProduceData, list[_Part]]] = []
+        self._answered: asyncio.Future[_Answer] | None = None
 
     def settled(self) -> None:
         """Called when the last part is, which is after `answered` was."""
@@ -176,7 +203,7 @@ class _Produce:
         except BaseException as error:  # noqa: BLE001 - carried to the connection
             self._answered.set_exception(error)
 
-    def answered(self) -> "ProduceResponse | asyncio.Future[Any] | None":
+    def answered(self) -> "_Answer | asyncio.Future[_Answer]":
         """Called once everything is decided: the answer, or a future of it. Raises what ends the connection."""
         self.unsettled -= 1
         if not self.unsettled:
@@ -184,7 +211,7 @@ class _Produce:
         self._answered = asyncio.get_running_loop().create_future()
         return self._answered
 
-    def _answer(self) -> ProduceResponse | None:
+    def _answer(self) -> _Answer:
         topics, self.topics = self.topics, []  # parts refer to us: no cycle may keep their batches
         answers = []
         for topic, parts in topics:
@@ -195,22 +222,26 @@ class _Produce:
                 if error is not None and (self._acks == 0 or not isinstance(error, Rejected)):
                     raise error
                 answered.append(part.answer())
-            answers.append(ProducedTopic(topic.name, topic.topic_id, answered))
-        return ProduceResponse(answers) if self._acks else None
+            answers.append(
+                TopicProduceResponse(
+                    name=topic.name, topic_id=topic.topic_id, partition_responses=answered
+                )
+            )
+        return ProduceResponse(responses=answers) if self._acks else None
 
 
 def _append_all(
-    call: Call[Any], request: ProduceRequest
-) -> "ProduceResponse | asyncio.Future[Any] | None":
+    call: Call[ProduceRequest], request: ProduceRequest
+) -> "_Answer | asyncio.Future[_Answer]":
     """Decide every append now; the answer, in a future where not all are committed yet."""
     now_ms = call.broker.clock.now_ms()
     whole = _Produce(request.acks)
-    for topic in request.topics:
-        if not topic.partitions:
+    for topic in request.topic_data:
+        if not topic.partition_data:
             continue
         parts: list[_Part] = []
         whole.topics.append((topic, parts))
-        for partition in topic.partitions:
+        for partition in topic.partition_data:
             part = _Part(whole, partition.index)
             parts.append(part)
             whole.unsettled += 1
@@ -222,15 +253,19 @@ def _append_all(
     return whole.answered()
 
 
-def _hosted(call: Call[Any], topic: ProduceTopic, index: int) -> HostedPartition:
+def _hosted(call: Call[ProduceRequest], topic: TopicProduceData, index: int) -> HostedPartition:
     hosting = call.broker.hosting
-    if topic.topic_id is None:
-        return hosting.get(topic.name, index)
-    return hosting.get_by_id(topic.topic_id, index)
+    if call.version >= _TOPIC_IDS_FROM:
+        return hosting.get_by_id(topic.topic_id, index)
+    return hosting.get(topic.name, index)
 
 
 def _append(
-    call: Call[Any], topic: ProduceTopic, partition: ProducePartition, part: _Part, now_ms: int
+    call: Call[ProduceRequest],
+    topic: TopicProduceData,
+    partition: PartitionProduceData,
+    part: _Part,
+    now_ms: int,
 ) -> None:
     broker, acks = call.broker, call.body.acks
     if acks not in _ACKS:
@@ -256,7 +291,11 @@ def _append(
 
 
 def _append_opened(
-    call: Call[Any], hosted: HostedPartition, part: _Part, view: memoryview, header: BatchHeader
+    call: Call[ProduceRequest],
+    hosted: HostedPartition,
+    part: _Part,
+    view: memoryview,
+    header: BatchHeader,
 ) -> None:
     def told(error: Failure) -> None:
         # In a turn of its own: told before `appended` is known, the part would have nothing to answer.

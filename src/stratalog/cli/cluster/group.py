@@ -143,12 +143,12 @@ async def lag_rows(client: "Client", group: "DescribedGroup") -> list[dict[str, 
 async def age_s(client: "Client", key: tuple[str, int], offset: int, end: int) -> float:
     """Seconds since the record at `offset` was written, by its timestamp; 0 where it is not there yet."""
     from stratalog.adapters.system import SystemClock
-    from stratalog.cli.shared.reading import records_from, whole
+    from stratalog.cli.shared.reading import records_from
 
     if offset >= end:
         return 0.0
     fetched = await client.fetch(*key, offset, max_bytes=1, max_wait_ms=0)
-    for _next_offset, record in records_from(whole(fetched), offset):
+    for _next_offset, record in records_from(fetched.records, offset):
         if record is not None:
             return max(0, SystemClock().now_ms() - record.timestamp) / 1000
     return 0.0

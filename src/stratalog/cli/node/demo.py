@@ -142,13 +142,13 @@ async def watch(place: Path) -> None:
 
 async def read_back(client: "Client") -> tuple[int, int]:
     """Read the topic from its first offset; (records, how many are not what was written)."""
-    from stratalog.cli.shared.reading import records_from, whole
+    from stratalog.cli.shared.reading import records_from
 
     count = wrong = offset = 0
     while offset < RECORDS:
         fetched = await client.fetch(TOPIC, 0, offset, max_wait_ms=1000, max_bytes=4 << 20)
         before = offset
-        for after, record in records_from(whole(fetched), offset):
+        for after, record in records_from(fetched.records, offset):
             offset = after
             if record is not None:
                 wrong += record.value != value_of(count) or record.offset != count

@@ -12,16 +12,7 @@ if TYPE_CHECKING:
     from stratalog.client.aio import Client
     from stratalog.client.calls import TopicInfo
     from stratalog.client.reader import Reader
-    from stratalog.wire.fetch import FetchedPartition
     from stratalog.wire.records import Record
-
-
-def whole(fetched: "FetchedPartition") -> memoryview:
-    """A fetched partition's batches in one piece."""
-    pieces = fetched.records
-    if isinstance(pieces, bytes | bytearray | memoryview):
-        return memoryview(pieces)
-    return memoryview(b"".join(pieces))
 
 
 def records_from(
