@@ -36,9 +36,12 @@ from stratalog.errors import ErrorCode, Rejected
 from stratalog.statemachine import Decision
 from stratalog.wire.batch import parse_header
 from stratalog.wire.internal.metadata_records import PartitionChangeRecord
-from stratalog.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+from stratalog.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
 
-FETCH, PRODUCE = 1, 0
 OTHER = 2
 ELSEWHERE = UUID(int=1000)
 
@@ -103,8 +106,9 @@ async def start(world: World, **settings: str) -> tuple[Machine, Client]:
 
 
 def produce_body() -> ProduceRequest:
-    partition = ProducePartition(0, memoryview(batch([b"value"], START_MS)))
-    return ProduceRequest(None, -1, 60_000, [ProduceTopic("t", None, [partition])])
+    data = PartitionProduceData(index=0, records=memoryview(batch([b"value"], START_MS)))
+    topic = TopicProduceData(name="t", partition_data=[data])
+    return ProduceRequest(acks=-1, timeout_ms=60_000, topic_data=[topic])
 
 
 @each_way
@@ -113,15 +117,13 @@ def test_a_pending_append_is_answered(take: Take, code: ErrorCode) -> None:
         machine, client = await start(World(1))
         raw = await Raw.connect(machine.world.network)
         async with asyncio.timeout(60):
-            asked = raw.ask(PRODUCE, 9, produce_body())
+            asked = raw.ask(9, produce_body())
             await asyncio.sleep(1)
             assert not asked.done(), "the second replica does not have it"
             await take(machine, client, "t")
             (partition,) = (await asked).responses[0].partition_responses
             assert partition.error_code == code
-            (partition,) = (
-                (await raw.ask(PRODUCE, 9, produce_body())).responses[0].partition_responses
-            )
+            (partition,) = (await raw.ask(9, produce_body())).responses[0].partition_responses
             assert partition.error_code == code, "and so is a later one"
         assert machine.broken_tasks == []
         await machine.stop()
@@ -160,11 +162,11 @@ def test_a_pending_fetch_is_answered(take: Take, code: ErrorCode) -> None:
         machine, client = await start(World(3))
         raw = await Raw.connect(machine.world.network)
         async with asyncio.timeout(60):
-            asked = raw.ask(FETCH, 12, fetch_body(12, [("t", 0, 0)], max_wait_ms=50_000))
+            asked = raw.ask(12, fetch_body([("t", 0, 0)], max_wait_ms=50_000))
             await asyncio.sleep(1)
             assert not asked.done()
             await take(machine, client, "t")
-            (partition,) = (await asked).topics[0].partitions
+            (partition,) = (await asked).responses[0].partitions
             assert partition.error_code == code
         assert machine.broken_tasks == []
         await machine.stop()

@@ -9,8 +9,7 @@ from it.
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -59,9 +58,11 @@ class Call(Struct, Generic[BodyT], frozen=True):
     pace: Pace
 
 
-@dataclass(frozen=True, slots=True)
-class Api:
-    """One API: what is advertised, the lowest version really served, and who answers.
+Handler = Callable[[Call[Any]], Any]
+
+
+class Api(Struct, frozen=True, dict=True):
+    """One API: the versions it advertises, the lowest version it serves, and `load`, which imports its handler.
 
     A handler returns the answer's body (None for no answer), a future of it (what depends on order is done), or a
     coroutine or an `Awaited` (which runs to its end before the connection's next request starts; it is cancelled when
@@ -71,8 +72,13 @@ class Api:
     name: str
     key: int
     advertised: tuple[int, int]
-    handle: Callable[[Call[Any]], Any]
+    load: Callable[[], Handler]
     served_from: int = -1
+
+    @cached_property
+    def handle(self) -> Handler:
+        """The handler, loaded when it is first asked for."""
+        return self.load()
 
     @property
     def served(self) -> tuple[int, int]:

@@ -11,11 +11,12 @@ The price is that it shares the interpreter with the test: for measurements star
 import shutil
 import tempfile
 from collections.abc import Coroutine, Mapping
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+from msgspec.structs import replace
 from uvloop import new_event_loop
 
 from stratalog.adapters.loop_thread import LoopThread
@@ -194,7 +195,9 @@ class TemporaryBroker:
         assert self._node.broker is not None
         apis = self._node.broker.apis
         for key, failure in self._failures.items():
-            apis[key] = replace(apis[key], handle=failing(self._api(apis[key].name), failure))
+            apis[key] = replace(
+                apis[key], load=partial(failing, self._api(apis[key].name), failure)
+            )
 
     async def _retain(self, node: Node) -> None:
         assert node.broker is not None

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from structlog import get_logger
 
-from stratalog.broker.api import Api, Call
+from stratalog.broker.api import Call
 from stratalog.config import our_topic_setting
 from stratalog.metadata.image import ResourceType
 from stratalog.quorum.configurations import Change, Operation
@@ -74,6 +74,3 @@ def our_setting(name: str, value: _Text) -> tuple[str, _Text]:
     if ours != name:
         get_logger().info("setting by another name", setting=name, stands_for=ours, value=meant)
     return ours, meant
-
-
-API = Api("AlterConfigs", 33, (0, 2), handle)

@@ -6,7 +6,7 @@ no reassignment is ever under way.
 Codes are Kafka's (`ReplicationControlManager.alterPartitionReassignments`).
 """
 
-from stratalog.broker.api import Api, Call
+from stratalog.broker.api import Call
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.quorum.topics import check_replicas
 from stratalog.wire.messages.alter_partition_reassignments import (
@@ -66,6 +66,3 @@ def _check(
         )
     replicas = tuple(asked.replicas)
     check_replicas(metadata.image, replicas, len(topic.partitions[index].replicas))
-
-
-API = Api("AlterPartitionReassignments", 45, (0, 1), handle)

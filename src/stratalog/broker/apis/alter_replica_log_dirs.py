@@ -3,7 +3,7 @@
 v1 throttle time. v2 flexible. Answered at once: DescribeLogDirs shows how far a move is (KIP-113).
 """
 
-from stratalog.broker.api import Api, Call
+from stratalog.broker.api import Call
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
@@ -43,6 +43,3 @@ async def _move(
     except Rejected as error:
         return error.code
     return ErrorCode.none
-
-
-API = Api("AlterReplicaLogDirs", 34, (1, 2), handle)

@@ -7,7 +7,7 @@ minimum of 0. The answer's header is always version 0, and an unknown higher ver
 import re
 from typing import Final
 
-from stratalog.broker.api import API_VERSIONS, Api, Call, advertised
+from stratalog.broker.api import Call, advertised
 from stratalog.errors import ErrorCode
 from stratalog.wire.messages.api_versions import (
     ApiVersionsRequest,
@@ -49,6 +49,3 @@ def handle(call: Call[ApiVersionsRequest]) -> ApiVersionsResponse:
 def _is_valid(body: ApiVersionsRequest) -> bool:
     software = (body.client_software_name, body.client_software_version)
     return all(_SOFTWARE.fullmatch(one) for one in software)
-
-
-API = Api("ApiVersions", API_VERSIONS, (0, 4), handle)

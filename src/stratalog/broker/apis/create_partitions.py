@@ -3,7 +3,7 @@
 v1 the same. v2 flexible. v3 may answer that a quota is exceeded, which this broker has none of (KIP-599).
 """
 
-from stratalog.broker.api import Api, Call
+from stratalog.broker.api import Call
 from stratalog.quorum.controller import Extended, MorePartitions
 from stratalog.quorum.topics import PARTITIONS_PER_REQUEST_MAX
 from stratalog.wire.messages.create_partitions import (
@@ -43,6 +43,3 @@ async def _more(
         async for one in call.pace.each(topic.assignments[: PARTITIONS_PER_REQUEST_MAX + 1])
     ]
     return MorePartitions(topic.name, topic.count, tuple(assignments))
-
-
-API = Api("CreatePartitions", 37, (0, 3), handle)

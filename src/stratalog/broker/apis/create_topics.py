@@ -4,7 +4,7 @@ v2 throttle time. v4 default partitions and replication (-1, KIP-464). v5 flexib
 v7 topic ids. The answer leaves out settings that Kafka does not know, unless the topic sets them.
 """
 
-from stratalog.broker.api import Api, Call
+from stratalog.broker.api import Call
 from stratalog.broker.apis.alter_configs import our_setting
 from stratalog.config import ConfigEntry
 from stratalog.config.topic_settings import TOPIC_SETTINGS
@@ -100,6 +100,3 @@ def _config(entry: ConfigEntry) -> CreatableTopicConfigs:
         config_source=entry.source,
         is_sensitive=entry.sensitive,
     )
-
-
-API = Api("CreateTopics", 19, (2, 7), handle)

@@ -3,7 +3,7 @@
 v2 flexible.
 """
 
-from stratalog.broker.api import Api, Call
+from stratalog.broker.api import Call
 from stratalog.coordinators.messages import DeleteGroup, DeleteGroupAnswer
 from stratalog.errors import Rejected
 from stratalog.wire.messages.delete_groups import (
@@ -23,6 +23,3 @@ async def handle(call: Call[DeleteGroupsRequest]) -> DeleteGroupsResponse:
             answer = DeleteGroupAnswer(error.code)
         results.append(DeletableGroupResult(group_id=group_id, error_code=answer.error))
     return DeleteGroupsResponse(results=results)
-
-
-API = Api("DeleteGroups", 42, (0, 2), handle)

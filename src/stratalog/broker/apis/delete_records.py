@@ -5,7 +5,7 @@ v1 the same. v2 flexible.
 
 from typing import Final
 
-from stratalog.broker.api import Api, Call
+from stratalog.broker.api import Call
 from stratalog.broker.partition import HostedPartition
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.delete_records import (
@@ -104,6 +104,3 @@ def _row(
         low_watermark=result.log.log_start_offset,
         error_code=ErrorCode.none,
     )
-
-
-API = Api("DeleteRecords", 21, (0, 2), handle)

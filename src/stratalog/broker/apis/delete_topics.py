@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
-from stratalog.broker.api import Api, Call
+from stratalog.broker.api import Call
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.quorum.controller import Deleted
 from stratalog.wire.ids import ZERO_ID
@@ -69,6 +69,3 @@ def _refused(topic: str | UUID, error: Rejected) -> Deleted:
     if isinstance(topic, UUID):
         return Deleted(topic_id=topic, error=error.code, message=error.message)
     return Deleted(name=topic, error=error.code, message=error.message)
-
-
-API = Api("DeleteTopics", 20, (1, 6), handle)

@@ -3,7 +3,7 @@
 v1 endpoint type (KIP-919). v2 fenced brokers.
 """
 
-from stratalog.broker.api import Api, Call
+from stratalog.broker.api import Call
 from stratalog.broker.authorized import NOT_ASKED, OF_CLUSTER
 from stratalog.errors import ErrorCode
 from stratalog.wire.messages.describe_cluster import (
@@ -43,6 +43,3 @@ def handle(call: Call[DescribeClusterRequest]) -> DescribeClusterResponse:
         if call.body.include_cluster_authorized_operations
         else NOT_ASKED,
     )
-
-
-API = Api("DescribeCluster", 60, (0, 2), handle)

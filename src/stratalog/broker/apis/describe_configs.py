@@ -5,7 +5,7 @@ v1 sources and synonyms. v3 types and documentation. v4 flexible.
 
 from typing import Final
 
-from stratalog.broker.api import Api, Call
+from stratalog.broker.api import Call
 from stratalog.broker.apis.alter_configs import resource_of
 from stratalog.config import ConfigEntry
 from stratalog.errors import ErrorCode, Rejected
@@ -92,6 +92,3 @@ def _entry(call: Call[DescribeConfigsRequest], entry: ConfigEntry) -> DescribeCo
         config_type=entry.type,
         documentation=entry.doc if body.include_documentation else None,
     )
-
-
-API = Api("DescribeConfigs", 32, (1, 4), handle)

@@ -6,7 +6,7 @@ v3 authorized operations (KIP-430). v4 static members. v5 flexible. v6 a group t
 
 from typing import Final
 
-from stratalog.broker.api import Api, Call
+from stratalog.broker.api import Call
 from stratalog.broker.authorized import NOT_ASKED, OF_GROUP
 from stratalog.coordinators.messages import DescribedMember, GroupDescription
 from stratalog.errors import ErrorCode, Rejected
@@ -59,6 +59,3 @@ def _member(member: DescribedMember) -> DescribedGroupMember:
         member_metadata=member.metadata,
         member_assignment=member.assignment,
     )
-
-
-API = Api("DescribeGroups", 15, (0, 6), handle)

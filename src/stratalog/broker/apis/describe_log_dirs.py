@@ -4,7 +4,7 @@ v1 throttle time. v2 flexible. v3 top-level error. v4 bytes in all and usable (K
 no new partitions (KIP-1066), which none here does.
 """
 
-from stratalog.broker.api import Api, Call
+from stratalog.broker.api import Call
 from stratalog.broker.directory import LogDirectory
 from stratalog.broker.partition import HostedPartition
 from stratalog.errors import ErrorCode, Rejected
@@ -89,6 +89,3 @@ def _partition(hosted: HostedPartition) -> DescribeLogDirsPartition:
         offset_lag=max(hosted.high_watermark - log.log_end_offset, 0),
         is_future_key=False,
     )
-
-
-API = Api("DescribeLogDirs", 35, (1, 5), handle)

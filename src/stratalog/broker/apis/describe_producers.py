@@ -3,7 +3,7 @@
 From KIP-664.
 """
 
-from stratalog.broker.api import Api, Call
+from stratalog.broker.api import Call
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.log.producers import ProducerState as Remembered
 from stratalog.wire.messages.describe_producers import (
@@ -65,6 +65,3 @@ def _producer(producer_id: int, state: Remembered) -> ProducerState:
         coordinator_epoch=state.coordinator_epoch,
         current_txn_start_offset=state.transaction_start,
     )
-
-
-API = Api("DescribeProducers", 61, (0, 0), handle)

@@ -3,7 +3,7 @@
 v1 when replicas last fetched and were caught up (KIP-836). v2 directory ids, addresses, error messages (KIP-853).
 """
 
-from stratalog.broker.api import Api, Call
+from stratalog.broker.api import Call
 from stratalog.errors import ErrorCode
 from stratalog.quorum.metadata_batches import METADATA_TOPIC
 from stratalog.wire.ids import ZERO_ID
@@ -86,6 +86,3 @@ def _node(call: Call[DescribeQuorumRequest]) -> Node:
             for one in (me.endpoints if me is not None else ())
         ],
     )
-
-
-API = Api("DescribeQuorum", 55, (0, 2), handle)

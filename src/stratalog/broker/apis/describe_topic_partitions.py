@@ -6,7 +6,7 @@ Metadata of partitions, a page at a time (KIP-966).
 from collections.abc import AsyncIterator
 from heapq import merge
 
-from stratalog.broker.api import Api, Call
+from stratalog.broker.api import Call
 from stratalog.broker.authorized import OF_TOPIC
 from stratalog.errors import ErrorCode
 from stratalog.metadata.image import Partition, Topic
@@ -110,6 +110,3 @@ def _refused(name: str) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         error_code=ErrorCode.invalid_request, name=name, topic_id=ZERO_ID, partitions=[]
     )
-
-
-API = Api("DescribeTopicPartitions", 75, (0, 0), handle)

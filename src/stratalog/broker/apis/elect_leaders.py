@@ -10,7 +10,7 @@ but not their topics.
 from collections.abc import AsyncIterator, Iterable
 from typing import Final
 
-from stratalog.broker.api import Api, Call
+from stratalog.broker.api import Call
 from stratalog.errors import ErrorCode
 from stratalog.wire.messages.elect_leaders import (
     ElectLeadersRequest,
@@ -65,6 +65,3 @@ def _outcome(
         return ErrorCode.unknown_topic_or_partition
     standing = call.broker.standing(topic.id, index, topic.partitions[index])
     return not_available if standing.error else ErrorCode.election_not_needed
-
-
-API = Api("ElectLeaders", 43, (0, 2), handle)

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from stratalog.broker.api import Api, Call
+from stratalog.broker.api import Call
 from stratalog.broker.partition import EMPTY, HostedPartition
 from stratalog.broker.purgatory import FetchWait, Shared
 from stratalog.errors import Rejected
@@ -376,6 +376,3 @@ async def _read(slices: Awaitable[Slices]) -> _Read:
         return await slices
     except Rejected as error:
         return error.with_traceback(None)
-
-
-API = Api("Fetch", 1, (4, 18), handle)

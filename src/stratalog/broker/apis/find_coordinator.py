@@ -6,7 +6,7 @@ and share (2) coordinators are not here yet and answer so.
 
 from typing import NamedTuple
 
-from stratalog.broker.api import Api, Call
+from stratalog.broker.api import Call
 from stratalog.broker.groups import OFFSETS_TOPIC
 from stratalog.coordinators.placement import partition_for
 from stratalog.errors import ErrorCode, Rejected
@@ -69,6 +69,3 @@ async def _coordinator(call: Call[FindCoordinatorRequest], key: str, key_type: i
         if node == call.broker.node_id:
             return _Found(node, host, port)
     raise Rejected(ErrorCode.coordinator_not_available, "the broker is starting")
-
-
-API = Api("FindCoordinator", 10, (0, 6), handle)

@@ -3,7 +3,7 @@
 v3 static members. v4 flexible.
 """
 
-from stratalog.broker.api import Api, Call
+from stratalog.broker.api import Call
 from stratalog.coordinators.messages import Heartbeat, HeartbeatAnswer
 from stratalog.errors import Rejected
 from stratalog.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -23,6 +23,3 @@ async def handle(call: Call[HeartbeatRequest]) -> HeartbeatResponse:
     except Rejected as error:
         answer = HeartbeatAnswer(error.code)
     return HeartbeatResponse(error_code=answer.error)
-
-
-API = Api("Heartbeat", 12, (0, 4), handle)

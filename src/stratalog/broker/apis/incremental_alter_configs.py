@@ -3,7 +3,7 @@
 Settings one by one (KIP-339). v1 flexible.
 """
 
-from stratalog.broker.api import Api, Call
+from stratalog.broker.api import Call
 from stratalog.broker.apis.alter_configs import change, resource_of
 from stratalog.quorum.controller import Alteration, Altered
 from stratalog.quorum.topics import SETTINGS_MAX
@@ -45,6 +45,3 @@ async def _alteration(
         async for one in call.pace.each(resource.configs[: SETTINGS_MAX + 1])
     ]
     return Alteration(resource.resource_type, resource.resource_name, tuple(changes))
-
-
-API = Api("IncrementalAlterConfigs", 44, (0, 1), handle)

@@ -4,7 +4,7 @@ v2 flexible. v3 producer id and epoch in the request (KIP-360). v4 producer fenc
 Transactional ids are refused until there is a transaction coordinator.
 """
 
-from stratalog.broker.api import Api, Call
+from stratalog.broker.api import Call
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
@@ -27,6 +27,3 @@ async def handle(call: Call[InitProducerIdRequest]) -> InitProducerIdResponse:
     return InitProducerIdResponse(
         error_code=ErrorCode.none, producer_id=producer_id, producer_epoch=0
     )
-
-
-API = Api("InitProducerId", 22, (0, 5), handle)

@@ -6,7 +6,7 @@ in the answer. v8 reason. v9 skip assignment (KIP-814).
 
 from typing import Final
 
-from stratalog.broker.api import Api, Call
+from stratalog.broker.api import Call
 from stratalog.coordinators.messages import JoinGroup, JoinGroupAnswer, Protocol
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.join_group import (
@@ -65,6 +65,3 @@ def _reply(call: Call[JoinGroupRequest], answer: JoinGroupAnswer) -> JoinGroupRe
             for member in answer.members
         ],
     )
-
-
-API = Api("JoinGroup", 11, (0, 9), handle)

@@ -5,7 +5,7 @@ v3 several members at once, static members (KIP-345). v4 flexible. v5 reason.
 
 from collections.abc import Sequence
 
-from stratalog.broker.api import Api, Call
+from stratalog.broker.api import Call
 from stratalog.coordinators.messages import (
     LeaveGroup,
     LeaveGroupAnswer,
@@ -56,6 +56,3 @@ def _reply(call: Call[LeaveGroupRequest], answer: LeaveGroupAnswer) -> LeaveGrou
             for member in answer.members
         ],
     )
-
-
-API = Api("LeaveGroup", 13, (0, 5), handle)

@@ -3,7 +3,7 @@
 v0 lists client metrics only, of which there are none here. v1 any types (KIP-1142).
 """
 
-from stratalog.broker.api import Api, Call
+from stratalog.broker.api import Call
 from stratalog.errors import ErrorCode
 from stratalog.metadata.image import ResourceType
 from stratalog.wire.messages.list_config_resources import (
@@ -44,6 +44,3 @@ def _names(call: Call[ListConfigResourcesRequest], kind: int) -> list[str]:
             return [str(node) for node in sorted(image.brokers)]
         case _:
             return sorted(name for resource, name in image.configs if resource == kind)
-
-
-API = Api("ListConfigResources", 74, (0, 1), handle)

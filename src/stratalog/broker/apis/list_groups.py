@@ -5,7 +5,7 @@ v3 flexible. v4 filter by state (KIP-518). v5 filter by type (KIP-848): every gr
 
 from typing import Final
 
-from stratalog.broker.api import Api, Call
+from stratalog.broker.api import Call
 from stratalog.coordinators.states import GroupState
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
@@ -40,6 +40,3 @@ async def handle(call: Call[ListGroupsRequest]) -> ListGroupsResponse:
             for group in groups
         ],
     )
-
-
-API = Api("ListGroups", 16, (0, 5), handle)

@@ -7,7 +7,7 @@ v11 earliest pending upload (-6, KIP-1023).
 
 from typing import Final
 
-from stratalog.broker.api import Api, Call
+from stratalog.broker.api import Call
 from stratalog.broker.partition import HostedPartition
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.list_offsets import (
@@ -115,6 +115,3 @@ def _pending_upload(hosted: HostedPartition) -> int:
     if log.tiered_end == 0 and log.local_start_offset > log.log_start_offset:
         return -1
     return max(log.tiered_end, log.log_start_offset)
-
-
-API = Api("ListOffsets", 2, (1, 11), handle)

@@ -3,7 +3,7 @@
 Partitions on their way to other brokers (KIP-455): on one node there are none.
 """
 
-from stratalog.broker.api import Api, Call
+from stratalog.broker.api import Call
 from stratalog.errors import ErrorCode
 from stratalog.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
@@ -16,6 +16,3 @@ def handle(_call: Call[ListPartitionReassignmentsRequest]) -> ListPartitionReass
     return ListPartitionReassignmentsResponse(
         error_code=ErrorCode.none, error_message=None, topics=[]
     )
-
-
-API = Api("ListPartitionReassignments", 46, (0, 0), handle)

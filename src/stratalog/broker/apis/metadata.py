@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
-from stratalog.broker.api import Api, Call
+from stratalog.broker.api import Call
 from stratalog.broker.authorized import NOT_ASKED, OF_CLUSTER, OF_TOPIC
 from stratalog.errors import ErrorCode
 from stratalog.metadata.image import Topic
@@ -158,6 +158,3 @@ def _topic(
         if call.body.include_topic_authorized_operations
         else NOT_ASKED,
     )
-
-
-API = Api("Metadata", 3, (0, 13), handle)

@@ -1,11 +1,11 @@
-"""OffsetDelete (key 47), version 0.
+"""OffsetDelete (key 47), versions 0-0.
 
 Offsets of topics that a group does not read any more (KIP-496).
 """
 
 from collections.abc import Sequence
 
-from stratalog.broker.api import Api, Call
+from stratalog.broker.api import Call
 from stratalog.coordinators.messages import FetchTopic, OffsetDelete, OffsetDeleteAnswer
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.offset_delete import (
@@ -64,6 +64,3 @@ def _answer(
         )
         for one in asked
     ]
-
-
-API = Api("OffsetDelete", 47, (0, 0), handle)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 
-from stratalog.broker.api import Api, Call
+from stratalog.broker.api import Call
 from stratalog.coordinators.messages import (
     NO_TOPIC_ID,
     FetchedOffset,
@@ -175,6 +175,3 @@ async def _by_id(
         if topic_id != NO_TOPIC_ID:
             topics.append(replace(topic, topic_id=topic_id))
     return topics + unknown
-
-
-API = Api("OffsetFetch", 9, (1, 10), handle)

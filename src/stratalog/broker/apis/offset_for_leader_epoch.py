@@ -3,7 +3,7 @@
 v2 current leader epoch, throttle time. v3 replica id. v4 flexible.
 """
 
-from stratalog.broker.api import Api, Call
+from stratalog.broker.api import Call
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -44,6 +44,3 @@ def _partition(
     return EpochEndOffset(
         error_code=code, partition=asked.partition, leader_epoch=epoch, end_offset=end_offset
     )
-
-
-API = Api("OffsetForLeaderEpoch", 23, (2, 4), handle)

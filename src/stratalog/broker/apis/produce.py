@@ -16,7 +16,7 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from stratalog.broker.api import Api, Call
+from stratalog.broker.api import Call
 from stratalog.broker.directory import Failure
 from stratalog.broker.partition import HostedPartition
 from stratalog.errors import ErrorCode, Rejected
@@ -99,9 +99,7 @@ async def _append_in_parts(call: Call[ProduceRequest]) -> _Answer:
     rows: dict[str | UUID, list[PartitionProduceResponse]] = {}
     once = [_topic(*one) async for one in pace.each(named.items())]
     async for share in pace.shares(once, lambda topic: topic.partition_data):
-        topics = [
-            replace(topic, partition_data=list(partitions)) for _, topic, partitions in share
-        ]
+        topics = [replace(topic, partition_data=list(partitions)) for _, topic, partitions in share]
         answer = await _append_with_room(call, replace(request, topic_data=topics))
         if answer is not None:
             for produced in answer.responses:
@@ -317,6 +315,3 @@ def _check_batch(headers: list[BatchHeader], version: int) -> None:
         raise Rejected(
             ErrorCode.unsupported_compression_type, f"zstd needs Produce version {_ZSTD_FROM}"
         )
-
-
-API = Api("Produce", 0, (0, 13), handle, served_from=3)

@@ -5,7 +5,7 @@ v3 static members. v4 flexible. v5 protocol type and name.
 
 from typing import Final
 
-from stratalog.broker.api import Api, Call
+from stratalog.broker.api import Call
 from stratalog.coordinators.messages import Assignment, SyncGroup, SyncGroupAnswer
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
@@ -43,6 +43,3 @@ async def handle(call: Call[SyncGroupRequest]) -> SyncGroupResponse:
         protocol_name=answer.protocol_name,
         assignment=answer.assignment,
     )
-
-
-API = Api("SyncGroup", 14, (0, 5), handle)

@@ -5,7 +5,7 @@ v1 dry runs, ways to downgrade (KIP-778). v2 one error for all, no results of fe
 
 from typing import Final
 
-from stratalog.broker.api import Api, Call
+from stratalog.broker.api import Call
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.quorum.controller import FeatureUpdate
 from stratalog.quorum.features import UpgradeType
@@ -53,6 +53,3 @@ def _update(version: int, asked: FeatureUpdateKey) -> FeatureUpdate:
         downgrade = asked.allow_downgrade
         upgrade_type = UpgradeType.SAFE_DOWNGRADE if downgrade else UpgradeType.UPGRADE
     return FeatureUpdate(asked.feature, asked.max_version_level, upgrade_type)
-
-
-API = Api("UpdateFeatures", 57, (0, 2), handle)

@@ -1,0 +1,31 @@
+"""The table of served APIs: its names, keys and versions stand in the handlers' modules; nothing is imported early."""
+
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+from stratalog.broker.apis import APIS
+
+
+@pytest.mark.parametrize("key", sorted(APIS))
+def test_a_handlers_module_opens_with_its_line_of_the_table(key: int) -> None:
+    api = APIS[key]
+    opening = (import_module(api.handle.__module__).__doc__ or "").partition("\n")[0]
+    low, high = api.served
+    assert opening.startswith(f"{api.name} (key {key}), versions {low}-{high}"), opening
+
+
+def test_a_node_imports_no_handler_and_no_codec_before_a_request() -> None:
+    program = "import stratalog.node, sys; print(*sorted(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    loaded = done.stdout.split()
+    assert "stratalog.broker.apis" in loaded
+    assert [
+        name
+        for name in loaded
+        if name.startswith(("stratalog.broker.apis.", "stratalog.wire.codecs."))
+    ] == []
