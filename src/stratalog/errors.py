@@ -172,7 +172,14 @@ class Fenced(Exception):
 
 
 class Corrupt(Exception):
-    """Bytes are not what was written: stop using them, name them, never serve them."""
+    """Bytes are not what was written: stop using them, name them, never serve them.
+
+    `place`: the damaged file and the position in it, in bytes, where both are known.
+    """
+
+    def __init__(self, message: str, place: tuple[str, int] | None = None) -> None:
+        super().__init__(message)
+        self.place = place
 
 
 class UserError(Exception):

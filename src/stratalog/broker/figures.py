@@ -9,7 +9,7 @@ whatever can be computed when somebody asks (offsets, sizes, lag) is not counted
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, Final, get_args, get_type_hints
 
@@ -23,6 +23,9 @@ BOUNDS_NS: Final = [step * 10**power for power in range(4, 10) for step in _STEP
     10 * _SECOND_NS
 ]
 """Upper bounds of the histograms' buckets: 10 µs to 10 s, three in every decade."""
+_READS_A_LINE: Final = 10_000
+_CAUSES_MAX: Final = 1000
+_OTHER_CAUSES: Final = "other"
 NOT_DECODED: Final = -1
 """Stands for the API of what was no request that is served."""
 
@@ -49,6 +52,7 @@ class PartitionFigures:
     """What went through one partition since it was hosted, in bytes and counts."""
 
     __slots__ = (
+        "_unreadable",
         "bytes_in",
         "bytes_out",
         "copied_bytes",
@@ -72,6 +76,30 @@ class PartitionFigures:
         self.copied_segments = 0
         self.copy_errors = 0
         self.delete_errors = 0
+        self._unreadable: dict[Hashable, int] | None = None  # hardly any partition needs it
+
+    @property
+    def unreadable_reads(self) -> int:
+        """Reads that met damaged bytes."""
+        return sum((self._unreadable or {}).values())
+
+    def unreadable(self, cause: Hashable) -> tuple[int, bool]:
+        """Count a read that met damaged bytes; return the cause's reads so far, and whether the log should have a line.
+
+        The first read of a cause is worth a line, and the ten thousandth, the hundred thousandth and so on: a consumer
+        repeats a fetch that fails many times a second.
+        """
+        if self._unreadable is None:
+            self._unreadable = {}
+        reads = self._unreadable
+        if len(reads) >= _CAUSES_MAX and cause not in reads:
+            cause = _OTHER_CAUSES
+        count = reads[cause] = reads.get(cause, 0) + 1
+        return count, count == 1 or (count >= _READS_A_LINE and _is_power_of_ten(count))
+
+
+def _is_power_of_ten(count: int) -> bool:
+    return str(count).strip("0") == "1"
 
 
 class RequestFigures:

@@ -284,7 +284,12 @@ class HostedPartition:
         return f"{self.directory.path}/{segment.path}"
 
     def _unreadable(self, error: Corrupt) -> Rejected:
-        self._log.error("log unreadable", partition=str(self.identity), reason=str(error))
+        count, is_news = self.figures.unreadable(error.place or str(error))
+        if is_news:
+            identity, path = str(self.identity), self.directory.path
+            self._log.error(
+                "log unreadable", partition=identity, path=path, reason=str(error), reads=count
+            )
         return Rejected(ErrorCode.corrupt_message, str(error))
 
     async def perform(self, effects: tuple[Effect, ...]) -> None:

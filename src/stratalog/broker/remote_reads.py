@@ -225,12 +225,15 @@ class RemoteReads:
             raise Rejected(ErrorCode.kafka_storage_error, str(error)) from error
         except Corrupt as error:
             hosted.figures.remote_errors += 1
-            self._log.error(
-                "tiered segment unreadable",
-                partition=str(hosted.identity),
-                object=name,
-                reason=str(error),
-            )
+            count, is_news = hosted.figures.unreadable(name)
+            if is_news:
+                self._log.error(
+                    "tiered segment unreadable",
+                    partition=str(hosted.identity),
+                    object=name,
+                    reason=str(error),
+                    reads=count,
+                )
             raise Rejected(ErrorCode.corrupt_message, str(error)) from error
 
     def _ended(self, future: "asyncio.Future[Any]") -> None:

@@ -39,6 +39,7 @@ _PER_TOPIC: Final = (
     (m.TOPIC_MESSAGES_IN, "messages_in"),
     (m.TOPIC_BYTES_OUT, "bytes_out"),
     (m.TOPIC_MESSAGES_OUT, "messages_out"),
+    (m.TOPIC_UNREADABLE_READS, "unreadable_reads"),
 )
 _PER_TIERED_TOPIC: Final = (
     (m.COPY_LAG_BYTES, "lag_bytes"),
@@ -64,6 +65,7 @@ class _Topic:
     messages_in: int = 0
     bytes_out: int = 0
     messages_out: int = 0
+    unreadable_reads: int = 0
     lag_bytes: int = 0
     lag_segments: int = 0
     lag_seconds: float = 0.0
@@ -82,6 +84,7 @@ class _Topic:
         self.messages_in += log.log_end_offset - hosted.hosted_from
         self.bytes_out += figures.bytes_out
         self.messages_out += figures.messages_out
+        self.unreadable_reads += figures.unreadable_reads
         if not log.config.remote_storage_enable:
             return
         self.tiered = True

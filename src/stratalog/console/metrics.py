@@ -68,6 +68,13 @@ TOPIC_MESSAGES_OUT = _metric(
     "Offsets in the batches of those answers: records, but for gaps and for what a consumer skips in its first batch. "
     "Nothing is opened to count them.",
 )
+TOPIC_UNREADABLE_READS = _metric(
+    "topic_unreadable_reads_total",
+    _COUNTER,
+    "topic",
+    "Reads that met damaged bytes, on this disk or in the bucket (Kafka: FailedFetchRequestsPerSec). The log has one "
+    "error for each damaged place, and no more before its 10,000th read.",
+)
 REQUEST_DURATION = _metric(
     "request_duration_seconds",
     _HISTOGRAM,

@@ -152,18 +152,18 @@ def read_batches(
         else:
             position, walk.expected, found = yield from _locate(segment, offset, max_bytes)
             if found is not None:
-                position += walk.feed(found, at_end=position + len(found) == segment.readable)
+                position += walk.feed(found, position)
         while not walk.done and position < segment.readable:
             size = min(max(walk.wanted, HEADER_SIZE), segment.readable - position)
             data = yield Read(segment.path, position, size)
             assert isinstance(data, bytes | bytearray)
             if len(data) < size:
-                raise Corrupt(f"{segment.path} ends before byte {position + size}")
-            position += walk.feed(data, at_end=position + size == segment.readable)
+                raise _cut_off(segment, position + len(data))
+            position += walk.feed(data, position)
         if walk.in_doubt and walk.view is not None:
             behind = yield Read(segment.path, position, _OFFSET_BYTES)
             assert isinstance(behind, bytes | bytearray)
-            _check_followed(segment.path, walk.next_offset, behind)
+            _check_followed(segment.path, position, walk.next_offset, behind)
         if walk.view is not None:
             places.note(walk.next_offset, segment, position)
             return Slices([walk.view], walk.first_offset, walk.next_offset)
@@ -189,12 +189,12 @@ def batch_at(
             assert isinstance(data, bytes | bytearray)
             at = 0
             while at + HEADER_SIZE <= len(data):
-                header = _header(segment.path, data, at)
+                header = _header(segment.path, data, at, position)
                 if header.next_offset > offset:
                     return segment, position + at, header
                 at += header.size
             if at == 0:
-                raise Corrupt(f"{segment.path} ends before byte {position + size}")
+                raise _cut_off(segment, position + len(data))
             position += at
         segment = _following(segments, segment)
     return None
@@ -246,7 +246,7 @@ def _locate(
             data = yield Read(segment.path, position, size)
             assert isinstance(data, bytes | bytearray)
             if len(data) < size:
-                raise Corrupt(f"{segment.path} ends before byte {position + size}")
+                raise _cut_off(segment, position + len(data))
             try:
                 header = parse_header(data)
             except Corrupt:
@@ -313,21 +313,22 @@ class _Walk:
         self.first_offset = self.next_offset = offset
         self.view: memoryview | None = None
 
-    def feed(self, data: bytes | bytearray, *, at_end: bool) -> int:
-        """Look at bytes that begin with a batch; returns how many are behind the next place to read from.
+    def feed(self, data: bytes | bytearray, position: int) -> int:
+        """Walk over bytes that begin with a batch, at `position` of the file; return how many the walk has passed.
 
         After it either `done` (with `view`, or without where nothing fits), or `wanted` bytes are needed from there.
-        `at_end`: there are no more, so that a batch cut short is Corrupt. What is sound before damage is found first.
+        A batch that the segment's end cuts short is Corrupt. Sound batches before damage are found first.
         """
         at, end, start = 0, len(data), -1
+        at_end = position + end == self.segment.readable
         while at + HEADER_SIZE <= end:
             self.in_doubt = False
             try:
-                header = _header(self.segment.path, data, at)
+                header = _header(self.segment.path, data, at, position)
                 first, behind = header[0], at + header[1]
                 next_offset = first + header[6] + 1  # `header.next_offset`, at half the price
                 if first != self.expected or not first < next_offset <= self.segment.next_offset:
-                    self._check_gap(first, next_offset, data[behind : behind + _OFFSET_BYTES])
+                    self._check_gap(position + at, header, data[behind : behind + _OFFSET_BYTES])
                     self.in_doubt = behind + _OFFSET_BYTES > end and not at_end
             except Corrupt:
                 if start >= 0:
@@ -352,34 +353,48 @@ class _Walk:
             self.done = True
             self.view = memoryview(data)[start:at]
         elif at_end and not self.done and at < end:
-            raise Corrupt(f"{self.segment.path} ends inside the batch of offset {self.offset}")
+            raise _cut_off(self.segment, self.segment.readable)
         return at
 
-    def _check_gap(self, first: int, next_offset: int, behind: bytes | bytearray) -> None:
+    def _check_gap(self, position: int, header: BatchHeader, behind: bytes | bytearray) -> None:
         """Raise Corrupt unless a batch's offsets lie above the last batch's, and below those of the bytes behind."""
         segment, expected = self.segment, self.expected
+        first, next_offset = header.base_offset, header.next_offset
         if first < expected or not first < next_offset <= segment.next_offset:
-            raise Corrupt(
-                f"{segment.path}: a batch has offsets {first} to {next_offset - 1}, "
-                f"where {expected} to {segment.next_offset - 1} can be"
+            raise _damaged(
+                segment.path,
+                position,
+                f"a batch has offsets {first} to {next_offset - 1}, "
+                f"where {expected} to {segment.next_offset - 1} can be",
             )
-        _check_followed(segment.path, next_offset, behind)
+        _check_followed(segment.path, position + header.size, next_offset, behind)
 
 
-def _check_followed(path: str, next_offset: int, behind: bytes | bytearray) -> None:
-    """Raise Corrupt where the offset behind a batch denies the gap before that batch."""
+def _check_followed(path: str, position: int, next_offset: int, behind: bytes | bytearray) -> None:
+    """Raise Corrupt where the offset behind a batch, at `position`, denies the gap before that batch."""
     if len(behind) == _OFFSET_BYTES and int.from_bytes(behind, "big") < next_offset:
-        raise Corrupt(
-            f"{path}: a batch that ends at offset {next_offset - 1} leaves out offsets, "
-            "and the batch behind goes back"
+        reason = (
+            f"the batch before leaves out offsets and ends at {next_offset - 1}; this one goes back"
         )
+        raise _damaged(path, position, reason)
 
 
-def _header(path: str, data: bytes | bytearray, at: int) -> BatchHeader:
+def _damaged(path: str, position: int, reason: str) -> Corrupt:
+    """Return the error for bytes at `position` of a file. Every read that meets them gets the same place."""
+    return Corrupt(f"{path}: byte {position}: {reason}", (path, position))
+
+
+def _cut_off(segment: Segment, position: int) -> Corrupt:
+    """Return the error for a file that ends at `position`, and should go on."""
+    return _damaged(segment.path, position, "the file ends inside a batch")
+
+
+def _header(path: str, data: bytes | bytearray, at: int, position: int) -> BatchHeader:
+    """Return the batch header at index `at` of bytes that lie at `position` of a file. Raises Corrupt."""
     try:
         return parse_header(data, at)
     except Corrupt as error:
-        raise Corrupt(f"{path}: {error}") from error
+        raise _damaged(path, position + at, str(error)) from error
 
 
 def offset_for_timestamp(
@@ -424,7 +439,7 @@ def _search_records(
         at = 0
         wanted = _SCAN_BYTES
         while at + HEADER_SIZE <= len(data):
-            header = _header(segment.path, data, at)
+            header = _header(segment.path, data, at, position)
             if header.base_offset >= end_offset:
                 return None
             if at + header.size > len(data):
@@ -437,7 +452,7 @@ def _search_records(
                     return *found, header.leader_epoch
             at += header.size
         if at == 0 and size == segment.readable - position:
-            raise Corrupt(f"{segment.path} ends inside the batch at {position}")
+            raise _cut_off(segment, position + len(data))
         position += at
     return None
 

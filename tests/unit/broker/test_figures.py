@@ -1,7 +1,7 @@
 """Goal: what is counted is what was answered, in the right bucket."""
 
 from stratalog.broker.apis import APIS
-from stratalog.broker.figures import BOUNDS_NS, Histogram, RequestFigures
+from stratalog.broker.figures import BOUNDS_NS, Histogram, PartitionFigures, RequestFigures
 from stratalog.errors import ErrorCode
 from stratalog.wire.fetch import EncodedResponse, encode_topics
 from stratalog.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
@@ -69,3 +69,18 @@ def test_an_answer_that_is_none_is_a_request_all_the_same() -> None:
     figures.answered(PRODUCE, None, 1)
     assert sum(figures.durations[PRODUCE].counts) == 1
     assert not figures.errors
+
+
+def test_reads_of_damaged_bytes_are_news_once_and_at_large_powers_of_ten():
+    figures = PartitionFigures()
+    counts = [figures.unreadable("here") for _ in range(100_001)]
+    assert [count for count, is_news in counts if is_news] == [1, 10_000, 100_000]
+    assert figures.unreadable("there") == (1, True)
+    assert figures.unreadable_reads == 100_002
+
+
+def test_a_thousand_causes_are_counted_apart_and_no_more():
+    figures = PartitionFigures()
+    news = [figures.unreadable(cause)[1] for cause in range(3000)]
+    assert sum(news) == 1001
+    assert figures.unreadable_reads == 3000
