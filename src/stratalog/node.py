@@ -1,7 +1,7 @@
-"""The composition root: builds a node from its settings and the outside, starts it and stops it.
+"""The composition root: build a node from its settings and its ports, start it and stop it.
 
-In: settings and `ports.Outside`. Out: a broker that serves. The only place that wires the parts together; it decides
-nothing itself.
+In: settings and `ports.Outside`. Out: a broker that serves. Only this module connects the parts; it decides nothing
+itself.
 """
 
 import asyncio
@@ -80,9 +80,9 @@ class Node:
         self.directories: list[LogDirectory] = []
         self.broker: Broker | None = None
         self.on_broken: Callable[[BaseException], None] = lambda _error: None
-        """Told of every failure of background work, which is always a bug."""
+        """Receives every failure of background work, which is always a bug."""
         self.on_fatal: Callable[[str], None] = lambda _why: None
-        """Told, once, why the node cannot go on; whoever runs it must stop it."""
+        """Receives, once, the reason why the node must be stopped."""
         self._watches: list[TimedDisk] = []
         self._console: Console | None = None
         self._is_stopping = False
@@ -176,11 +176,11 @@ class Node:
         self._log.info("stopped", node=self.node_id)
 
     async def _open_console(self) -> int | None:
-        """Before anything is loaded: who asks is told that the node is starting."""
+        """Open the console before anything is loaded: it answers that the node is starting."""
         address = self.config.console
         if address is None:
             return None
-        # What serves it costs a quarter of a second and some megabytes: nothing where nobody wants it.
+        # Importing the server takes a quarter of a second and some megabytes: only where a console is configured.
         from stratalog.console.server import Console  # noqa: PLC0415
         from stratalog.console.watched import Watched  # noqa: PLC0415
 
@@ -205,7 +205,7 @@ class Node:
         return bound
 
     async def _finish_connections(self) -> None:
-        """Answer what was asked; who waits for something that may never come is let go at once."""
+        """Answer pending requests; end at once the waits that may never be over."""
         if self.broker is not None:
             self.broker.groups.close()
             for hosted in self.broker.hosting.all():
@@ -338,7 +338,7 @@ class Node:
                 ) from error
             self._bound.append(bound)
             ports[listener.name] = Listener(listener.name, listener.host, bound.port)
-        return [_endpoint(told, ports[told.name]) for told in self.config.advertised_listeners]
+        return [_endpoint(one, ports[one.name]) for one in self.config.advertised_listeners]
 
     def _count_connection(self, accepted: bool) -> None:  # noqa: FBT001 - a callback
         assert self.broker is not None
@@ -361,7 +361,7 @@ class Node:
                 )
 
     def _keep(self, directory: LogDirectory) -> None:
-        """What a directory needs now and then, each on its own: a stalled drive holds up nobody else's."""
+        """Maintain each directory in a task of its own: a stalled drive delays no other directory."""
         config = self.config
         repeat = self._repeat
         repeat(
@@ -421,11 +421,13 @@ class Node:
         directory.close_idle()
 
 
-def _endpoint(told: Listener, bound: Listener) -> Endpoint:
-    """What clients are told: an address they can reach, with the port that was really bound."""
-    host = told.host if told.host not in _EVERY_ADDRESS else bound.host
+def _endpoint(advertised: Listener, bound: Listener) -> Endpoint:
+    """Return the endpoint for clients: an address that they can reach, with the port that was bound."""
+    host = advertised.host if advertised.host not in _EVERY_ADDRESS else bound.host
     return Endpoint(
-        told.name, host if host not in _EVERY_ADDRESS else "localhost", told.port or bound.port
+        advertised.name,
+        host if host not in _EVERY_ADDRESS else "localhost",
+        advertised.port or bound.port,
     )
 
 
@@ -471,7 +473,7 @@ async def _serve(config: BrokerConfig, ready_file: str | None) -> None:
 
 
 def _write_ready_file(path: Path, ready: Ready) -> None:
-    """Whole or not at all: who waits for the file may read it as soon as it is there."""
+    """Write the file whole or not at all: a reader may open it as soon as it exists."""
     temporary = path.with_name(path.name + ".tmp")
     try:
         temporary.write_text(json.dumps(asdict(ready)) + "\n")
