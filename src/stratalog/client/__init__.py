@@ -1,1 +1,4 @@
-"""Talking to brokers: a sans-I/O core with an asyncio shell and a blocking one."""
+"""The client of brokers: a core without I/O, with an asyncio shell and a blocking one.
+
+In: arguments, and bytes from brokers. Out: requests, and answers as dataclasses.
+"""

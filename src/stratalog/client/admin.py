@@ -1,7 +1,7 @@
-"""What administration asks of a cluster, as `Call`s: partitions, settings, sizes, groups.
+"""Administration of a cluster as `Call`s: partitions, settings, sizes, groups.
 
 In: plain arguments. Out: calls in the manner of `calls.py`, whose answers are small dataclasses. It never routes: a
-group's calls belong to its coordinator, sizes to every broker.
+group's calls go to its coordinator, sizes come from every broker.
 """
 
 from collections.abc import Mapping
@@ -286,7 +286,7 @@ def fetch_offsets(group: str) -> Call[Offsets]:
 def commit_offsets(
     group: str, offsets: Mapping[tuple[str, int], int], member_id: str = "", generation: int = -1
 ) -> Call[None]:
-    """Commit offsets as a member of a generation, or as one who is none: then only a group without members takes
+    """Commit offsets as a member of a generation, or without one: then only a group without members accepts
     them.
     """
     topics: dict[str, list[OffsetCommitRequestPartition]] = {}

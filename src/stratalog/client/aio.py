@@ -1,10 +1,10 @@
-"""The client's asyncio shell: what the CLI and brokers use to talk to brokers.
+"""The client's asyncio shell, for the CLI and for brokers.
 
 In: a `ports.Network` and a bootstrap list. Out: answers as the dataclasses of `calls.py`. It never starts a thread or
-a task: an answer resolves a future, and whoever asked awaits it.
+a task: an answer resolves a future, and the caller awaits it.
 
-Raises Unavailable("broker HOST:PORT unreachable: …") where nobody answers, Rejected(code) where the cluster says no.
-Not for several event loops.
+Raises Unavailable("broker HOST:PORT unreachable: …") where no broker answers, Rejected(code) where the cluster
+refuses. For one event loop.
 
     client = await Client.connect(network, "127.0.0.1:9092")
     await client.create_topics([NewTopic("t", partitions=1)])
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class _Link(asyncio.BufferedProtocol):
-    """One connection: the core's state, the transport, and who waits for which answer."""
+    """One connection: the core's state, the transport, and the futures of pending answers."""
 
     def __init__(self, address: BrokerAddress, client_id: str) -> None:
         self.peer = f"{address.host}:{address.port}"
@@ -68,7 +68,7 @@ class _Link(asyncio.BufferedProtocol):
             return
         for correlation_id, answer in answers:
             future = self._waiting.pop(correlation_id)
-            if future.done():  # whoever asked has given up
+            if future.done():  # the caller has given up
                 continue
             if isinstance(answer, Rejected):
                 _refuse(future, answer)
@@ -390,7 +390,7 @@ class Pipeline:
         The future may be ignored: a refusal is raised here or by `drain` all the same. Raises Rejected, Unavailable.
         """
         while len(self._in_flight) >= self._window:
-            await self._settle()
+            await self._await_oldest()
         if self._failure is not None:
             raise self._failure
         try:
@@ -409,11 +409,11 @@ class Pipeline:
     async def drain(self) -> None:
         """Wait until every batch is acknowledged. Raises the first Rejected or Unavailable."""
         while self._in_flight:
-            await self._settle()
+            await self._await_oldest()
         if self._failure is not None:
             raise self._failure
 
-    async def _settle(self) -> None:
+    async def _await_oldest(self) -> None:
         """Wait for the oldest batch."""
         link, future = self._in_flight.popleft()
         try:

@@ -1,7 +1,7 @@
 """The APIs that this client speaks, by Kafka's numbers.
 
 In: nothing. Out: keys, and for each the versions that `calls.py`, `admin.py` and `membership.py` can build and read.
-It never says what a broker serves: that is asked.
+The versions that a broker serves come from its ApiVersions answer.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
-"""Records into batches, one being filled for each partition, as Kafka's producer does it.
+"""Collect records into batches, one open batch per partition, as Kafka's producer does.
 
 In: records, with or without a partition of their own. Out: whole batches, into a pipeline. It never waits for an
-acknowledgement: the pipeline raises what is refused.
+acknowledgement: the pipeline raises refusals.
 """
 
 from asyncio import Future

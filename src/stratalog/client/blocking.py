@@ -1,9 +1,10 @@
 """The client's blocking shell, for Spark's driver and tasks.
 
-In: a network that waits (`adapters.blocking_socket`) and a bootstrap list. Out: answers as the dataclasses of
+In: a blocking network (`adapters.blocking_socket`) and a bootstrap list. Out: answers as the dataclasses of
 `calls.py`. It never starts a thread, and one thread uses it at a time.
 
-Raises Unavailable("broker HOST:PORT unreachable: …") where nobody answers, Rejected(code) where the cluster says no.
+Raises Unavailable("broker HOST:PORT unreachable: …") where no broker answers, Rejected(code) where the cluster
+refuses.
 """
 
 from collections.abc import Mapping, Sequence

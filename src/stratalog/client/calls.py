@@ -1,9 +1,9 @@
-"""One request and its answer, as a value: what to ask in each version, and what the answer means.
+"""Calls: one request and the meaning of its answer, as a value.
 
-In: plain arguments. Out: a `Call`, which builds a request body for the version that client and broker share and turns
-the response body into small dataclasses. It never routes, retries or sends: `cluster.py` and the shells do.
+In: plain arguments. Out: a `Call`, which builds the request for the version that client and broker share, and turns
+the response into small dataclasses. It never routes, retries or sends: `cluster.py` and the shells do.
 
-Errors for a single topic or partition stay in the answer; an error for the whole request raises Rejected.
+Errors of a single topic or partition stay in the answer; an error of the whole request raises Rejected.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -395,7 +395,7 @@ def init_producer_id() -> Call[tuple[int, int]]:
 def produce(
     topic: str, partition: int, batch: Buffer, *, acks: int, timeout_ms: int
 ) -> Call[Produced]:
-    """One whole record batch to one partition. acks: -1 (all in sync), 1 (leader) or 0 (nobody answers)."""
+    """One whole record batch to one partition. acks: -1 (all in sync), 1 (leader) or 0 (no answer)."""
     wanted = PartitionProduceData(index=partition, records=memoryview(batch))
 
     def read(body: ProduceResponse) -> Produced:

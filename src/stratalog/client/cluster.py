@@ -1,10 +1,10 @@
-"""Who leads what, and whom to ask again: the part of a client that both shells share.
+"""Route calls to leaders and coordinators, and retry: the part that both shells share.
 
-In: what the shells hear. Out: *programs*, generators that yield `Ask` (send this call to that broker) or `Pause` (wait
-so many seconds), are sent the answer or thrown `Unavailable`, and return the result. They never do I/O.
+In: answers that the shells received. Out: *programs*: generators that yield `Ask` (send this call to that broker) or
+`Pause` (wait so many seconds), receive the answer or `Unavailable`, and return the result. They never do I/O.
 
-Retried: a broker that cannot be reached, and the errors that pass by themselves once metadata is fresh. A topic or
-partition that does not exist is an error at once.
+They retry where a broker cannot be reached, and on errors that fresh metadata resolves. A missing topic or partition
+is an error at once.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -97,7 +97,7 @@ class ClusterView:
         self.topics: dict[str, TopicInfo] = {}
 
     def candidates(self, node_id: int | None) -> list[BrokerAddress]:
-        """Whom to try for an `Ask`, in order. Empty where the broker is not known (any more)."""
+        """Return the brokers to try for an `Ask`, in order. Empty for an unknown broker."""
         if node_id is None:
             return [*self.brokers.values(), *self._bootstrap]
         known = self.brokers.get(node_id)

@@ -1,10 +1,10 @@
 """A connection to a broker without its socket.
 
-In: calls to make and bytes that arrived. Out: bytes to send and answers by correlation id. It never does I/O: a
-shell sends what `send` returns, receives into `get_buffer`, and passes on what `received` gives.
+In: calls to make, and bytes that arrived. Out: bytes to send, and answers by correlation id. It never does I/O: a
+shell sends the result of `send`, receives into `get_buffer`, and passes on the result of `received`.
 
-Kafka answers a connection's requests in order, so answers are matched to the oldest open request and a correlation
-id that does not fit means that the stream is lost.
+Kafka answers a connection's requests in order. So an answer belongs to the oldest open request, and a wrong
+correlation id means that the stream is lost.
 """
 
 import os

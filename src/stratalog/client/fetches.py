@@ -1,6 +1,6 @@
-"""Fetch, as `Call`s: record batches of one partition, or of as many as one broker leads.
+"""Fetch, as `Call`s: record batches of one partition, or of several that one broker leads.
 
-In: from which offsets, how much, how long to wait. Out: calls in the manner of `calls.py`. It never opens a batch.
+In: offsets, sizes, the time to wait. Out: calls in the manner of `calls.py`. It never opens a batch.
 """
 
 from collections.abc import Sequence

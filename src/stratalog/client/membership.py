@@ -1,11 +1,11 @@
-"""A member of a consumer group, by the classic protocol: it joins, is assigned partitions, and says it is alive.
+"""A member of a consumer group, by the classic protocol: join, receive partitions, send heartbeats.
 
 In: a client of its own, a group, a topic. Out: the partitions to read until the next rebalance. It never starts a
-task: whoever reads calls `beat` between two rounds, more often than the session lasts.
+task: the caller calls `beat` between two rounds, more often than the session lasts.
 
-Eager rebalances with Kafka's range assignor, which every consumer knows: whoever is the leader, ours or not, the
-others can read what it says. A JoinGroup waits for the other members, and a connection's requests are answered in
-order, so that the client must not be the one that fetches.
+Rebalances are eager, with Kafka's range assignor, which every consumer knows. So any member may be the leader, and
+the others can read its assignment. A JoinGroup waits for the other members, and a connection answers its requests in
+order. So this client must not be the one that fetches.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """An answer to JoinGroup; `members` (member id, instance id, subscription) are told to the leader alone."""
+    """An answer to JoinGroup; `members` (member id, instance id, subscription) are for the leader alone."""
 
     error: ErrorCode
     member_id: str
@@ -100,7 +100,7 @@ def join_group(group: str, member_id: str, subscription: bytes) -> Call[Joined]:
 def sync_group(
     group: str, joined: Joined, assignments: Mapping[str, bytes]
 ) -> Call[tuple[Key, ...]]:
-    """Tell (as the leader) or hear who reads what."""
+    """Send the assignments (as the leader), and receive this member's own."""
 
     def read(body: SyncGroupResponse) -> tuple[Key, ...]:
         if body.error_code:
@@ -171,7 +171,7 @@ class Member:
     """
 
     def __init__(self, client: Client, group: str, topic: str) -> None:
-        """`client` answers for nobody else, and waits for more than `REBALANCE_MS`."""
+        """`client` has no other user, and waits for more than `REBALANCE_MS`."""
         self.generation = -1
         self._client = client
         self._group = group
@@ -191,8 +191,10 @@ class Member:
                 self._member_id = joined.member_id
                 if joined.error == ErrorCode.member_id_required:
                     continue
-                told = await self._assign(joined) if joined.leader == joined.member_id else {}
-                assigned = await self._ask(sync_group(self._group, joined, told))
+                assignments = (
+                    await self._assign(joined) if joined.leader == joined.member_id else {}
+                )
+                assigned = await self._ask(sync_group(self._group, joined, assignments))
             except Rejected as error:
                 if error.code not in LOST:
                     raise
@@ -205,7 +207,7 @@ class Member:
         raise Unavailable(f"group {self._group} does not come to rest: others join all the time")
 
     async def beat(self) -> bool:
-        """Say that we are alive, where that is due; False once the assignment no longer holds."""
+        """Send a heartbeat, where one is due; return False once the assignment no longer holds."""
         now_s = asyncio.get_running_loop().time()
         if self._is_in and now_s - self._beaten_s >= HEARTBEAT_S:
             self._beaten_s = now_s
@@ -227,7 +229,7 @@ class Member:
         return True
 
     async def leave(self) -> None:
-        """Leave at once, if we are in; who cannot be told will notice when the session ends."""
+        """Leave at once, if joined; an unreachable coordinator notices when the session ends."""
         if self._is_in:
             self._is_in = False
             with suppress(Unavailable, Rejected, TimeoutError):

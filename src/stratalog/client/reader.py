@@ -1,9 +1,9 @@
-"""Partitions read on and on: while one answer is looked at, the broker works on the next.
+"""Read partitions continuously: while the caller processes one answer, the broker works on the next.
 
-In: a client, and the offset to begin at for each partition. Out: fetched batches with the offset they were asked for,
-in each partition's order. It never starts a task: one Fetch per leader is under way, and `poll` awaits them.
+In: a client, and a start offset for each partition. Out: fetched batches with the offset they were fetched for, in
+each partition's order. It never starts a task: one Fetch per leader is under way, and `poll` awaits them.
 
-Raises Rejected for what does not pass by itself (OFFSET_OUT_OF_RANGE, a topic that is gone), Unavailable where a
+Raises Rejected for an error that does not pass by itself (OFFSET_OUT_OF_RANGE, a deleted topic), Unavailable where a
 leader stays unreachable.
 """
 
@@ -158,7 +158,7 @@ class Reader:
                 following = header.next_offset
             if following > offset:
                 # To the end of the mapping: a broker goes through the partitions in order until its bytes are spent,
-                # and who has just had something comes last.
+                # so a partition that has just had records comes last.
                 del self.positions[key]
                 self.positions[key] = following
                 view, end = partition.records, partition.high_watermark

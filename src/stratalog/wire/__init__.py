@@ -1,4 +1,4 @@
-"""Bytes <-> values: frames, messages, record batches, records, codecs, Kafka's internal records.
+"""Convert between bytes and values: frames, messages, record batches, records, compression, Kafka's internal records.
 
-In: bytes as they come from a socket or a file. Out: values, and back. Nothing here does I/O or keeps state.
+In: bytes from a socket or a file, or values. Out: the other. No code here does I/O or keeps state.
 """

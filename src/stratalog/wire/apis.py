@@ -1,10 +1,10 @@
-"""Every request of Kafka's protocol: its number, its name, and since when it is flexible.
+"""Every API of Kafka's protocol: its key, its name, and its first flexible version.
 
-In: nothing. Out: a table. It says what exists, never what this broker serves.
+In: nothing. Out: a table of all APIs that exist, also those that this broker does not serve.
 
-A flexible version (KIP-482) has compact lengths and tagged fields; its requests carry header version 2, its responses
-header version 1, save ApiVersions, whose answer must be readable before versions are agreed (KIP-511). Source: the
-schemas of Apache Kafka 4.3; a test holds the table against kio.
+A flexible version (KIP-482) has compact lengths and tagged fields. Its requests carry header version 2, its responses
+header version 1. ApiVersions is the exception: its response must be readable before versions are agreed (KIP-511).
+Source: the schemas of Apache Kafka 4.3; a test compares the table with kio.
 """
 
 from typing import Final, NamedTuple

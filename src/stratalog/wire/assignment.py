@@ -1,7 +1,7 @@
-"""What consumers tell each other through their group: subscriptions, and what each is told to read.
+"""Encode and decode the subscriptions and assignments that consumers exchange through their group.
 
-In: a member's opaque bytes, or what they should say. Out: topics or (topic, partition)s, or the bytes. It never fails
-to read: what makes no sense is nobody's assignment.
+In: a member's opaque bytes, or topics and partitions. Out: the other. Reading never fails: bytes that make no sense
+are an empty subscription or assignment.
 
 The bytes are the client library's (Kafka: ConsumerProtocolSubscription, ConsumerProtocolAssignment): a version, then
 topics (with partitions), then user data. Later versions only append.

@@ -1,12 +1,12 @@
-"""Record batches (Kafka's format v2) read as views.
+"""Read record batches (Kafka's format v2) as views.
 
-In: bytes that hold batches one after the other. Out: headers as values; patches in place. It never opens records
-and never copies a batch.
+In: bytes of consecutive batches. Out: headers as values; patches in place. It never opens records and never copies a
+batch.
 
-Layout (big-endian): base offset i64, length i32 (of what follows it), partition leader epoch i32, magic i8 = 2,
-CRC32C u32 (of everything after it), attributes i16, last offset delta i32, base and max timestamp i64, producer id
-i64, producer epoch i16, base sequence i32, record count i32, records. Offset, length and epoch lie outside the CRC, so
-that a broker assigns them without touching the rest. Kafka: `DefaultRecordBatch`; what is demanded of a produced batch:
+Layout (big-endian): base offset i64, length i32 (of the bytes after it), partition leader epoch i32, magic i8 = 2,
+CRC32C u32 (of all bytes after it), attributes i16, last offset delta i32, base and max timestamp i64, producer id
+i64, producer epoch i16, base sequence i32, record count i32, records. Offset, length and epoch lie outside the CRC,
+so a broker assigns them without touching the rest. Kafka: `DefaultRecordBatch`; the checks of a produced batch:
 `LogValidator`.
 """
 

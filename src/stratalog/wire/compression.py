@@ -1,7 +1,7 @@
-"""The codecs of record batches.
+"""Compress and decompress the records of batches.
 
-In: a codec's number in the batch attributes and bytes. Out: bytes compressed or restored. It never restores
-more than the caller allows, whatever the input claims.
+In: a codec's number in the batch attributes, and bytes. Out: bytes compressed or restored. It never restores more
+than the caller allows, whatever the input claims.
 
 Kafka's formats: gzip; snappy in the framing of xerial's SnappyOutputStream (raw is read too); the lz4 frame with
 independent blocks of 64 KiB and no content size (`Lz4BlockInputStream` refuses linked blocks); the zstd frame.
@@ -60,7 +60,7 @@ _INTO: Final[dict[int, Callable[[Any, Any], int]]] = {
 
 
 class Oversized(Corrupt):
-    """More than may be restored."""
+    """Raised for data that is larger than the caller allows."""
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
@@ -85,7 +85,7 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
 
 
 def decompress(codec: int, data: Buffer, *, max_bytes: int = MAX_BYTES) -> bytes:
-    """What `data` was before `compress`.
+    """Return `data` decompressed.
 
     Raises Corrupt for bytes that are not the codec's or an unknown codec, Oversized for more than `max_bytes`.
     """
@@ -98,7 +98,7 @@ def decompress(codec: int, data: Buffer, *, max_bytes: int = MAX_BYTES) -> bytes
             return bytes(memoryview(target)[: decompress_into(codec, data, target)])
         except Corrupt as error:
             failure = type(error), str(error)
-        # Raised out here, without what it came from: whoever keeps the failure must not keep the memory.
+        # Raised here, without its cause: a kept exception must not keep the memory alive.
         del target
         kind, reason = failure
         if kind is not Oversized or size == max_bytes:

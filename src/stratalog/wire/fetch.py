@@ -1,9 +1,9 @@
-"""Fetch responses that many consumers share: written once, then addressed to each of them.
+"""Encode a Fetch response once for many consumers, then address it to each of them.
 
-In: topics with their records, and of each consumer its session and correlation id. Out: a frame in buffers. It never
-copies or looks into records.
+In: topics with their records; each consumer's session and correlation id. Out: a frame in buffers. It never copies or
+opens records.
 
-A hundred consumers at a partition's tail get the same records at once. What differs between them stands before the
+A hundred consumers at a partition's tail receive the same records at once. Their responses differ only before the
 topics, at fixed places of the first buffer.
 """
 

@@ -1,14 +1,14 @@
-"""Length-prefixed frames out of a byte stream.
+"""Cut length-prefixed frames out of a byte stream.
 
-In: bytes as a socket delivers them, received into the memory that `get_buffer` names. Out: complete frames without
+In: bytes as a socket delivers them, received into the memory that `get_buffer` returns. Out: complete frames without
 their four-byte length. It never touches a socket, and never looks inside a frame.
 
-A frame is its own writable bytearray: the log patches offsets in it, writes it, and may keep it. Small frames are
-copied out of a scratch buffer, several per read; the rest of a larger one is received straight into its bytearray. A
-length is only a claim: memory follows what has arrived, not what was announced.
+A frame is a writable bytearray of its own: the log patches offsets in it, writes it, and may keep it. Small frames
+are copied out of a scratch buffer, several per read. The rest of a larger frame is received straight into its
+bytearray. Memory follows the bytes that have arrived, not the length that was announced.
 
-One read may bring thousands of frames. A server cuts a few of them at a time (`frames_max`): the rest stays one copy of
-what was read, and no more is received until `next_frames` has cut all of it.
+One read may bring thousands of frames. A server cuts a few of them at a time (`frames_max`). The rest stays one copy
+of the bytes read, and no more is received until `next_frames` has cut all of it.
 """
 
 from struct import Struct

@@ -1,9 +1,9 @@
-"""What the generated readers and writers of `wire/messages` share: long lengths, arrays of primitives, tags, records.
+"""Helpers of the generated readers and writers of `wire/messages`: long lengths, arrays of primitives, tags, records.
 
 In: a buffer and a position, or values. Out: values and the next position, or bytes. It never knows a message.
 
-A compact length (KIP-482) is an unsigned varint of the length + 1, 0 for null. Readers and writers handle the one byte
-that nearly all lengths have in line, and come here for the others.
+A compact length (KIP-482) is an unsigned varint of the length + 1, 0 for null. Nearly all lengths have one byte,
+which readers and writers handle inline; they call these functions for the others.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Which partition a key belongs to, for every Kafka client that hashes as Java's does.
+"""Return the partition of a key, as every Kafka client that hashes like Java's does.
 
 In: key bytes. Out: a non-negative hash, or a partition. It never sees a record without a key.
 

@@ -1,6 +1,6 @@
-"""A record batch in another codec.
+"""Convert a record batch to another codec.
 
-In: one whole batch, a codec, a level. Out: the same records in that codec, with header and CRC to match. It never
+In: one whole batch, a codec, a level. Out: the same records in that codec, with matching header and CRC. It never
 changes a record, an offset, a timestamp or a sequence, and never restores more than `validation` allows.
 
 Kafka does this where a topic's `compression.type` is neither `producer` nor the batch's own (`LogValidator`).

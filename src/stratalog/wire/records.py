@@ -1,11 +1,11 @@
-"""Records inside a batch: read one by one, and built into new batches.
+"""Read the records of a batch one by one, and build new batches.
 
 In: a view of one whole batch, or keys, values and timestamps. Out: `Record` values, or a batch as a bytearray. It
-never reads a clock: a record's timestamp is given.
+never reads a clock: the caller passes timestamps.
 
 A record: length varint, attributes i8, timestamp delta varlong, offset delta varint, key and value (varint length, -1
-for none), header count and headers. Kafka: `DefaultRecord`. This is for control batches, tests, tools and small
-producers; consumers of volume use `kernels`.
+for none), header count and headers. Kafka: `DefaultRecord`. This module is for control batches, tests, tools and
+small producers; consumers of large volumes use `kernels`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -125,7 +125,7 @@ def _signed(value: int) -> bytes:
 class BatchBuilder:
     """Collects records into one batch.
 
-    `size` is what the batch will take in bytes if its codec does not compress at all, so that a caller who stops at a
+    `size` is the batch's size in bytes if its codec does not compress at all, so that a caller that stops at a
     limit stays below it (a codec may add a few bytes to what cannot be compressed). Offsets are consecutive.
     """
 

@@ -1,4 +1,4 @@
-"""Aborted transactions, whose records a reader of committed ones does not see (KIP-98).
+"""Aborted transactions, whose records a reader of committed records skips (KIP-98).
 
 In: batch headers, in their order. Out: values. It never opens a batch; `kernels` has a loop of its own.
 """

@@ -1,11 +1,11 @@
-"""Whether a produced batch's records are what a consumer can read, and what its topic demands.
+"""Check a produced batch's records: readable by consumers, and within its topic's demands.
 
-In: one whole batch whose header and CRC were checked, and a topic's demands. Out: the largest timestamp of its records,
-or a refusal that names the records at fault. It never changes a batch, and never restores more than
+In: one whole batch whose header and CRC were checked, and a topic's demands. Out: the largest timestamp of its
+records, or a refusal that names the records at fault. It never changes a batch, and never restores more than
 `RESTORED_BYTES_MAX`, whatever a batch claims.
 
-Kafka: `LogValidator`, which looks at the same things, save that it takes some records that no consumer gets past: wrong
-lengths of compressed records, offset deltas that do not count from 0 (docs/decisions/0009).
+Kafka: `LogValidator`, which makes the same checks, but accepts some records that stop every consumer: wrong lengths
+of compressed records, offset deltas that do not count from 0 (docs/decisions/0009).
 """
 
 from types import FunctionType
@@ -35,7 +35,7 @@ INTERPRETED: Final = (
 )
 """Why this installation is slow, and the remedy; empty where `wire/walk.py` is compiled (`hatch_build.py`)."""
 RESTORED_BYTES_MAX: Final = 64 << 20
-"""A batch that is more once restored is refused: nobody's memory is a client's to take, and librdkafka gives up at
+"""A batch that is larger once restored is refused: a client must not fill the broker's memory. librdkafka gives up at
 100 MB (`receive.message.max.bytes`)."""
 _AT_ONCE: Final = 1 << 16
 """Records walked before other threads may go on."""
@@ -43,7 +43,7 @@ _ERRORS_MAX: Final = 1000
 _INVALID_TIMESTAMP: Final = "One or more records have been rejected due to invalid timestamp"
 """Kafka's words, as those of each record below: clients show them and compare them."""
 _FAR: Final = 1 << 61
-"""As `walk` has it: from here on a timestamp is not told."""
+"""`walk` reports no timestamp from this value on."""
 _LEAST: Final = -(1 << 63)
 _MOST: Final = (1 << 63) - 1
 
