@@ -21,7 +21,7 @@ from tests.sim.world import START_MS, World
 from stratalog.broker.directory import LogDirectory
 from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
-from stratalog.errors import Rejected, Unavailable
+from stratalog.errors import Rejected, Unavailable, UserError
 from stratalog.tier.checking.verify import verify
 from stratalog.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,
@@ -208,7 +208,7 @@ class Cut:
     def _before(self, operation: str, name: str) -> None:
         if self.left == 0 and not self.happened:
             assert self.machine._workers is not None
-            self.machine._workers.dead = True
+            self.machine.process.is_dead = True
             self.happened = f"{operation} {name}"
         if self.happened:
             raise PowerLoss(self.happened)
@@ -363,6 +363,33 @@ def test_a_partition_of_a_tiered_topic_moves_while_it_is_copied_to_the_bucket() 
             assert not verify(store, now_ms=machine.world.clock.now_ms(), grace_ms=0)
             assert [p for p in PATHS if named(machine.world, p)] == [target]
         assert not machine.broken_tasks
+        await machine.stop()
+
+    run(story())
+
+
+def test_two_copies_where_the_partition_counts_are_named_and_nothing_is_touched() -> None:
+    """A move of an earlier version could leave two. The start cannot know which of them is whole."""
+
+    async def story() -> None:
+        world = World(1)
+        machine = Machine(world, SETTINGS)
+        client = await machine.restart()
+        await client.create_topics([NewTopic(TOPIC, partitions=PARTITIONS, configs=SYNCED)])
+        path = machine.partition(TOPIC).directory.path
+        await machine.stop()
+        disk = world.disk(path)
+        whole, other = (f"{TOPIC}-0.{digit * 32}-future" for digit in "ab")
+        disk.rename(f"{TOPIC}-0", whole)
+        disk.make_directory(other)
+        data = disk.read(f"{whole}/partition.metadata", 0, 1000)
+        disk.write_file(f"{other}/partition.metadata", data)
+        with pytest.raises(UserError, match=f"{path}: {whole} and {other} are both copies"):
+            await machine.start()
+        assert {whole, other} <= named(world, path)
+        disk.remove_tree(other)
+        await machine.start()
+        assert f"{TOPIC}-0" in named(world, path)
         await machine.stop()
 
     run(story())

@@ -62,7 +62,7 @@ class _Copies:
     """
 
     named: dict[LogDirectory, str] = field(default_factory=dict)
-    futures: dict[LogDirectory, str] = field(default_factory=dict)
+    futures: dict[LogDirectory, list[str]] = field(default_factory=dict)
     doubtful: dict[LogDirectory, tuple[str, str]] = field(default_factory=dict)
 
 
@@ -87,9 +87,10 @@ def choose_copies(
         # Where it may be elsewhere, a directory of its name may be of an earlier topic.
         may_be_elsewhere = bool(copies.named or copies.futures or some_away)
         if assigned is not None and home is None and some_away:
-            for names in (copies.named, copies.futures):
-                for directory, name in names.items():
-                    claims[directory].left.append(name)
+            for directory, name in copies.named.items():
+                claims[directory].left.append(name)
+            for directory, names in copies.futures.items():
+                claims[directory].left += names
         else:
             _choose_one(key, topic, claims, copies, home)
         for directory, (name, reason) in copies.doubtful.items():
@@ -142,7 +143,7 @@ def _find(
         if key is None:
             claim.deleted.append(name)
         else:
-            found.setdefault(key, _Copies()).futures[directory] = name
+            found.setdefault(key, _Copies()).futures.setdefault(directory, []).append(name)
 
 
 def _choose_one(
@@ -154,7 +155,13 @@ def _choose_one(
 ) -> None:
     named, futures = copies.named, copies.futures
     if home is not None and home not in named and home in futures:
-        future = futures.pop(home)
+        future, *others = futures.pop(home)
+        if others:
+            # A move waits until an abandoned copy is renamed, so only an earlier version can have left two.
+            raise UserError(
+                f"{home.path}: {future} and {others[0]} are both copies of {future_of(future)}: "
+                f"move the one with fewer bytes away"
+            )
         claims[home].promoted[future] = future_of(future)
         claims[home].loaded.append((future, topic))
         winner: LogDirectory | None = home
@@ -175,8 +182,8 @@ def _choose_one(
             claim.loaded.append((name, topic))
         else:
             claim.deleted.append(name)
-    for directory, name in futures.items():
-        claims[directory].deleted.append(name)
+    for directory, names in futures.items():
+        claims[directory].deleted += names
         if winner is not None and directory is not winner:
             claims[directory].resumed.append(key)
 

@@ -209,6 +209,8 @@ class Move:
     async def copy(self) -> None:
         """Copy until little is missing. Raises _Abandoned, Rejected (a failed directory, a deleted topic)."""
         topic_id = encode_partition_metadata(self.hosted.identity.topic_id)
+        # An abandoned copy's rename is among the earlier writes: a start must find one copy at most.
+        await self.target.write(())
         await self._place(MakeDirectory(self.future))
         self.begun = True
         await self._place(
