@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
+from tests.sim.process import current
+
 from stratalog.ports import Buffer, FileInfo
 
 
@@ -75,8 +77,8 @@ class SimDisk:
     """`ports.Disk` in memory.
 
     `before` is called with (operation, path) ahead of every call that changes something; what it raises leaves the disk
-    as it was. `tear_after(n)` lets the next append write n bytes and then raises PowerLoss. `is_quick` is asked whether
-    an append may be tried. `syncs` counts.
+    as it was. A process that is dead changes nothing: it gets PowerLoss. `tear_after(n)` lets the next append write n
+    bytes and then raises PowerLoss. `is_quick` is asked whether an append may be tried. `syncs` counts.
     """
 
     def __init__(self) -> None:
@@ -89,6 +91,12 @@ class SimDisk:
         """Bytes that are said to be free."""
         self.syncs = 0
         self.bytes_written = 0
+
+    def _change(self, operation: str, path: str) -> None:
+        process = current()
+        if process is not None and process.is_dead:
+            raise PowerLoss(path)
+        self.before(operation, path)
 
     # What happens to disks
 
@@ -120,7 +128,7 @@ class SimDisk:
     # ports.Disk
 
     def append(self, path: str, position: int, buffers: Sequence[Buffer]) -> None:
-        self.before("append", path)
+        self._change("append", path)
         data = b"".join(bytes(buffer) for buffer in buffers)
         torn, self._tear_after = self._tear_after, None
         self._create(path).write(position, data if torn is None else data[:torn])
@@ -146,7 +154,7 @@ class SimDisk:
         return data if len(data) == size else None
 
     def write_file(self, path: str, data: Buffer) -> None:
-        self.before("write_file", path)
+        self._change("write_file", path)
         file = _File(bytearray(data))
         file.sync()
         directory, name = self._parent(path)
@@ -154,12 +162,12 @@ class SimDisk:
         directory.sync()
 
     def sync(self, path: str) -> None:
-        self.before("sync", path)
+        self._change("sync", path)
         self.syncs += 1
         self._file(path).sync()
 
     def sync_directory(self, path: str) -> None:
-        self.before("sync_directory", path)
+        self._change("sync_directory", path)
         self.syncs += 1
         self._directory(path).sync()
 
@@ -174,11 +182,11 @@ class SimDisk:
             self.sync_directory(path)
 
     def truncate(self, path: str, size: int) -> None:
-        self.before("truncate", path)
+        self._change("truncate", path)
         self._file(path).cut(size)
 
     def rename(self, source: str, target: str) -> None:
-        self.before("rename", source)
+        self._change("rename", source)
         directory, name = self._parent(source)
         entry = directory.entries.get(name)
         if entry is None:
@@ -191,13 +199,13 @@ class SimDisk:
             directory.change({name: None})
 
     def unlink(self, path: str) -> None:
-        self.before("unlink", path)
+        self._change("unlink", path)
         directory, name = self._parent(path)
         if name in directory.entries:
             directory.change({name: None})
 
     def make_directory(self, path: str) -> None:
-        self.before("make_directory", path)
+        self._change("make_directory", path)
         directory, name = self._parent(path)
         if name not in directory.entries:
             directory.change({name: _Directory()})
@@ -228,7 +236,9 @@ class SimDisk:
         return True
 
     def close(self) -> None:
-        self._locked = False
+        process = current()
+        if process is None or not process.is_dead:
+            self._locked = False
 
     def close_idle(self) -> None:
         """Nothing is open."""

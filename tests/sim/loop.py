@@ -1,15 +1,20 @@
 """An asyncio event loop in virtual time: it never sleeps, it moves the clock to the next timer.
 
 In: coroutines. Out: their results, in the same order every time. It never looks at a real clock and never waits for
-a real descriptor. A loop with nothing to do and no timer is stuck, and says so.
+a real descriptor. A loop with nothing to do and no timer is stuck, and says so. A process (`tests/sim/process.py`) that
+is paused or gone has no callbacks.
 """
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from contextvars import Context, copy_context
+from typing import Any, TypeVar, TypeVarTuple, Unpack
+
+from tests.sim.process import current
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 _LEFT_S = 3600.0
 
 
@@ -34,9 +39,43 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._virtual = _NoWaiting()
         super().__init__(self._virtual)
         self._clock_resolution = 1e-9
+        self.set_task_factory(_task_of_its_process)  # type: ignore[arg-type] # typeshed lacks `context`
 
     def time(self) -> float:
         return self._virtual.now
+
+    def call_soon(
+        self,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.Handle:
+        if (process := current(context)) is None:
+            return super().call_soon(callback, *args, context=context)
+        context = context or copy_context()
+        return super().call_soon(process.call, context, callback, args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        if (process := current(context)) is None:
+            return super().call_at(when, callback, *args, context=context)
+        context = context or copy_context()
+        return super().call_at(when, process.call, context, callback, args, context=context)
+
+
+def _task_of_its_process(
+    loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, T], context: Context | None = None
+) -> "asyncio.Task[T]":
+    task = asyncio.Task(coro, loop=loop, context=context)
+    if (process := current(context)) is not None:
+        process.tasks[task] = None
+        task.add_done_callback(process.tasks.pop, context=Context())
+    return task
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:

@@ -1,7 +1,8 @@
-"""A machine of a simulation: one node's processes, one after another, on the same disks, and how they end.
+"""A machine of a simulation: one node's processes, one after another, on one host, and how they end.
 
-In: a world, settings. Out: a started node and its client; `stop`, `kill` (the process dies, the machine does not),
-`lose_power` (what was not synced may be gone). It never repairs anything: the next `start` must.
+In: a world, settings of which the listener's address names the host. Out: a started node and its client; `stop`, `kill`
+(the process dies, the machine does not), `lose_power` (what was not synced may be gone), `pause` and `resume`. Each
+concerns this machine alone. It never repairs anything: the next `start` must.
 """
 
 import asyncio
@@ -9,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
 
+from tests.sim.process import Process
 from tests.sim.workers import SimWorkers
 from tests.sim.world import World
 
@@ -45,10 +47,12 @@ class Machine:
         """Why the node said that it cannot go on."""
         self.broken_tasks: list[BaseException] = []
         """What background work of the node failed with that nobody expected."""
+        self.address = self.settings["listeners"].removeprefix("PLAINTEXT://")
+        self.host = world.host(self.address.rpartition(":")[0])
         self._node: Node | None = None
+        self._process: Process | None = None
         self._workers: SimWorkers | None = None
         self._clients: list[Client] = []
-        self._others: set[asyncio.Task[object]] = set()
 
     @property
     def node(self) -> Node:
@@ -78,37 +82,42 @@ class Machine:
     def partition(self, topic: str, index: int = 0) -> HostedPartition:
         return self.broker.hosting.get(topic, index)
 
+    @property
+    def process(self) -> Process:
+        assert self._process is not None, "started"
+        return self._process
+
     async def start(self) -> Node:
         """A new process. What it raises on the way is raised, with nothing of it left behind."""
         world = self.world
+        world.network.come_up(self.host.name)
         self._workers = SimWorkers(Random(world.chance.random()), self.slowness)
-        self._others = asyncio.all_tasks()
+        self._process = Process(self.host.name)
         config = BrokerConfig.load(self.settings)[0]
-        self._node = Node(config, replace(world.outside, workers=self._workers))
+        self._node = Node(config, replace(self.host.outside, workers=self._workers))
         self.starts += 1
         self._node.on_broken = self.broken_tasks.append
         self._node.on_fatal = self.reasons_to_stop.append
-        try:
-            await self._node.start()
-        except BaseException:
-            if not self._workers.dead:
-                await self._node.stop()
-            raise
+        await self._process.run(self._start(self._node, self._process))
         return self._node
+
+    async def _start(self, node: Node, process: Process) -> None:
+        try:
+            await node.start()
+        except BaseException:
+            if not process.is_dead:
+                await node.stop()
+            raise
 
     async def lose_power_starting(self, after_s: float) -> None:
         """Start, and lose power on the way."""
         starting = asyncio.create_task(self.start())
         await asyncio.sleep(after_s)
-        assert self._workers is not None
-        self._workers.dead = True
-        starting.cancel()
-        await asyncio.wait((starting,))
         await self.lose_power()
+        await asyncio.wait((starting,))
 
     async def connect(self) -> Client:
-        address = self.settings["listeners"].removeprefix("PLAINTEXT://")
-        client = await Client.connect(self.world.network, address)
+        client = await Client.connect(self.world.network, self.address)
         self._clients.append(client)
         return client
 
@@ -118,44 +127,39 @@ class Machine:
 
     async def stop(self) -> None:
         await self._close_clients()
-        await self.node.stop()
+        await self.process.run(self.node.stop())
+
+    def pause(self) -> None:
+        """As SIGSTOP; `resume` goes on."""
+        self.process.pause()
+
+    def resume(self) -> None:
+        self.process.resume()
 
     async def kill(self) -> None:
-        """kill -9: what was written stays, what was not sent to the disk is gone."""
-        await self._die()
-        for disk in self.world.disks.values():
+        """kill -9: what was written stays, what was not sent to the disk is gone; the kernel closes connections."""
+        process = await self._die()
+        self.world.network.end_process(process)
+        for disk in self.host.disks.values():
             disk.end_process()
-
-    async def lose_power(self) -> None:
-        await self._die()
-        for disk in self.world.disks.values():
-            disk.crash(self.world.chance)
-
-    async def _die(self) -> None:
-        assert self._workers is not None
-        self._workers.dead = True
-        node, self._node = self.node, None
-        for bound in node._bound:
-            await bound.close()
-        for connection in list(node._connections):
-            connection.abort()
-        if node.broker is not None:
-            node.broker.groups.close()
-        mine = asyncio.all_tasks() - self._others - {asyncio.current_task()}
-        tasks = [task for task in mine if task in node._tasks or _is_of_the_product(task)]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
         await self._close_clients()
+
+    async def lose_power(self, *, silent: bool = False) -> None:
+        """What was not synced may be gone. `silent`: peers learn nothing, until the machine is up and they send."""
+        process = await self._die()
+        network = self.world.network
+        (network.go_down if silent else network.end_process)(process)
+        for disk in self.host.disks.values():
+            disk.crash(self.world.chance)
+        await self._close_clients()
+
+    async def _die(self) -> Process:
+        process, self._process, self._node = self.process, None, None
+        await process.kill()
+        return process
 
     async def _close_clients(self) -> None:
         for client in self._clients:
             await client.close()
         self._clients.clear()
         await asyncio.sleep(0.1)
-
-
-def _is_of_the_product(task: "asyncio.Task[object]") -> bool:
-    code = getattr(task.get_coro(), "cr_code", None)
-    return code is not None and "stratalog/broker" in code.co_filename

@@ -1,42 +1,108 @@
-"""A network inside one process and in virtual time.
+"""A network between simulated machines, in virtual time.
 
-In: listeners and connections of `ports.Network`. Out: bytes delivered in order after a delay drawn from the seed.
-It never reorders or loses bytes of a connection that stays up.
+In: listeners and connections of `ports.Network`; `cut`, `heal`, `delay`, and the end of a machine. Out: bytes delivered
+in order after a delay drawn from the seed. It never reorders or loses bytes of a connection that stays up, as TCP;
+bytes of two connections overtake one another.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
+from contextvars import Context, copy_context
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from tests.sim.process import Process, current
+
 from stratalog.ports import SYSTEM_BUFFERS, Buffer, SocketBuffers
 
-_DELAY_S = (0.000_05, 0.002)
+LOCAL = "127.0.0.1"
+STORY = "story"
+"""The host of a story's own clients."""
+DELAY_S = (0.000_05, 0.002)
+CONNECT_TIMEOUT_S = 127.0
+"""How long Linux tries to connect to a host that does not answer."""
 _FIRST_PORT = 40_000
 
 
+@dataclass(slots=True)
 class SimListener:
-    """A name other simulated nodes can connect to."""
+    """A bound port. Connections are accepted in the context of the process that listens."""
 
-    def __init__(self, network: "SimNetwork", host: str, port: int) -> None:
-        self.host = host
-        self.port = port
-        self._network = network
+    network: "SimNetwork"
+    host: str
+    port: int
+    protocol: Callable[[], asyncio.BaseProtocol]
+    context: Context
 
     async def close(self) -> None:
-        self._network.listeners.pop((self.host, self.port), None)
+        if self.network.listeners.get((self.host, self.port)) is self:
+            del self.network.listeners[self.host, self.port]
 
 
 class SimNetwork:
-    """`ports.Network` for a simulation."""
+    """`ports.Network` for all machines: the process that calls it says from which host."""
 
     def __init__(self, random: Random, trace: Callable[..., None]) -> None:
-        self.listeners: dict[tuple[str, int], Callable[[], asyncio.BaseProtocol]] = {}
+        self.listeners: dict[tuple[str, int], SimListener] = {}
         self.buffers: list[SocketBuffers] = []
         """What each listener was given, in order."""
         self._random = random
         self._trace = trace
         self._next_port = _FIRST_PORT
+        self._ends: list[SimTransport] = []
+        self._cut: set[tuple[str, str]] = set()
+        self._delays: dict[tuple[str, str], tuple[float, float]] = {}
+        self._down: set[str] = set()
+
+    # What happens to the network
+
+    def cut(self, source: str, target: str) -> None:
+        """From now on nothing from host `source` reaches host `target`; one direction only."""
+        self._cut.add((source, target))
+
+    def heal(self, source: str, target: str) -> None:
+        """What was held is delivered, in order."""
+        self._cut.discard((source, target))
+        for end in tuple(self._ends):
+            if (end.far_host, end.host) == (source, target):
+                asyncio.get_running_loop().call_later(
+                    self.delay_s(source, target), end.receive, context=end.context
+                )
+
+    def delay(self, source: str, target: str, low_s: float, high_s: float) -> None:
+        """From now on each piece from `source` to `target` takes this long."""
+        self._delays[source, target] = (low_s, high_s)
+
+    def end_process(self, process: Process) -> None:
+        """The kernel closes what the process had open."""
+        self._close_listeners(process)
+        for end in self._ends_of(process):
+            end.abort()
+
+    def go_down(self, process: Process) -> None:
+        """The machine lost power: its peers hear nothing, until it is up again and they send."""
+        self._close_listeners(process)
+        self._down.add(process.host)
+        for end in self._ends_of(process):
+            end.vanish()
+
+    def come_up(self, host: str) -> None:
+        self._down.discard(host)
+
+    def reaches(self, source: str, target: str) -> bool:
+        return (source, target) not in self._cut and not self._down & {source, target}
+
+    def _close_listeners(self, process: Process) -> None:
+        for place, listener in list(self.listeners.items()):
+            if current(listener.context) is process:
+                del self.listeners[place]
+
+    def _ends_of(self, process: Process) -> "list[SimTransport]":
+        return [end for end in self._ends if current(end.context) is process]
+
+    # ports.Network
 
     async def listen(
         self,
@@ -50,53 +116,90 @@ class SimNetwork:
             self._next_port += 1
         if (host, port) in self.listeners:
             raise OSError(98, f"{host}:{port} is taken")
-        self.listeners[host, port] = protocol
         self.buffers.append(buffers)
-        return SimListener(self, host, port)
+        listener = SimListener(self, host, port, protocol, copy_context())
+        self.listeners[host, port] = listener
+        return listener
 
     async def connect(
         self, host: str, port: int, protocol: Callable[[], asyncio.BaseProtocol]
     ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
-        await asyncio.sleep(self.delay_s())
-        factory = self.listeners.get((host, port))
-        if factory is None:
+        process = current()
+        source = process.host if process is not None else STORY
+        await self._handshake(source, host)
+        listener = self.listeners.get((host, port))
+        if listener is None:
             raise ConnectionRefusedError(111, f"{host}:{port} refuses")
-        near, far = protocol(), factory()
-        here, there = (
-            SimTransport(self, near, ("127.0.0.1", 1)),
-            SimTransport(self, far, (host, port)),
+        near = protocol()
+        here = SimTransport(self, source, copy_context(), ("127.0.0.1", 1))
+        there = SimTransport(self, host, listener.context, (host, port))
+        here.join(there)
+        self._ends += (here, there)
+        asyncio.get_running_loop().call_soon(
+            there.accept, listener.protocol, context=listener.context
         )
-        here.peer, there.peer = there, here
-        far.connection_made(there)
+        here.set_protocol(near)
         near.connection_made(here)
         return here, near
 
-    def delay_s(self) -> float:
-        return self._random.uniform(*_DELAY_S)
+    async def _handshake(self, source: str, target: str) -> None:
+        await asyncio.sleep(self.delay_s(source, target))
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + CONNECT_TIMEOUT_S
+        while not (self.reaches(source, target) and self.reaches(target, source)):
+            if loop.time() >= ends_at:
+                raise TimeoutError(110, f"{target} does not answer")
+            await asyncio.sleep(1)  # SYN again
+
+    def delay_s(self, source: str, target: str) -> float:
+        return self._random.uniform(*self._delays.get((source, target), DELAY_S))
 
     def sent(self, size: int) -> None:
         self._trace("sent", size)
 
+    def forget(self, end: "SimTransport") -> None:
+        if end in self._ends:
+            self._ends.remove(end)
+
 
 class SimTransport(asyncio.Transport):
-    """One end of a simulated connection."""
+    """One end of a connection. Its protocol runs in the context of the process that has it."""
 
-    def __init__(self, network: SimNetwork, protocol: Any, address: tuple[str, int]) -> None:
+    def __init__(
+        self, network: SimNetwork, host: str, context: Context, address: tuple[str, int]
+    ) -> None:
         super().__init__({"peername": address})
-        self.peer: SimTransport | None = None
+        self.host = host
+        self.context = context
         self._network = network
-        self._protocol = protocol
-        self._inbox: list[bytes] = []
+        self._far: SimTransport | None = None
+        self._protocol: Any = None
+        self._inbox: deque[bytes | None] = deque()
+        """What arrived, in order; None: the far end closed."""
         self._last_arrival = 0.0
         self._paused = False
         self._closed = False
+        self._vanished = False
+
+    @property
+    def far_host(self) -> str:
+        assert self._far is not None, "joined"
+        return self._far.host
+
+    def join(self, far: "SimTransport") -> None:
+        self._far, far._far = far, self
+
+    def accept(self, protocol: Callable[[], asyncio.BaseProtocol]) -> None:
+        if not self._closed:
+            self._protocol = protocol()
+            self._protocol.connection_made(self)
 
     def write(self, data: Buffer) -> None:
-        if self._closed or not len(data):
+        process = current()
+        if self._closed or not len(data) or (process is not None and process.is_dead):
             return
         self._network.sent(len(data))
-        assert self.peer is not None
-        self.peer._arrives(bytes(data))
+        self._send(bytes(data))
 
     def writelines(self, list_of_data: Any) -> None:
         self.write(b"".join(bytes(data) for data in list_of_data))
@@ -106,7 +209,7 @@ class SimTransport(asyncio.Transport):
 
     def resume_reading(self) -> None:
         self._paused = False
-        self._read()
+        self.receive()
 
     def is_reading(self) -> bool:
         return not self._paused
@@ -127,39 +230,75 @@ class SimTransport(asyncio.Transport):
         return self._protocol
 
     def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        loop = asyncio.get_running_loop()
-        loop.call_soon(self._protocol.connection_lost, None)
-        if self.peer is not None:
-            loop.call_at(max(loop.time(), self.peer._last_arrival) + 1e-6, self.peer.close)
+        if not self._closed:
+            self._lose()
+            self._send(None)
 
     def abort(self) -> None:
         self.close()
 
-    def _arrives(self, data: bytes) -> None:
+    def vanish(self) -> None:
+        """The machine is gone, and says nothing to the far end."""
+        self._closed = self._vanished = True
+
+    def _lose(self) -> None:
+        self._closed = True
+        self._network.forget(self)
+        if self._protocol is not None:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._protocol.connection_lost, None, context=self.context)
+
+    def _send(self, data: bytes | None) -> None:
+        assert self._far is not None, "joined"
+        self._far.take(data)
+
+    def take(self, data: bytes | None) -> None:
+        """`data` is on its way here."""
         loop = asyncio.get_running_loop()
-        at = max(loop.time() + self._network.delay_s(), self._last_arrival)
-        self._last_arrival = at
-        self._inbox.append(data)
-        loop.call_at(at, self._read, len(self._inbox))
+        at = loop.time() + (self._network.delay_s(self.far_host, self.host) if data else 0)
+        # Strictly later: timers of one moment have no order.
+        at = self._last_arrival = max(at, self._last_arrival + 1e-6)
+        # The kernel takes it, whatever the process does: no process's context.
+        loop.call_at(at, self._arrived, data, context=Context())
+
+    def _arrived(self, data: bytes | None) -> None:
+        if self._vanished:
+            self._reset_far()
+        else:
+            self._inbox.append(data)
+            asyncio.get_running_loop().call_soon(self.receive, context=self.context)
+
+    def _reset_far(self) -> None:
+        """A machine that is up again knows nothing of the connection."""
+        far = self._far
+        if far is not None and self._network.reaches(far.host, self.host) and not far._closed:
+            far._lose()
 
     def _is_held(self) -> bool:
-        return self._paused or self._closed
+        return (
+            self._paused
+            or self._closed
+            or self._protocol is None
+            or not self._network.reaches(self.far_host, self.host)
+        )
 
-    def _read(self, _count: int = 0) -> None:
+    def receive(self) -> None:
         while self._inbox and not self._is_held():
-            data = memoryview(self._inbox.pop(0))
-            if isinstance(self._protocol, asyncio.BufferedProtocol):
-                while data:
-                    if self._is_held():
-                        self._inbox.insert(0, bytes(data))
-                        return
-                    target = memoryview(self._protocol.get_buffer(len(data)))
-                    size = min(len(target), len(data))
-                    target[:size] = data[:size]
-                    self._protocol.buffer_updated(size)
-                    data = data[size:]
+            piece = self._inbox.popleft()
+            if piece is None:
+                self._lose()
+            elif isinstance(self._protocol, asyncio.BufferedProtocol):
+                self._fill(memoryview(piece))
             else:
-                self._protocol.data_received(bytes(data))
+                self._protocol.data_received(piece)
+
+    def _fill(self, data: memoryview) -> None:
+        while data:
+            if self._is_held():
+                self._inbox.appendleft(bytes(data))
+                return
+            target = memoryview(self._protocol.get_buffer(len(data)))
+            size = min(len(target), len(data))
+            target[:size] = data[:size]
+            self._protocol.buffer_updated(size)
+            data = data[size:]

@@ -6,6 +6,7 @@ In: a store, chance. Out: the same store. `down` refuses everything; `trouble` i
 
 import asyncio
 from collections.abc import Sequence
+from contextvars import Context
 from random import Random
 
 from tests.faulty_store import FITTING, Fault
@@ -35,5 +36,6 @@ class FaultyStore(ToldStore):
         fault = self._chance.choice(fitting) if fitting else None
         if fault is Fault.LATE:
             delay_s = self._chance.uniform(0, _LATE_S)
-            asyncio.get_running_loop().call_later(delay_s, self.arrive)
+            # Under way in the network: it arrives even where its sender has died.
+            asyncio.get_running_loop().call_later(delay_s, self.arrive, context=Context())
         return fault

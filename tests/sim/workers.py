@@ -8,6 +8,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, TypeVar
 
+from tests.sim.process import current
+
 T = TypeVar("T")
 _DELAY_S = (0.000_02, 0.001)
 _SLOW_S = (0.01, 0.5)
@@ -42,15 +44,16 @@ class SimWorker:
         await self._idle.wait()
 
     def _run(self, call: Callable[[], Any], future: "asyncio.Future[Any]") -> None:
-        if self._workers.dead:
-            return
         self._pending -= 1
         if not self._pending:
             self._idle.set()
+        if _is_dead():
+            future.cancel()
+            return
         try:
             result = call()
         except BaseException as error:  # noqa: BLE001 - carried to the caller
-            if not future.cancelled() and not self._workers.dead:  # the call itself was the end
+            if not future.cancelled() and not _is_dead():  # the call itself was the end
                 future.set_exception(error)
         else:
             if not future.cancelled():
@@ -60,15 +63,14 @@ class SimWorker:
 class SimWorkers:
     """`ports.Workers` of one process in virtual time.
 
-    `slowness` is how likely a call takes long, `delay_s` how long any other takes. Once `dead`, nothing that was
-    submitted happens any more.
+    `slowness` is how likely a call takes long, `delay_s` how long any other takes. Once the process that submitted a
+    call is dead, the call does not happen any more.
     """
 
     def __init__(self, random: Random, slowness: float = 0.0) -> None:
         self.slowness = slowness
         self.delay_s = _DELAY_S
         self._random = random
-        self.dead = False
         self.started: list[tuple[str, int, bool]] = []
         """Each worker's name, number of threads and whether they are in the background, in order."""
 
@@ -78,3 +80,8 @@ class SimWorkers:
 
     def start_processes(self, name: str) -> SimWorker:
         return self.start(name, 2)
+
+
+def _is_dead() -> bool:
+    process = current()
+    return process is not None and process.is_dead

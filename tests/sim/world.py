@@ -1,8 +1,8 @@
-"""Everything outside a node, simulated from one seed, with a trace of all that crossed.
+"""Hosts, the network between them and buckets, simulated from one seed, with a trace of all that crossed.
 
-In: a seed. Out: `ports.Outside` for nodes and clients, and `trace`: one tuple per disk change, message and object
-operation, with its virtual time in microseconds. Two runs of one seed give the same trace, or something looked at
-the real world.
+In: a seed. Out: for each host `ports.Outside` with its own disks, clock and chance; and `trace`: one tuple per disk
+change, message and object operation, with its virtual time in microseconds. Two runs of one seed give the same trace,
+also in another process, or something looked at the real world.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from uuid import UUID
 
 from tests.faulty_store import cut
 from tests.sim.disk import SimDisk
-from tests.sim.network import SimNetwork
+from tests.sim.network import LOCAL, SimNetwork
 from tests.sim.workers import SimWorkers
 
 from stratalog.adapters.object_store import MemoryStore
@@ -97,37 +97,62 @@ class TracedStore:
         self._store.delete(paths)
 
 
-class World:
-    """One simulated outside. Make it on the virtual loop."""
+class Host:
+    """One computer: its disks by path, its clock, its chance. Its processes are a `Machine`'s."""
 
-    def __init__(self, seed: int) -> None:
-        random = Random(seed)
-        self.trace: list[tuple[Any, ...]] = []
+    def __init__(self, world: "World", name: str, random: Random) -> None:
+        self.name = name
         self.clock = SimClock()
-        self.network = SimNetwork(Random(random.random()), self.note)
         self.disks: dict[str, SimDisk] = {}
-        self.stores: dict[str, ObjectStore] = {}
-        self.chance = Random(random.random())
+        self._world = world
         self.outside = Outside(
             clock=self.clock,
             entropy=SimEntropy(Random(random.random())),
             workers=SimWorkers(Random(random.random())),
-            network=self.network,
+            network=world.network,
             disk=self.disk,
-            object_store=self.store,
+            object_store=world.store,
         )
-        self.quickness = random.choice((0.0, 0.5, 1.0))
-        """How likely a drive takes a small append at once, on the event loop."""
-
-    def note(self, *event: Any) -> None:
-        self.trace.append((round(asyncio.get_running_loop().time() * 1_000_000), *event))
 
     def disk(self, path: str) -> SimDisk:
         if path not in self.disks:
-            self.disks[path] = SimDisk()
-            self.disks[path].before = lambda operation, name: self.note(operation, path, name)
-            self.disks[path].is_quick = lambda: self.chance.random() < self.quickness
+            disk = self.disks[path] = SimDisk()
+            place = path if self.name == LOCAL else f"{self.name}:{path}"
+            disk.before = lambda operation, name: self._world.note(operation, place, name)
+            disk.is_quick = lambda: self._world.chance.random() < self._world.quickness
         return self.disks[path]
+
+
+class World:
+    """All hosts of one simulation. Make it on the virtual loop.
+
+    A story's clients run on no host. `clock`, `disks`, `disk` and `outside` are those of the host `127.0.0.1`.
+    """
+
+    def __init__(self, seed: int) -> None:
+        random = Random(seed)
+        self.trace: list[tuple[Any, ...]] = []
+        self.network = SimNetwork(Random(random.random()), self.note)
+        self.stores: dict[str, ObjectStore] = {}
+        self.chance = Random(random.random())
+        self._hosts = {LOCAL: Host(self, LOCAL, random)}
+        self.quickness = random.choice((0.0, 0.5, 1.0))
+        """How likely a drive takes a small append at once, on the event loop."""
+        local = self.host(LOCAL)
+        self.clock, self.disks, self.disk, self.outside = (
+            local.clock,
+            local.disks,
+            local.disk,
+            local.outside,
+        )
+
+    def host(self, name: str) -> Host:
+        if name not in self._hosts:
+            self._hosts[name] = Host(self, name, self.chance)
+        return self._hosts[name]
+
+    def note(self, *event: Any) -> None:
+        self.trace.append((round(asyncio.get_running_loop().time() * 1_000_000), *event))
 
     def store(self, url: str) -> ObjectStore:
         if url not in self.stores:

@@ -1,0 +1,68 @@
+"""One process of a simulated machine: what it scheduled runs only while it lives, and waits while it is paused.
+
+In: a coroutine to run as the process. Out: its tasks and callbacks, which carry the process in their context. The loop
+(`tests/sim/loop.py`), disks and connections ask `current()` on whose behalf they are called.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar, copy_context
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+_CURRENT: ContextVar["Process | None"] = ContextVar("process", default=None)
+
+
+class Process:
+    """Made by `Machine.start`. It ends once, by `kill`."""
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self.is_dead = False
+        """From then on nothing that the process does has an effect outside."""
+        self.tasks: dict[asyncio.Task[Any], None] = {}
+        """In the order of their start: the order of their end must not depend on where they lie in memory."""
+        self.context = copy_context()
+        self.context.run(_CURRENT.set, self)
+        self._is_paused = False
+        self._is_gone = False
+        self._held: list[tuple[Context, Callable[..., object], tuple[Any, ...]]] = []
+
+    def run(self, main: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        """Start `main` as a task of this process."""
+        return asyncio.get_running_loop().create_task(main, context=self.context)
+
+    def pause(self) -> None:
+        """As SIGSTOP: nothing of the process runs until `resume`; its clocks, disks and the kernel's buffers go on."""
+        self._is_paused = True
+
+    def resume(self) -> None:
+        self._is_paused = False
+        held, self._held = self._held, []
+        for context, callback, args in held:
+            asyncio.get_running_loop().call_soon(callback, *args, context=context)
+
+    async def kill(self) -> None:
+        """End every task. Whatever their cleanup does has no effect on disks, buckets and connections."""
+        self.is_dead = True
+        self.resume()
+        tasks = [task for task in self.tasks if not task.done()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        self._is_gone = True
+
+    def call(
+        self, context: Context, callback: Callable[..., object], args: tuple[Any, ...]
+    ) -> None:
+        """Run what was scheduled, unless the process is paused or gone. Called in `context`."""
+        if self._is_paused:
+            self._held.append((context, callback, args))
+        elif not self._is_gone:
+            callback(*args)
+
+
+def current(context: Context | None = None) -> Process | None:
+    """Return the process that runs now, or in `context`; None for the story itself and its clients."""
+    return _CURRENT.get() if context is None else context.get(_CURRENT)
