@@ -261,6 +261,13 @@ def our_names_are_imported_one_by_one(file: Source) -> Complaints:
             yield f"{node.lineno}: import stratalog…; instead: from … import the names"
 
 
+def handlers_know_their_types(file: Source) -> Complaints:
+    if file.path.startswith(APIS):
+        for node in ast.walk(file.tree):
+            if isinstance(node, ast.Name) and node.id == "Any":
+                yield f"{node.lineno}: Any; a handler's messages and answers have classes"
+
+
 RULES: tuple[Rule, ...] = (
     modules_are_read_in_one_sitting,
     functions_fit_on_a_screen,
@@ -271,6 +278,7 @@ RULES: tuple[Rule, ...] = (
     names_say_what_things_are,
     values_are_slotted,
     our_names_are_imported_one_by_one,
+    handlers_know_their_types,
 )
 
 
@@ -293,6 +301,7 @@ BREAKS: dict[str, tuple[str, str]] = {
     "names_say_what_things_are": ("src/stratalog/x.py", "class LogManager: ...\n"),
     "values_are_slotted": ("src/stratalog/x.py", "@dataclass(frozen=True)\nclass A: ...\n"),
     "our_names_are_imported_one_by_one": ("tests/x.py", "import stratalog.log\n"),
+    "handlers_know_their_types": (f"{APIS}x.py", "def handle(call: Any) -> None: ...\n"),
 }
 
 

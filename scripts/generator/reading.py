@@ -269,6 +269,8 @@ class _Lines:
                 f"def {name}(data: {kind}, position: int, count: int, budget: DecodeBudget)"
                 f" -> tuple[list[{struct.name}], int]:\n"
                 "    if count != 1:\n"
+                "        if count == 0:\n"
+                "            return [], position\n"
                 f'        {charge}(count, len(data) - position, {each}, budget, "{field.name}")\n'
                 "    items = []\n"
                 "    for _ in range(count):\n"

@@ -6,6 +6,7 @@
 import pytest
 from tests.fuzz.__main__ import rounds
 from tests.fuzz.attack import FRAMES_PER_ROUND
+from tests.fuzz.codec import play
 
 from stratalog.broker.apis import APIS
 
@@ -20,3 +21,9 @@ def test_hostile_frames_of_every_api_and_version(part):
     apis = rounds(SEED, part * ROUNDS, ROUNDS)
     assert apis.total() == FRAMES // PARTS
     assert set(apis) == set(APIS), "every API had its share"
+
+
+def test_damaged_messages_of_every_api_and_version():
+    """`python -m tests.fuzz.codec --frames 10000000` is the long run."""
+    for number in range(5):
+        play(SEED, number)

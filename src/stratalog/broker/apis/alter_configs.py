@@ -4,7 +4,7 @@ All that a resource sets, anew. v1 the same. v2 flexible. Kafka prefers Incremen
 only this one.
 """
 
-from typing import Any, TypeVar
+from typing import Protocol, TypeVar
 
 from structlog import get_logger
 
@@ -56,7 +56,14 @@ async def _alteration(
     return Alteration(resource.resource_type, resource.resource_name, tuple(changes), replaces=True)
 
 
-def resource_of(asked: Any) -> tuple[int, str]:
+class _Resource(Protocol):
+    @property
+    def resource_type(self) -> int: ...
+    @property
+    def resource_name(self) -> str: ...
+
+
+def resource_of(asked: _Resource) -> tuple[int, str]:
     """Return the type and the name of a resource in a request."""
     return asked.resource_type, asked.resource_name
 

@@ -56,6 +56,8 @@ def _read_add_partitions_to_txn_topic_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AddPartitionsToTxnTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "v3_and_below_topics")
     items = []
     for _ in range(count):
@@ -101,6 +103,8 @@ def _read_add_partitions_to_txn_topic_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AddPartitionsToTxnTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "v3_and_below_topics")
     items = []
     for _ in range(count):
@@ -158,6 +162,8 @@ def _read_add_partitions_to_txn_transaction_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AddPartitionsToTxnTransaction], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 600, budget, "transactions")
     items = []
     for _ in range(count):
@@ -314,6 +320,8 @@ def _read_add_partitions_to_txn_partition_result_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AddPartitionsToTxnPartitionResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 120, budget, "results_by_partition")
     items = []
     for _ in range(count):
@@ -331,6 +339,8 @@ def _read_add_partitions_to_txn_topic_result_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AddPartitionsToTxnTopicResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 376, budget, "results_by_topic_v3_and_below")
     items = []
     for _ in range(count):
@@ -370,6 +380,8 @@ def _read_add_partitions_to_txn_partition_result_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AddPartitionsToTxnPartitionResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 120, budget, "results_by_partition")
     items = []
     for _ in range(count):
@@ -389,6 +401,8 @@ def _read_add_partitions_to_txn_topic_result_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AddPartitionsToTxnTopicResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 376, budget, "results_by_topic_v3_and_below")
     items = []
     for _ in range(count):
@@ -440,6 +454,8 @@ def _read_add_partitions_to_txn_result_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AddPartitionsToTxnResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 632, budget, "results_by_transaction")
     items = []
     for _ in range(count):

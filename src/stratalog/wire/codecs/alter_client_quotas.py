@@ -47,6 +47,8 @@ def _read_alter_client_quotas_request_entity_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterClientQuotasRequestEntityData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "entity")
     items = []
     for _ in range(count):
@@ -70,6 +72,8 @@ def _read_alter_client_quotas_request_entity_data_array_0(
 
 def _read_op_data_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[OpData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 176, budget, "ops")
     items = []
     for _ in range(count):
@@ -90,6 +94,8 @@ def _read_alter_client_quotas_request_entry_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterClientQuotasRequestEntryData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 688, budget, "entries")
     items = []
     for _ in range(count):
@@ -119,6 +125,8 @@ def _read_alter_client_quotas_request_entity_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterClientQuotasRequestEntityData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "entity")
     items = []
     for _ in range(count):
@@ -148,6 +156,8 @@ def _read_alter_client_quotas_request_entity_data_array_1(
 
 def _read_op_data_array_1(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[OpData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 176, budget, "ops")
     items = []
     for _ in range(count):
@@ -170,6 +180,8 @@ def _read_alter_client_quotas_request_entry_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterClientQuotasRequestEntryData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 688, budget, "entries")
     items = []
     for _ in range(count):
@@ -321,6 +333,8 @@ def _read_alter_client_quotas_response_entity_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterClientQuotasResponseEntityData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "entity")
     items = []
     for _ in range(count):
@@ -346,6 +360,8 @@ def _read_alter_client_quotas_response_entry_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterClientQuotasResponseEntryData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 512, budget, "entries")
     items = []
     for _ in range(count):
@@ -379,6 +395,8 @@ def _read_alter_client_quotas_response_entity_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterClientQuotasResponseEntityData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "entity")
     items = []
     for _ in range(count):
@@ -410,6 +428,8 @@ def _read_alter_client_quotas_response_entry_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterClientQuotasResponseEntryData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 512, budget, "entries")
     items = []
     for _ in range(count):

@@ -45,6 +45,8 @@ def _read_alterable_config_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterableConfig], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "configs")
     items = []
     for _ in range(count):
@@ -70,6 +72,8 @@ def _read_alter_configs_resource_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterConfigsResource], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 480, budget, "resources")
     items = []
     for _ in range(count):
@@ -103,6 +107,8 @@ def _read_alterable_config_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterableConfig], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "configs")
     items = []
     for _ in range(count):
@@ -134,6 +140,8 @@ def _read_alter_configs_resource_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterConfigsResource], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 480, budget, "resources")
     items = []
     for _ in range(count):
@@ -260,6 +268,8 @@ def _read_alter_configs_resource_response_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterConfigsResourceResponse], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 264, budget, "responses")
     items = []
     for _ in range(count):
@@ -302,6 +312,8 @@ def _read_alter_configs_resource_response_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterConfigsResourceResponse], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 264, budget, "responses")
     items = []
     for _ in range(count):

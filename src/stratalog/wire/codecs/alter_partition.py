@@ -51,6 +51,8 @@ def _read_alter_partition_request_partition_data_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterPartitionRequestPartitionData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 304, budget, "partitions")
     items = []
     for _ in range(count):
@@ -79,6 +81,8 @@ def _read_alter_partition_request_topic_data_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterPartitionRequestTopicData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 592, budget, "topics")
     items = []
     for _ in range(count):
@@ -115,6 +119,8 @@ def _read_broker_state_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[BrokerState], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 120, budget, "new_isr_with_epochs")
     items = []
     for _ in range(count):
@@ -130,6 +136,8 @@ def _read_alter_partition_request_partition_data_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterPartitionRequestPartitionData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 424, budget, "partitions")
     items = []
     for _ in range(count):
@@ -158,6 +166,8 @@ def _read_alter_partition_request_topic_data_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterPartitionRequestTopicData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 712, budget, "topics")
     items = []
     for _ in range(count):
@@ -288,6 +298,8 @@ def _read_alter_partition_response_partition_data_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterPartitionResponsePartitionData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 376, budget, "partitions")
     items = []
     for _ in range(count):
@@ -318,6 +330,8 @@ def _read_alter_partition_response_topic_data_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterPartitionResponseTopicData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 664, budget, "topics")
     items = []
     for _ in range(count):

@@ -48,6 +48,8 @@ def _read_alter_replica_log_dir_topic_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterReplicaLogDirTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "topics")
     items = []
     for _ in range(count):
@@ -69,6 +71,8 @@ def _read_alter_replica_log_dir_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterReplicaLogDir], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 512, budget, "dirs")
     items = []
     for _ in range(count):
@@ -102,6 +106,8 @@ def _read_alter_replica_log_dir_topic_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterReplicaLogDirTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "topics")
     items = []
     for _ in range(count):
@@ -129,6 +135,8 @@ def _read_alter_replica_log_dir_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterReplicaLogDir], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 512, budget, "dirs")
     items = []
     for _ in range(count):
@@ -249,6 +257,8 @@ def _read_alter_replica_log_dir_partition_result_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterReplicaLogDirPartitionResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 120, budget, "partitions")
     items = []
     for _ in range(count):
@@ -262,6 +272,8 @@ def _read_alter_replica_log_dir_topic_result_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterReplicaLogDirTopicResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 376, budget, "results")
     items = []
     for _ in range(count):
@@ -295,6 +307,8 @@ def _read_alter_replica_log_dir_partition_result_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterReplicaLogDirPartitionResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 120, budget, "partitions")
     items = []
     for _ in range(count):
@@ -310,6 +324,8 @@ def _read_alter_replica_log_dir_topic_result_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterReplicaLogDirTopicResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 376, budget, "results")
     items = []
     for _ in range(count):

@@ -35,6 +35,8 @@ def _read_alter_share_group_offsets_request_partition_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterShareGroupOffsetsRequestPartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 120, budget, "partitions")
     items = []
     for _ in range(count):
@@ -50,6 +52,8 @@ def _read_alter_share_group_offsets_request_topic_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterShareGroupOffsetsRequestTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 376, budget, "topics")
     items = []
     for _ in range(count):
@@ -151,6 +155,8 @@ def _read_alter_share_group_offsets_response_partition_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterShareGroupOffsetsResponsePartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "partitions")
     items = []
     for _ in range(count):
@@ -179,6 +185,8 @@ def _read_alter_share_group_offsets_response_topic_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterShareGroupOffsetsResponseTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 584, budget, "responses")
     items = []
     for _ in range(count):

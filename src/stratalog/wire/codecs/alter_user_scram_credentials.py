@@ -35,6 +35,8 @@ def _read_scram_credential_deletion_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ScramCredentialDeletion], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 136, budget, "deletions")
     items = []
     for _ in range(count):
@@ -57,6 +59,8 @@ def _read_scram_credential_upsertion_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ScramCredentialUpsertion], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 352, budget, "upsertions")
     items = []
     for _ in range(count):
@@ -180,6 +184,8 @@ def _read_alter_user_scram_credentials_result_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterUserScramCredentialsResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "results")
     items = []
     for _ in range(count):

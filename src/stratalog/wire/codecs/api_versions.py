@@ -111,6 +111,8 @@ def _read_api_version_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ApiVersion], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 160, budget, "api_keys")
     items = []
     for _ in range(count):
@@ -146,6 +148,8 @@ def _read_api_version_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ApiVersion], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 160, budget, "api_keys")
     items = []
     for _ in range(count):
@@ -161,6 +165,8 @@ def _read_supported_feature_key_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[SupportedFeatureKey], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "supported_features")
     items = []
     for _ in range(count):
@@ -183,6 +189,8 @@ def _read_finalized_feature_key_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FinalizedFeatureKey], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "finalized_features")
     items = []
     for _ in range(count):

@@ -40,6 +40,8 @@ def _read_assign_replicas_to_dirs_request_partition_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AssignReplicasToDirsRequestPartitionData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 80, budget, "partitions")
     items = []
     for _ in range(count):
@@ -55,6 +57,8 @@ def _read_assign_replicas_to_dirs_request_topic_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AssignReplicasToDirsRequestTopicData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 368, budget, "topics")
     items = []
     for _ in range(count):
@@ -77,6 +81,8 @@ def _read_assign_replicas_to_dirs_request_directory_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AssignReplicasToDirsRequestDirectoryData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 656, budget, "directories")
     items = []
     for _ in range(count):
@@ -167,6 +173,8 @@ def _read_assign_replicas_to_dirs_response_partition_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AssignReplicasToDirsResponsePartitionData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 120, budget, "partitions")
     items = []
     for _ in range(count):
@@ -182,6 +190,8 @@ def _read_assign_replicas_to_dirs_response_topic_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AssignReplicasToDirsResponseTopicData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 408, budget, "topics")
     items = []
     for _ in range(count):
@@ -204,6 +214,8 @@ def _read_assign_replicas_to_dirs_response_directory_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AssignReplicasToDirsResponseDirectoryData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 696, budget, "directories")
     items = []
     for _ in range(count):

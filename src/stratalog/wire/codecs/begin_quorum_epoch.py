@@ -59,6 +59,8 @@ def _read_begin_quorum_epoch_request_partition_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[BeginQuorumEpochRequestPartitionData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 168, budget, "partitions")
     items = []
     for _ in range(count):
@@ -76,6 +78,8 @@ def _read_begin_quorum_epoch_request_topic_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[BeginQuorumEpochRequestTopicData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 424, budget, "topics")
     items = []
     for _ in range(count):
@@ -114,6 +118,8 @@ def _read_begin_quorum_epoch_request_partition_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[BeginQuorumEpochRequestPartitionData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 280, budget, "partitions")
     items = []
     for _ in range(count):
@@ -136,6 +142,8 @@ def _read_begin_quorum_epoch_request_topic_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[BeginQuorumEpochRequestTopicData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 536, budget, "topics")
     items = []
     for _ in range(count):
@@ -165,6 +173,8 @@ def _read_leader_endpoint_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[LeaderEndpoint], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "leader_endpoints")
     items = []
     for _ in range(count):
@@ -333,6 +343,8 @@ def _read_begin_quorum_epoch_response_partition_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[BeginQuorumEpochResponsePartitionData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 200, budget, "partitions")
     items = []
     for _ in range(count):
@@ -350,6 +362,8 @@ def _read_begin_quorum_epoch_response_topic_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[BeginQuorumEpochResponseTopicData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 456, budget, "topics")
     items = []
     for _ in range(count):
@@ -381,6 +395,8 @@ def _read_begin_quorum_epoch_response_partition_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[BeginQuorumEpochResponsePartitionData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 200, budget, "partitions")
     items = []
     for _ in range(count):
@@ -400,6 +416,8 @@ def _read_begin_quorum_epoch_response_topic_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[BeginQuorumEpochResponseTopicData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 456, budget, "topics")
     items = []
     for _ in range(count):
@@ -429,6 +447,8 @@ def _read_node_endpoint_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[NodeEndpoint], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "node_endpoints")
     items = []
     for _ in range(count):

@@ -49,6 +49,8 @@ _write_qx = Layout(">qx").pack
 
 def _read_listener_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[Listener], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 296, budget, "listeners")
     items = []
     for _ in range(count):
@@ -76,6 +78,8 @@ def _read_listener_array_0(data: bytes, position: int, count: int, budget: Decod
 
 def _read_feature_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[Feature], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "features")
     items = []
     for _ in range(count):

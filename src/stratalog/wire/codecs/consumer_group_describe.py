@@ -83,6 +83,8 @@ def _read_topic_partitions_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TopicPartitions], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 376, budget, "topic_partitions")
     items = []
     for _ in range(count):
@@ -122,6 +124,8 @@ def _read_assignment_0(data: bytes, position: int, budget: DecodeBudget) -> tupl
 
 def _read_member_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[Member], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 760, budget, "members")
     items = []
     for _ in range(count):
@@ -207,6 +211,8 @@ def _read_described_group_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribedGroup], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 1440, budget, "groups")
     items = []
     for _ in range(count):
@@ -285,6 +291,8 @@ def _read_consumer_group_describe_response_0(
 
 def _read_member_array_1(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[Member], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 760, budget, "members")
     items = []
     for _ in range(count):
@@ -371,6 +379,8 @@ def _read_described_group_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribedGroup], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 1440, budget, "groups")
     items = []
     for _ in range(count):

@@ -47,6 +47,8 @@ def _read_consumer_group_heartbeat_request_topic_partitions_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ConsumerGroupHeartbeatRequestTopicPartitions], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 288, budget, "topic_partitions")
     items = []
     for _ in range(count):
@@ -409,6 +411,8 @@ def _read_consumer_group_heartbeat_response_topic_partitions_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ConsumerGroupHeartbeatResponseTopicPartitions], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 288, budget, "topic_partitions")
     items = []
     for _ in range(count):

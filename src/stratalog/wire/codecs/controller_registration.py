@@ -33,6 +33,8 @@ _write_ih = Layout(">ih").pack
 
 def _read_listener_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[Listener], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 296, budget, "listeners")
     items = []
     for _ in range(count):
@@ -60,6 +62,8 @@ def _read_listener_array_0(data: bytes, position: int, count: int, budget: Decod
 
 def _read_feature_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[Feature], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "features")
     items = []
     for _ in range(count):

@@ -39,6 +39,8 @@ def _read_acl_creation_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AclCreation], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 336, budget, "creations")
     items = []
     for _ in range(count):
@@ -93,6 +95,8 @@ def _read_acl_creation_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AclCreation], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 336, budget, "creations")
     items = []
     for _ in range(count):
@@ -216,6 +220,8 @@ def _read_acl_creation_result_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AclCreationResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 168, budget, "results")
     items = []
     for _ in range(count):
@@ -244,6 +250,8 @@ def _read_acl_creation_result_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AclCreationResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 168, budget, "results")
     items = []
     for _ in range(count):

@@ -50,6 +50,8 @@ def _read_creatable_renewers_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CreatableRenewers], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "renewers")
     items = []
     for _ in range(count):
@@ -89,6 +91,8 @@ def _read_creatable_renewers_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CreatableRenewers], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "renewers")
     items = []
     for _ in range(count):

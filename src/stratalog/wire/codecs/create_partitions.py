@@ -50,6 +50,8 @@ def _read_create_partitions_assignment_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CreatePartitionsAssignment], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 168, budget, "assignments")
     items = []
     for _ in range(count):
@@ -64,6 +66,8 @@ def _read_create_partitions_topic_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CreatePartitionsTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 464, budget, "topics")
     items = []
     for _ in range(count):
@@ -99,6 +103,8 @@ def _read_create_partitions_assignment_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CreatePartitionsAssignment], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 168, budget, "assignments")
     items = []
     for _ in range(count):
@@ -119,6 +125,8 @@ def _read_create_partitions_topic_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CreatePartitionsTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 464, budget, "topics")
     items = []
     for _ in range(count):
@@ -235,6 +243,8 @@ def _read_create_partitions_topic_result_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CreatePartitionsTopicResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "results")
     items = []
     for _ in range(count):
@@ -270,6 +280,8 @@ def _read_create_partitions_topic_result_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CreatePartitionsTopicResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "results")
     items = []
     for _ in range(count):

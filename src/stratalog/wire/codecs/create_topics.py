@@ -64,6 +64,8 @@ def _read_creatable_replica_assignment_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CreatableReplicaAssignment], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "assignments")
     items = []
     for _ in range(count):
@@ -78,6 +80,8 @@ def _read_creatable_topic_config_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CreatableTopicConfig], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "configs")
     items = []
     for _ in range(count):
@@ -103,6 +107,8 @@ def _read_creatable_topic_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CreatableTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 888, budget, "topics")
     items = []
     for _ in range(count):
@@ -147,6 +153,8 @@ def _read_creatable_replica_assignment_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CreatableReplicaAssignment], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "assignments")
     items = []
     for _ in range(count):
@@ -167,6 +175,8 @@ def _read_creatable_topic_config_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CreatableTopicConfig], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "configs")
     items = []
     for _ in range(count):
@@ -198,6 +208,8 @@ def _read_creatable_topic_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CreatableTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 888, budget, "topics")
     items = []
     for _ in range(count):
@@ -365,6 +377,8 @@ def _read_creatable_topic_result_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CreatableTopicResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 296, budget, "topics")
     items = []
     for _ in range(count):
@@ -400,6 +414,8 @@ def _read_creatable_topic_configs_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CreatableTopicConfigs], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 240, budget, "configs")
     items = []
     for _ in range(count):
@@ -435,6 +451,8 @@ def _read_creatable_topic_result_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CreatableTopicResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 720, budget, "topics")
     items = []
     for _ in range(count):
@@ -511,6 +529,8 @@ def _read_creatable_topic_result_array_7(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CreatableTopicResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 832, budget, "topics")
     items = []
     for _ in range(count):

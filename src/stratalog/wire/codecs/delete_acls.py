@@ -45,6 +45,8 @@ def _read_delete_acls_filter_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeleteAclsFilter], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 336, budget, "filters")
     items = []
     for _ in range(count):
@@ -99,6 +101,8 @@ def _read_delete_acls_filter_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeleteAclsFilter], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 336, budget, "filters")
     items = []
     for _ in range(count):
@@ -240,6 +244,8 @@ def _read_delete_acls_matching_acl_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeleteAclsMatchingAcl], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 464, budget, "matching_acls")
     items = []
     for _ in range(count):
@@ -293,6 +299,8 @@ def _read_delete_acls_filter_result_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeleteAclsFilterResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 760, budget, "filter_results")
     items = []
     for _ in range(count):
@@ -326,6 +334,8 @@ def _read_delete_acls_matching_acl_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeleteAclsMatchingAcl], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 464, budget, "matching_acls")
     items = []
     for _ in range(count):
@@ -383,6 +393,8 @@ def _read_delete_acls_filter_result_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeleteAclsFilterResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 760, budget, "filter_results")
     items = []
     for _ in range(count):

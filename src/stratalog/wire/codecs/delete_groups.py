@@ -84,6 +84,8 @@ def _read_deletable_group_result_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeletableGroupResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 168, budget, "results")
     items = []
     for _ in range(count):
@@ -114,6 +116,8 @@ def _read_deletable_group_result_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeletableGroupResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 168, budget, "results")
     items = []
     for _ in range(count):

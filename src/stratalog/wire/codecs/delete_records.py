@@ -44,6 +44,8 @@ def _read_delete_records_partition_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeleteRecordsPartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 120, budget, "partitions")
     items = []
     for _ in range(count):
@@ -57,6 +59,8 @@ def _read_delete_records_topic_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeleteRecordsTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 376, budget, "topics")
     items = []
     for _ in range(count):
@@ -90,6 +94,8 @@ def _read_delete_records_partition_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeleteRecordsPartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 120, budget, "partitions")
     items = []
     for _ in range(count):
@@ -105,6 +111,8 @@ def _read_delete_records_topic_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeleteRecordsTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 376, budget, "topics")
     items = []
     for _ in range(count):
@@ -207,6 +215,8 @@ def _read_delete_records_partition_result_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeleteRecordsPartitionResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 160, budget, "partitions")
     items = []
     for _ in range(count):
@@ -224,6 +234,8 @@ def _read_delete_records_topic_result_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeleteRecordsTopicResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 416, budget, "topics")
     items = []
     for _ in range(count):
@@ -255,6 +267,8 @@ def _read_delete_records_partition_result_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeleteRecordsPartitionResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 160, budget, "partitions")
     items = []
     for _ in range(count):
@@ -274,6 +288,8 @@ def _read_delete_records_topic_result_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeleteRecordsTopicResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 416, budget, "topics")
     items = []
     for _ in range(count):

@@ -31,6 +31,8 @@ def _read_delete_share_group_offsets_request_topic_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeleteShareGroupOffsetsRequestTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 128, budget, "topics")
     items = []
     for _ in range(count):
@@ -111,6 +113,8 @@ def _read_delete_share_group_offsets_response_topic_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeleteShareGroupOffsetsResponseTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 376, budget, "responses")
     items = []
     for _ in range(count):

@@ -35,6 +35,8 @@ def _read_partition_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 80, budget, "partitions")
     items = []
     for _ in range(count):
@@ -50,6 +52,8 @@ def _read_delete_state_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeleteStateData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 368, budget, "topics")
     items = []
     for _ in range(count):
@@ -132,6 +136,8 @@ def _read_partition_result_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "partitions")
     items = []
     for _ in range(count):
@@ -156,6 +162,8 @@ def _read_delete_state_result_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeleteStateResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 496, budget, "results")
     items = []
     for _ in range(count):

@@ -81,6 +81,8 @@ def _read_delete_topic_state_array_6(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeleteTopicState], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 248, budget, "topics")
     items = []
     for _ in range(count):
@@ -170,6 +172,8 @@ def _read_deletable_topic_result_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeletableTopicResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 184, budget, "responses")
     items = []
     for _ in range(count):
@@ -200,6 +204,8 @@ def _read_deletable_topic_result_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeletableTopicResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 184, budget, "responses")
     items = []
     for _ in range(count):
@@ -238,6 +244,8 @@ def _read_deletable_topic_result_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeletableTopicResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 264, budget, "responses")
     items = []
     for _ in range(count):
@@ -285,6 +293,8 @@ def _read_deletable_topic_result_array_6(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeletableTopicResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 376, budget, "responses")
     items = []
     for _ in range(count):

@@ -182,6 +182,8 @@ def _read_acl_description_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AclDescription], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 232, budget, "acls")
     items = []
     for _ in range(count):
@@ -211,6 +213,8 @@ def _read_describe_acls_resource_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeAclsResource], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 504, budget, "resources")
     items = []
     for _ in range(count):
@@ -255,6 +259,8 @@ def _read_acl_description_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AclDescription], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 232, budget, "acls")
     items = []
     for _ in range(count):
@@ -286,6 +292,8 @@ def _read_describe_acls_resource_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeAclsResource], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 504, budget, "resources")
     items = []
     for _ in range(count):

@@ -48,6 +48,8 @@ def _read_component_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ComponentData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 224, budget, "components")
     items = []
     for _ in range(count):
@@ -87,6 +89,8 @@ def _read_component_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ComponentData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 224, budget, "components")
     items = []
     for _ in range(count):
@@ -190,6 +194,8 @@ def _read_entity_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[EntityData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "entity")
     items = []
     for _ in range(count):
@@ -215,6 +221,8 @@ def _read_value_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ValueData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 168, budget, "values")
     items = []
     for _ in range(count):
@@ -235,6 +243,8 @@ def _read_entry_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[EntryData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 680, budget, "entries")
     items = []
     for _ in range(count):
@@ -275,6 +285,8 @@ def _read_entity_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[EntityData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "entity")
     items = []
     for _ in range(count):
@@ -306,6 +318,8 @@ def _read_value_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ValueData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 168, budget, "values")
     items = []
     for _ in range(count):
@@ -328,6 +342,8 @@ def _read_entry_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[EntryData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 680, budget, "entries")
     items = []
     for _ in range(count):

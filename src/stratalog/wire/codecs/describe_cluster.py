@@ -105,6 +105,8 @@ def _read_describe_cluster_broker_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeClusterBroker], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 304, budget, "brokers")
     items = []
     for _ in range(count):
@@ -217,6 +219,8 @@ def _read_describe_cluster_broker_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeClusterBroker], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 304, budget, "brokers")
     items = []
     for _ in range(count):

@@ -66,6 +66,8 @@ def _read_describe_configs_resource_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeConfigsResource], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 264, budget, "resources")
     items = []
     for _ in range(count):
@@ -119,6 +121,8 @@ def _read_describe_configs_resource_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeConfigsResource], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 264, budget, "resources")
     items = []
     for _ in range(count):
@@ -232,6 +236,8 @@ def _read_describe_configs_synonym_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeConfigsSynonym], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 224, budget, "synonyms")
     items = []
     for _ in range(count):
@@ -259,6 +265,8 @@ def _read_describe_configs_resource_result_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeConfigsResourceResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 608, budget, "configs")
     items = []
     for _ in range(count):
@@ -296,6 +304,8 @@ def _read_describe_configs_result_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeConfigsResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 1000, budget, "results")
     items = []
     for _ in range(count):
@@ -342,6 +352,8 @@ def _read_describe_configs_resource_result_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeConfigsResourceResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 688, budget, "configs")
     items = []
     for _ in range(count):
@@ -388,6 +400,8 @@ def _read_describe_configs_result_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeConfigsResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 1080, budget, "results")
     items = []
     for _ in range(count):
@@ -434,6 +448,8 @@ def _read_describe_configs_synonym_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeConfigsSynonym], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 224, budget, "synonyms")
     items = []
     for _ in range(count):
@@ -465,6 +481,8 @@ def _read_describe_configs_resource_result_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeConfigsResourceResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 688, budget, "configs")
     items = []
     for _ in range(count):
@@ -521,6 +539,8 @@ def _read_describe_configs_result_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeConfigsResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 1080, budget, "results")
     items = []
     for _ in range(count):

@@ -40,6 +40,8 @@ def _read_describe_delegation_token_owner_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeDelegationTokenOwner], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "owners")
     items = []
     for _ in range(count):
@@ -79,6 +81,8 @@ def _read_describe_delegation_token_owner_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeDelegationTokenOwner], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "owners")
     items = []
     for _ in range(count):
@@ -184,6 +188,8 @@ def _read_described_delegation_token_renewer_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribedDelegationTokenRenewer], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "renewers")
     items = []
     for _ in range(count):
@@ -209,6 +215,8 @@ def _read_described_delegation_token_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribedDelegationToken], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 872, budget, "tokens")
     items = []
     for _ in range(count):
@@ -276,6 +284,8 @@ def _read_described_delegation_token_renewer_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribedDelegationTokenRenewer], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "renewers")
     items = []
     for _ in range(count):
@@ -305,6 +315,8 @@ def _read_described_delegation_token_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribedDelegationToken], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 872, budget, "tokens")
     items = []
     for _ in range(count):
@@ -382,6 +394,8 @@ def _read_described_delegation_token_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribedDelegationToken], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 1032, budget, "tokens")
     items = []
     for _ in range(count):

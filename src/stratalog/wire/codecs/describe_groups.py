@@ -117,6 +117,8 @@ def _read_described_group_member_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribedGroupMember], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 488, budget, "members")
     items = []
     for _ in range(count):
@@ -171,6 +173,8 @@ def _read_described_group_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribedGroup], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 1064, budget, "groups")
     items = []
     for _ in range(count):
@@ -242,6 +246,8 @@ def _read_described_group_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribedGroup], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 1096, budget, "groups")
     items = []
     for _ in range(count):
@@ -306,6 +312,8 @@ def _read_described_group_member_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribedGroupMember], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 568, budget, "members")
     items = []
     for _ in range(count):
@@ -368,6 +376,8 @@ def _read_described_group_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribedGroup], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 1176, budget, "groups")
     items = []
     for _ in range(count):
@@ -432,6 +442,8 @@ def _read_described_group_member_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribedGroupMember], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 568, budget, "members")
     items = []
     for _ in range(count):
@@ -500,6 +512,8 @@ def _read_described_group_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribedGroup], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 1176, budget, "groups")
     items = []
     for _ in range(count):
@@ -574,6 +588,8 @@ def _read_described_group_array_6(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribedGroup], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 1256, budget, "groups")
     items = []
     for _ in range(count):

@@ -57,6 +57,8 @@ def _read_describable_log_dir_topic_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribableLogDirTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "topics")
     items = []
     for _ in range(count):
@@ -90,6 +92,8 @@ def _read_describable_log_dir_topic_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribableLogDirTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "topics")
     items = []
     for _ in range(count):
@@ -185,6 +189,8 @@ def _read_describe_log_dirs_partition_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeLogDirsPartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 168, budget, "partitions")
     items = []
     for _ in range(count):
@@ -205,6 +211,8 @@ def _read_describe_log_dirs_topic_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeLogDirsTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 424, budget, "topics")
     items = []
     for _ in range(count):
@@ -226,6 +234,8 @@ def _read_describe_log_dirs_result_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeLogDirsResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 744, budget, "results")
     items = []
     for _ in range(count):
@@ -257,6 +267,8 @@ def _read_describe_log_dirs_partition_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeLogDirsPartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 168, budget, "partitions")
     items = []
     for _ in range(count):
@@ -279,6 +291,8 @@ def _read_describe_log_dirs_topic_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeLogDirsTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 424, budget, "topics")
     items = []
     for _ in range(count):
@@ -306,6 +320,8 @@ def _read_describe_log_dirs_result_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeLogDirsResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 744, budget, "results")
     items = []
     for _ in range(count):
@@ -365,6 +381,8 @@ def _read_describe_log_dirs_result_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeLogDirsResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 808, budget, "results")
     items = []
     for _ in range(count):
@@ -416,6 +434,8 @@ def _read_describe_log_dirs_result_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeLogDirsResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 808, budget, "results")
     items = []
     for _ in range(count):

@@ -51,6 +51,8 @@ def _read_describe_quorum_request_partition_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeQuorumRequestPartitionData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 80, budget, "partitions")
     items = []
     for _ in range(count):
@@ -66,6 +68,8 @@ def _read_describe_quorum_request_topic_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeQuorumRequestTopicData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 336, budget, "topics")
     items = []
     for _ in range(count):
@@ -149,6 +153,8 @@ def _read_replica_state_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ReplicaState], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 144, budget, "current_voters")
     items = []
     for _ in range(count):
@@ -164,6 +170,8 @@ def _read_describe_quorum_response_partition_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeQuorumResponsePartitionData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 792, budget, "partitions")
     items = []
     for _ in range(count):
@@ -199,6 +207,8 @@ def _read_describe_quorum_response_topic_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeQuorumResponseTopicData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 1048, budget, "topics")
     items = []
     for _ in range(count):
@@ -242,6 +252,8 @@ def _read_replica_state_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ReplicaState], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "current_voters")
     items = []
     for _ in range(count):
@@ -264,6 +276,8 @@ def _read_describe_quorum_response_partition_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeQuorumResponsePartitionData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 920, budget, "partitions")
     items = []
     for _ in range(count):
@@ -299,6 +313,8 @@ def _read_describe_quorum_response_topic_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeQuorumResponseTopicData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 1176, budget, "topics")
     items = []
     for _ in range(count):
@@ -342,6 +358,8 @@ def _read_replica_state_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ReplicaState], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 320, budget, "current_voters")
     items = []
     for _ in range(count):
@@ -367,6 +385,8 @@ def _read_describe_quorum_response_partition_data_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeQuorumResponsePartitionData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 1224, budget, "partitions")
     items = []
     for _ in range(count):
@@ -412,6 +432,8 @@ def _read_describe_quorum_response_topic_data_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeQuorumResponseTopicData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 1480, budget, "topics")
     items = []
     for _ in range(count):
@@ -437,6 +459,8 @@ def _read_describe_quorum_response_topic_data_array_2(
 
 def _read_listener_array_2(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[Listener], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "listeners")
     items = []
     for _ in range(count):
@@ -464,6 +488,8 @@ def _read_listener_array_2(data: bytes, position: int, count: int, budget: Decod
 
 def _read_node_array_2(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[Node], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 464, budget, "nodes")
     items = []
     for _ in range(count):

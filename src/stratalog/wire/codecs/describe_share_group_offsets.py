@@ -48,6 +48,8 @@ def _read_describe_share_group_offsets_request_topic_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeShareGroupOffsetsRequestTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "topics")
     items = []
     for _ in range(count):
@@ -75,6 +77,8 @@ def _read_describe_share_group_offsets_request_group_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeShareGroupOffsetsRequestGroup], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 512, budget, "groups")
     items = []
     for _ in range(count):
@@ -182,6 +186,8 @@ def _read_describe_share_group_offsets_response_partition_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeShareGroupOffsetsResponsePartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 296, budget, "partitions")
     items = []
     for _ in range(count):
@@ -214,6 +220,8 @@ def _read_describe_share_group_offsets_response_topic_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeShareGroupOffsetsResponseTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 672, budget, "topics")
     items = []
     for _ in range(count):
@@ -247,6 +255,8 @@ def _read_describe_share_group_offsets_response_group_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeShareGroupOffsetsResponseGroup], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 1056, budget, "groups")
     items = []
     for _ in range(count):
@@ -305,6 +315,8 @@ def _read_describe_share_group_offsets_response_partition_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeShareGroupOffsetsResponsePartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 328, budget, "partitions")
     items = []
     for _ in range(count):
@@ -338,6 +350,8 @@ def _read_describe_share_group_offsets_response_topic_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeShareGroupOffsetsResponseTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 704, budget, "topics")
     items = []
     for _ in range(count):
@@ -371,6 +385,8 @@ def _read_describe_share_group_offsets_response_group_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeShareGroupOffsetsResponseGroup], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 1088, budget, "groups")
     items = []
     for _ in range(count):

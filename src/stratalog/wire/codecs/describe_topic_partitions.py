@@ -49,6 +49,8 @@ def _read_topic_request_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TopicRequest], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 128, budget, "topics")
     items = []
     for _ in range(count):
@@ -157,6 +159,8 @@ def _read_describe_topic_partitions_response_partition_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeTopicPartitionsResponsePartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 840, budget, "partitions")
     items = []
     for _ in range(count):
@@ -215,6 +219,8 @@ def _read_describe_topic_partitions_response_topic_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeTopicPartitionsResponseTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 1304, budget, "topics")
     items = []
     for _ in range(count):

@@ -71,6 +71,8 @@ def _read_topic_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TopicData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "topics")
     items = []
     for _ in range(count):
@@ -98,6 +100,8 @@ def _read_transaction_state_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TransactionState], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 800, budget, "transaction_states")
     items = []
     for _ in range(count):

@@ -31,6 +31,8 @@ _write_ih = Layout(">ih").pack
 
 def _read_user_name_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[UserName], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 128, budget, "users")
     items = []
     for _ in range(count):
@@ -102,6 +104,8 @@ def _read_credential_info_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CredentialInfo], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 88, budget, "credential_infos")
     items = []
     for _ in range(count):
@@ -117,6 +121,8 @@ def _read_describe_user_scram_credentials_result_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeUserScramCredentialsResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 472, budget, "results")
     items = []
     for _ in range(count):

@@ -55,6 +55,8 @@ def _read_topic_partitions_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TopicPartitions], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "topic_partitions")
     items = []
     for _ in range(count):
@@ -104,6 +106,8 @@ def _read_topic_partitions_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TopicPartitions], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "topic_partitions")
     items = []
     for _ in range(count):
@@ -212,6 +216,8 @@ def _read_partition_result_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "partition_result")
     items = []
     for _ in range(count):
@@ -230,6 +236,8 @@ def _read_replica_election_result_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ReplicaElectionResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 464, budget, "replica_election_results")
     items = []
     for _ in range(count):
@@ -273,6 +281,8 @@ def _read_partition_result_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "partition_result")
     items = []
     for _ in range(count):
@@ -297,6 +307,8 @@ def _read_replica_election_result_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ReplicaElectionResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 464, budget, "replica_election_results")
     items = []
     for _ in range(count):

@@ -64,6 +64,8 @@ def _read_end_quorum_epoch_request_partition_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[EndQuorumEpochRequestPartitionData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 296, budget, "partitions")
     items = []
     for _ in range(count):
@@ -85,6 +87,8 @@ def _read_end_quorum_epoch_request_topic_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[EndQuorumEpochRequestTopicData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 552, budget, "topics")
     items = []
     for _ in range(count):
@@ -123,6 +127,8 @@ def _read_replica_info_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ReplicaInfo], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 200, budget, "preferred_candidates")
     items = []
     for _ in range(count):
@@ -138,6 +144,8 @@ def _read_end_quorum_epoch_request_partition_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[EndQuorumEpochRequestPartitionData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 496, budget, "partitions")
     items = []
     for _ in range(count):
@@ -165,6 +173,8 @@ def _read_end_quorum_epoch_request_topic_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[EndQuorumEpochRequestTopicData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 752, budget, "topics")
     items = []
     for _ in range(count):
@@ -192,6 +202,8 @@ def _read_leader_endpoint_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[LeaderEndpoint], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "leader_endpoints")
     items = []
     for _ in range(count):
@@ -371,6 +383,8 @@ def _read_end_quorum_epoch_response_partition_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[EndQuorumEpochResponsePartitionData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 200, budget, "partitions")
     items = []
     for _ in range(count):
@@ -388,6 +402,8 @@ def _read_end_quorum_epoch_response_topic_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[EndQuorumEpochResponseTopicData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 456, budget, "topics")
     items = []
     for _ in range(count):
@@ -419,6 +435,8 @@ def _read_end_quorum_epoch_response_partition_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[EndQuorumEpochResponsePartitionData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 200, budget, "partitions")
     items = []
     for _ in range(count):
@@ -438,6 +456,8 @@ def _read_end_quorum_epoch_response_topic_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[EndQuorumEpochResponseTopicData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 456, budget, "topics")
     items = []
     for _ in range(count):
@@ -465,6 +485,8 @@ def _read_node_endpoint_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[NodeEndpoint], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "node_endpoints")
     items = []
     for _ in range(count):

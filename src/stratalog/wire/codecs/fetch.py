@@ -106,6 +106,8 @@ def _read_fetch_partition_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchPartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 200, budget, "partitions")
     items = []
     for _ in range(count):
@@ -121,6 +123,8 @@ def _read_fetch_topic_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 464, budget, "topics")
     items = []
     for _ in range(count):
@@ -159,6 +163,8 @@ def _read_fetch_partition_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchPartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 232, budget, "partitions")
     items = []
     for _ in range(count):
@@ -179,6 +185,8 @@ def _read_fetch_topic_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 496, budget, "topics")
     items = []
     for _ in range(count):
@@ -217,6 +225,8 @@ def _read_forgotten_topic_array_7(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ForgottenTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 264, budget, "forgotten_topics_data")
     items = []
     for _ in range(count):
@@ -263,6 +273,8 @@ def _read_fetch_partition_array_9(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchPartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 264, budget, "partitions")
     items = []
     for _ in range(count):
@@ -286,6 +298,8 @@ def _read_fetch_topic_array_9(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 528, budget, "topics")
     items = []
     for _ in range(count):
@@ -365,6 +379,8 @@ def _read_fetch_partition_array_12(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchPartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 296, budget, "partitions")
     items = []
     for _ in range(count):
@@ -397,6 +413,8 @@ def _read_fetch_topic_array_12(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 560, budget, "topics")
     items = []
     for _ in range(count):
@@ -424,6 +442,8 @@ def _read_forgotten_topic_array_12(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ForgottenTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 264, budget, "forgotten_topics_data")
     items = []
     for _ in range(count):
@@ -512,6 +532,8 @@ def _read_fetch_topic_array_13(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 592, budget, "topics")
     items = []
     for _ in range(count):
@@ -532,6 +554,8 @@ def _read_forgotten_topic_array_13(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ForgottenTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 296, budget, "forgotten_topics_data")
     items = []
     for _ in range(count):
@@ -684,6 +708,8 @@ def _read_fetch_partition_array_17(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchPartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 296, budget, "partitions")
     items = []
     for _ in range(count):
@@ -730,6 +756,8 @@ def _read_fetch_topic_array_17(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 592, budget, "topics")
     items = []
     for _ in range(count):
@@ -812,6 +840,8 @@ def _read_fetch_partition_array_18(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchPartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 296, budget, "partitions")
     items = []
     for _ in range(count):
@@ -863,6 +893,8 @@ def _read_fetch_topic_array_18(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 592, budget, "topics")
     items = []
     for _ in range(count):
@@ -1490,6 +1522,8 @@ def _read_aborted_transaction_array_4(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AbortedTransaction], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 120, budget, "aborted_transactions")
     items = []
     for _ in range(count):
@@ -1503,6 +1537,8 @@ def _read_partition_data_array_4(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 680, budget, "partitions")
     items = []
     for _ in range(count):
@@ -1535,6 +1571,8 @@ def _read_fetchable_topic_response_array_4(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchableTopicResponse], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 944, budget, "responses")
     items = []
     for _ in range(count):
@@ -1568,6 +1606,8 @@ def _read_partition_data_array_5(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 712, budget, "partitions")
     items = []
     for _ in range(count):
@@ -1603,6 +1643,8 @@ def _read_fetchable_topic_response_array_5(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchableTopicResponse], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 976, budget, "responses")
     items = []
     for _ in range(count):
@@ -1648,6 +1690,8 @@ def _read_partition_data_array_11(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 744, budget, "partitions")
     items = []
     for _ in range(count):
@@ -1684,6 +1728,8 @@ def _read_fetchable_topic_response_array_11(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchableTopicResponse], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 1008, budget, "responses")
     items = []
     for _ in range(count):
@@ -1719,6 +1765,8 @@ def _read_aborted_transaction_array_12(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AbortedTransaction], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 120, budget, "aborted_transactions")
     items = []
     for _ in range(count):
@@ -1761,6 +1809,8 @@ def _read_partition_data_array_12(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 744, budget, "partitions")
     items = []
     for _ in range(count):
@@ -1829,6 +1879,8 @@ def _read_fetchable_topic_response_array_12(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchableTopicResponse], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 1008, budget, "responses")
     items = []
     for _ in range(count):
@@ -1876,6 +1928,8 @@ def _read_fetchable_topic_response_array_13(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchableTopicResponse], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 1040, budget, "responses")
     items = []
     for _ in range(count):
@@ -1914,6 +1968,8 @@ def _read_node_endpoint_array_16(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[NodeEndpoint], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 296, budget, "node_endpoints")
     items = []
     for _ in range(count):

@@ -77,6 +77,8 @@ def _read_fetch_snapshot_request_partition_snapshot_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchSnapshotRequestPartitionSnapshot], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 176, budget, "partitions")
     items = []
     for _ in range(count):
@@ -102,6 +104,8 @@ def _read_fetch_snapshot_request_topic_snapshot_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchSnapshotRequestTopicSnapshot], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 432, budget, "topics")
     items = []
     for _ in range(count):
@@ -166,6 +170,8 @@ def _read_fetch_snapshot_request_partition_snapshot_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchSnapshotRequestPartitionSnapshot], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 176, budget, "partitions")
     items = []
     for _ in range(count):
@@ -205,6 +211,8 @@ def _read_fetch_snapshot_request_topic_snapshot_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchSnapshotRequestTopicSnapshot], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 432, budget, "topics")
     items = []
     for _ in range(count):
@@ -409,6 +417,8 @@ def _read_fetch_snapshot_response_partition_snapshot_array_0(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchSnapshotResponsePartitionSnapshot], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 408, budget, "partitions")
     items = []
     for _ in range(count):
@@ -459,6 +469,8 @@ def _read_fetch_snapshot_response_topic_snapshot_array_0(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchSnapshotResponseTopicSnapshot], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 664, budget, "topics")
     items = []
     for _ in range(count):
@@ -506,6 +518,8 @@ def _read_node_endpoint_array_1(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[NodeEndpoint], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "node_endpoints")
     items = []
     for _ in range(count):

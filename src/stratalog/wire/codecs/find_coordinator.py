@@ -241,6 +241,8 @@ def _read_coordinator_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[Coordinator], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 424, budget, "coordinators")
     items = []
     for _ in range(count):

@@ -45,6 +45,8 @@ def _read_alterable_config_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterableConfig], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 224, budget, "configs")
     items = []
     for _ in range(count):
@@ -70,6 +72,8 @@ def _read_alter_configs_resource_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterConfigsResource], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 488, budget, "resources")
     items = []
     for _ in range(count):
@@ -105,6 +109,8 @@ def _read_alterable_config_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterableConfig], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 224, budget, "configs")
     items = []
     for _ in range(count):
@@ -136,6 +142,8 @@ def _read_alter_configs_resource_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterConfigsResource], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 488, budget, "resources")
     items = []
     for _ in range(count):
@@ -265,6 +273,8 @@ def _read_alter_configs_resource_response_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterConfigsResourceResponse], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 264, budget, "responses")
     items = []
     for _ in range(count):
@@ -309,6 +319,8 @@ def _read_alter_configs_resource_response_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterConfigsResourceResponse], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 264, budget, "responses")
     items = []
     for _ in range(count):

@@ -35,6 +35,8 @@ def _read_partition_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 160, budget, "partitions")
     items = []
     for _ in range(count):
@@ -50,6 +52,8 @@ def _read_initialize_state_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[InitializeStateData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 448, budget, "topics")
     items = []
     for _ in range(count):
@@ -134,6 +138,8 @@ def _read_partition_result_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "partitions")
     items = []
     for _ in range(count):
@@ -158,6 +164,8 @@ def _read_initialize_state_result_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[InitializeStateResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 496, budget, "results")
     items = []
     for _ in range(count):

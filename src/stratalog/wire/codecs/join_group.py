@@ -52,6 +52,8 @@ def _read_join_group_request_protocol_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[JoinGroupRequestProtocol], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "protocols")
     items = []
     for _ in range(count):
@@ -198,6 +200,8 @@ def _read_join_group_request_protocol_array_6(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[JoinGroupRequestProtocol], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "protocols")
     items = []
     for _ in range(count):
@@ -528,6 +532,8 @@ def _read_join_group_response_member_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[JoinGroupResponseMember], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 224, budget, "members")
     items = []
     for _ in range(count):
@@ -630,6 +636,8 @@ def _read_join_group_response_member_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[JoinGroupResponseMember], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 304, budget, "members")
     items = []
     for _ in range(count):
@@ -703,6 +711,8 @@ def _read_join_group_response_member_array_6(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[JoinGroupResponseMember], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 304, budget, "members")
     items = []
     for _ in range(count):

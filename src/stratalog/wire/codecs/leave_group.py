@@ -61,6 +61,8 @@ def _read_member_identity_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MemberIdentity], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 224, budget, "members")
     items = []
     for _ in range(count):
@@ -103,6 +105,8 @@ def _read_member_identity_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MemberIdentity], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 224, budget, "members")
     items = []
     for _ in range(count):
@@ -157,6 +161,8 @@ def _read_member_identity_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MemberIdentity], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 304, budget, "members")
     items = []
     for _ in range(count):
@@ -369,6 +375,8 @@ def _read_member_response_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MemberResponse], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "members")
     items = []
     for _ in range(count):
@@ -406,6 +414,8 @@ def _read_member_response_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MemberResponse], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "members")
     items = []
     for _ in range(count):

@@ -87,6 +87,8 @@ def _read_config_resource_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ConfigResource], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 136, budget, "config_resources")
     items = []
     for _ in range(count):
@@ -129,6 +131,8 @@ def _read_config_resource_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ConfigResource], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 136, budget, "config_resources")
     items = []
     for _ in range(count):

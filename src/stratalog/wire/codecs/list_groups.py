@@ -141,6 +141,8 @@ def _read_listed_group_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ListedGroup], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 232, budget, "groups")
     items = []
     for _ in range(count):
@@ -186,6 +188,8 @@ def _read_listed_group_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ListedGroup], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 232, budget, "groups")
     items = []
     for _ in range(count):
@@ -231,6 +235,8 @@ def _read_listed_group_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ListedGroup], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 312, budget, "groups")
     items = []
     for _ in range(count):
@@ -283,6 +289,8 @@ def _read_listed_group_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ListedGroup], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 392, budget, "groups")
     items = []
     for _ in range(count):

@@ -60,6 +60,8 @@ def _read_list_offsets_partition_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ListOffsetsPartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 128, budget, "partitions")
     items = []
     for _ in range(count):
@@ -73,6 +75,8 @@ def _read_list_offsets_topic_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ListOffsetsTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 384, budget, "topics")
     items = []
     for _ in range(count):
@@ -114,6 +118,8 @@ def _read_list_offsets_partition_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ListOffsetsPartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 160, budget, "partitions")
     items = []
     for _ in range(count):
@@ -131,6 +137,8 @@ def _read_list_offsets_topic_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ListOffsetsTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 416, budget, "topics")
     items = []
     for _ in range(count):
@@ -162,6 +170,8 @@ def _read_list_offsets_partition_array_6(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ListOffsetsPartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 160, budget, "partitions")
     items = []
     for _ in range(count):
@@ -181,6 +191,8 @@ def _read_list_offsets_topic_array_6(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ListOffsetsTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 416, budget, "topics")
     items = []
     for _ in range(count):
@@ -345,6 +357,8 @@ def _read_list_offsets_partition_response_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ListOffsetsPartitionResponse], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "partitions")
     items = []
     for _ in range(count):
@@ -362,6 +376,8 @@ def _read_list_offsets_topic_response_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ListOffsetsTopicResponse], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 464, budget, "topics")
     items = []
     for _ in range(count):
@@ -403,6 +419,8 @@ def _read_list_offsets_partition_response_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ListOffsetsPartitionResponse], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 240, budget, "partitions")
     items = []
     for _ in range(count):
@@ -424,6 +442,8 @@ def _read_list_offsets_topic_response_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ListOffsetsTopicResponse], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 496, budget, "topics")
     items = []
     for _ in range(count):
@@ -455,6 +475,8 @@ def _read_list_offsets_partition_response_array_6(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ListOffsetsPartitionResponse], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 240, budget, "partitions")
     items = []
     for _ in range(count):
@@ -478,6 +500,8 @@ def _read_list_offsets_topic_response_array_6(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ListOffsetsTopicResponse], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 496, budget, "topics")
     items = []
     for _ in range(count):

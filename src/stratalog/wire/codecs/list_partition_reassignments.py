@@ -39,6 +39,8 @@ def _read_list_partition_reassignments_topics_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ListPartitionReassignmentsTopics], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "topics")
     items = []
     for _ in range(count):
@@ -124,6 +126,8 @@ def _read_ongoing_partition_reassignment_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OngoingPartitionReassignment], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 464, budget, "partitions")
     items = []
     for _ in range(count):
@@ -161,6 +165,8 @@ def _read_ongoing_topic_reassignment_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OngoingTopicReassignment], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 720, budget, "topics")
     items = []
     for _ in range(count):

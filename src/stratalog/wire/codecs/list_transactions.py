@@ -188,6 +188,8 @@ def _read_transaction_state_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TransactionState], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "transaction_states")
     items = []
     for _ in range(count):

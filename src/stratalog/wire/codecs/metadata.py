@@ -73,6 +73,8 @@ def _read_metadata_request_topic_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MetadataRequestTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 136, budget, "topics")
     items = []
     for _ in range(count):
@@ -148,6 +150,8 @@ def _read_metadata_request_topic_array_9(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MetadataRequestTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 136, budget, "topics")
     items = []
     for _ in range(count):
@@ -195,6 +199,8 @@ def _read_metadata_request_topic_array_10(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MetadataRequestTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 248, budget, "topics")
     items = []
     for _ in range(count):
@@ -412,6 +418,8 @@ def _read_metadata_response_broker_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MetadataResponseBroker], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "brokers")
     items = []
     for _ in range(count):
@@ -432,6 +440,8 @@ def _read_metadata_response_partition_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MetadataResponsePartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 432, budget, "partitions")
     items = []
     for _ in range(count):
@@ -457,6 +467,8 @@ def _read_metadata_response_topic_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MetadataResponseTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 752, budget, "topics")
     items = []
     for _ in range(count):
@@ -491,6 +503,8 @@ def _read_metadata_response_broker_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MetadataResponseBroker], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 296, budget, "brokers")
     items = []
     for _ in range(count):
@@ -516,6 +530,8 @@ def _read_metadata_response_topic_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MetadataResponseTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 752, budget, "topics")
     items = []
     for _ in range(count):
@@ -598,6 +614,8 @@ def _read_metadata_response_partition_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MetadataResponsePartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 552, budget, "partitions")
     items = []
     for _ in range(count):
@@ -627,6 +645,8 @@ def _read_metadata_response_topic_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MetadataResponseTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 872, budget, "topics")
     items = []
     for _ in range(count):
@@ -676,6 +696,8 @@ def _read_metadata_response_partition_array_7(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MetadataResponsePartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 584, budget, "partitions")
     items = []
     for _ in range(count):
@@ -706,6 +728,8 @@ def _read_metadata_response_topic_array_7(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MetadataResponseTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 904, budget, "topics")
     items = []
     for _ in range(count):
@@ -755,6 +779,8 @@ def _read_metadata_response_topic_array_8(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MetadataResponseTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 936, budget, "topics")
     items = []
     for _ in range(count):
@@ -815,6 +841,8 @@ def _read_metadata_response_broker_array_9(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MetadataResponseBroker], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 296, budget, "brokers")
     items = []
     for _ in range(count):
@@ -846,6 +874,8 @@ def _read_metadata_response_partition_array_9(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MetadataResponsePartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 584, budget, "partitions")
     items = []
     for _ in range(count):
@@ -886,6 +916,8 @@ def _read_metadata_response_topic_array_9(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MetadataResponseTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 936, budget, "topics")
     items = []
     for _ in range(count):
@@ -958,6 +990,8 @@ def _read_metadata_response_topic_array_10(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MetadataResponseTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 1048, budget, "topics")
     items = []
     for _ in range(count):
@@ -1067,6 +1101,8 @@ def _read_metadata_response_topic_array_12(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MetadataResponseTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 1048, budget, "topics")
     items = []
     for _ in range(count):

@@ -58,6 +58,8 @@ def _read_offset_commit_request_partition_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetCommitRequestPartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "partitions")
     items = []
     for _ in range(count):
@@ -82,6 +84,8 @@ def _read_offset_commit_request_topic_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetCommitRequestTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 480, budget, "topics")
     items = []
     for _ in range(count):
@@ -162,6 +166,8 @@ def _read_offset_commit_request_partition_array_6(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetCommitRequestPartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 248, budget, "partitions")
     items = []
     for _ in range(count):
@@ -187,6 +193,8 @@ def _read_offset_commit_request_topic_array_6(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetCommitRequestTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 512, budget, "topics")
     items = []
     for _ in range(count):
@@ -274,6 +282,8 @@ def _read_offset_commit_request_partition_array_8(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetCommitRequestPartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 248, budget, "partitions")
     items = []
     for _ in range(count):
@@ -305,6 +315,8 @@ def _read_offset_commit_request_topic_array_8(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetCommitRequestTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 512, budget, "topics")
     items = []
     for _ in range(count):
@@ -377,6 +389,8 @@ def _read_offset_commit_request_topic_array_10(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetCommitRequestTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 544, budget, "topics")
     items = []
     for _ in range(count):
@@ -675,6 +689,8 @@ def _read_offset_commit_response_partition_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetCommitResponsePartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 120, budget, "partitions")
     items = []
     for _ in range(count):
@@ -688,6 +704,8 @@ def _read_offset_commit_response_topic_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetCommitResponseTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 384, budget, "topics")
     items = []
     for _ in range(count):
@@ -729,6 +747,8 @@ def _read_offset_commit_response_partition_array_8(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetCommitResponsePartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 120, budget, "partitions")
     items = []
     for _ in range(count):
@@ -744,6 +764,8 @@ def _read_offset_commit_response_topic_array_8(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetCommitResponseTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 384, budget, "topics")
     items = []
     for _ in range(count):
@@ -787,6 +809,8 @@ def _read_offset_commit_response_topic_array_10(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetCommitResponseTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 416, budget, "topics")
     items = []
     for _ in range(count):

@@ -35,6 +35,8 @@ def _read_offset_delete_request_partition_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetDeleteRequestPartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 80, budget, "partitions")
     items = []
     for _ in range(count):
@@ -48,6 +50,8 @@ def _read_offset_delete_request_topic_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetDeleteRequestTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 336, budget, "topics")
     items = []
     for _ in range(count):
@@ -113,6 +117,8 @@ def _read_offset_delete_response_partition_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetDeleteResponsePartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 120, budget, "partitions")
     items = []
     for _ in range(count):
@@ -126,6 +132,8 @@ def _read_offset_delete_response_topic_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetDeleteResponseTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 376, budget, "topics")
     items = []
     for _ in range(count):

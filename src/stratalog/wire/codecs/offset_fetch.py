@@ -62,6 +62,8 @@ def _read_offset_fetch_request_topic_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetFetchRequestTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "topics")
     items = []
     for _ in range(count):
@@ -119,6 +121,8 @@ def _read_offset_fetch_request_topic_array_6(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetFetchRequestTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "topics")
     items = []
     for _ in range(count):
@@ -196,6 +200,8 @@ def _read_offset_fetch_request_topics_array_8(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetFetchRequestTopics], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 264, budget, "topics")
     items = []
     for _ in range(count):
@@ -223,6 +229,8 @@ def _read_offset_fetch_request_group_array_8(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetFetchRequestGroup], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 536, budget, "groups")
     items = []
     for _ in range(count):
@@ -268,6 +276,8 @@ def _read_offset_fetch_request_group_array_9(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetFetchRequestGroup], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 648, budget, "groups")
     items = []
     for _ in range(count):
@@ -324,6 +334,8 @@ def _read_offset_fetch_request_topics_array_10(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetFetchRequestTopics], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 296, budget, "topics")
     items = []
     for _ in range(count):
@@ -344,6 +356,8 @@ def _read_offset_fetch_request_group_array_10(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetFetchRequestGroup], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 680, budget, "groups")
     items = []
     for _ in range(count):
@@ -673,6 +687,8 @@ def _read_offset_fetch_response_partition_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetFetchResponsePartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "partitions")
     items = []
     for _ in range(count):
@@ -700,6 +716,8 @@ def _read_offset_fetch_response_topic_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetFetchResponseTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 512, budget, "topics")
     items = []
     for _ in range(count):
@@ -755,6 +773,8 @@ def _read_offset_fetch_response_partition_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetFetchResponsePartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 288, budget, "partitions")
     items = []
     for _ in range(count):
@@ -783,6 +803,8 @@ def _read_offset_fetch_response_topic_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetFetchResponseTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 544, budget, "topics")
     items = []
     for _ in range(count):
@@ -816,6 +838,8 @@ def _read_offset_fetch_response_partition_array_6(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetFetchResponsePartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 288, budget, "partitions")
     items = []
     for _ in range(count):
@@ -848,6 +872,8 @@ def _read_offset_fetch_response_topic_array_6(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetFetchResponseTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 544, budget, "topics")
     items = []
     for _ in range(count):
@@ -891,6 +917,8 @@ def _read_offset_fetch_response_partitions_array_8(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetFetchResponsePartitions], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 288, budget, "partitions")
     items = []
     for _ in range(count):
@@ -923,6 +951,8 @@ def _read_offset_fetch_response_topics_array_8(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetFetchResponseTopics], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 552, budget, "topics")
     items = []
     for _ in range(count):
@@ -950,6 +980,8 @@ def _read_offset_fetch_response_group_array_8(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetFetchResponseGroup], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 848, budget, "groups")
     items = []
     for _ in range(count):
@@ -993,6 +1025,8 @@ def _read_offset_fetch_response_topics_array_10(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetFetchResponseTopics], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 584, budget, "topics")
     items = []
     for _ in range(count):
@@ -1013,6 +1047,8 @@ def _read_offset_fetch_response_group_array_10(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetFetchResponseGroup], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 880, budget, "groups")
     items = []
     for _ in range(count):

@@ -43,6 +43,8 @@ def _read_offset_for_leader_partition_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetForLeaderPartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 160, budget, "partitions")
     items = []
     for _ in range(count):
@@ -60,6 +62,8 @@ def _read_offset_for_leader_topic_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetForLeaderTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 416, budget, "topics")
     items = []
     for _ in range(count):
@@ -105,6 +109,8 @@ def _read_offset_for_leader_partition_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetForLeaderPartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 160, budget, "partitions")
     items = []
     for _ in range(count):
@@ -124,6 +130,8 @@ def _read_offset_for_leader_topic_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetForLeaderTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 416, budget, "topics")
     items = []
     for _ in range(count):
@@ -235,6 +243,8 @@ def _read_epoch_end_offset_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[EpochEndOffset], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 200, budget, "partitions")
     items = []
     for _ in range(count):
@@ -250,6 +260,8 @@ def _read_offset_for_leader_topic_result_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetForLeaderTopicResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 456, budget, "topics")
     items = []
     for _ in range(count):
@@ -283,6 +295,8 @@ def _read_epoch_end_offset_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[EpochEndOffset], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 200, budget, "partitions")
     items = []
     for _ in range(count):
@@ -300,6 +314,8 @@ def _read_offset_for_leader_topic_result_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetForLeaderTopicResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 456, budget, "topics")
     items = []
     for _ in range(count):

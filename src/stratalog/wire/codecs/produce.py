@@ -71,6 +71,8 @@ def _read_partition_produce_data_array_3(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionProduceData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 272, budget, "partition_data")
     items = []
     for _ in range(count):
@@ -89,6 +91,8 @@ def _read_topic_produce_data_array_3(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TopicProduceData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 536, budget, "topic_data")
     items = []
     for _ in range(count):
@@ -131,6 +135,8 @@ def _read_partition_produce_data_array_9(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionProduceData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 272, budget, "partition_data")
     items = []
     for _ in range(count):
@@ -159,6 +165,8 @@ def _read_topic_produce_data_array_9(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TopicProduceData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 536, budget, "topic_data")
     items = []
     for _ in range(count):
@@ -215,6 +223,8 @@ def _read_topic_produce_data_array_13(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TopicProduceData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 568, budget, "topic_data")
     items = []
     for _ in range(count):
@@ -377,6 +387,8 @@ def _read_partition_produce_response_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionProduceResponse], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 232, budget, "partition_responses")
     items = []
     for _ in range(count):
@@ -394,6 +406,8 @@ def _read_topic_produce_response_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TopicProduceResponse], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 496, budget, "responses")
     items = []
     for _ in range(count):
@@ -427,6 +441,8 @@ def _read_partition_produce_response_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionProduceResponse], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 264, budget, "partition_responses")
     items = []
     for _ in range(count):
@@ -448,6 +464,8 @@ def _read_topic_produce_response_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TopicProduceResponse], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 528, budget, "responses")
     items = []
     for _ in range(count):
@@ -481,6 +499,8 @@ def _read_batch_index_and_error_message_array_8(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[BatchIndexAndErrorMessage], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 168, budget, "record_errors")
     items = []
     for _ in range(count):
@@ -501,6 +521,8 @@ def _read_partition_produce_response_array_8(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionProduceResponse], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 632, budget, "partition_responses")
     items = []
     for _ in range(count):
@@ -532,6 +554,8 @@ def _read_topic_produce_response_array_8(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TopicProduceResponse], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 896, budget, "responses")
     items = []
     for _ in range(count):
@@ -565,6 +589,8 @@ def _read_batch_index_and_error_message_array_9(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[BatchIndexAndErrorMessage], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 168, budget, "record_errors")
     items = []
     for _ in range(count):
@@ -591,6 +617,8 @@ def _read_partition_produce_response_array_9(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionProduceResponse], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 632, budget, "partition_responses")
     items = []
     for _ in range(count):
@@ -630,6 +658,8 @@ def _read_topic_produce_response_array_9(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TopicProduceResponse], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 896, budget, "responses")
     items = []
     for _ in range(count):
@@ -682,6 +712,8 @@ def _read_partition_produce_response_array_10(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionProduceResponse], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 632, budget, "partition_responses")
     items = []
     for _ in range(count):
@@ -733,6 +765,8 @@ def _read_topic_produce_response_array_10(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TopicProduceResponse], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 896, budget, "responses")
     items = []
     for _ in range(count):
@@ -760,6 +794,8 @@ def _read_node_endpoint_array_10(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[NodeEndpoint], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 296, budget, "node_endpoints")
     items = []
     for _ in range(count):
@@ -823,6 +859,8 @@ def _read_topic_produce_response_array_13(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TopicProduceResponse], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 928, budget, "responses")
     items = []
     for _ in range(count):

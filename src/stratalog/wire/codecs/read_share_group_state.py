@@ -40,6 +40,8 @@ def _read_partition_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 120, budget, "partitions")
     items = []
     for _ in range(count):
@@ -55,6 +57,8 @@ def _read_read_state_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ReadStateData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 408, budget, "topics")
     items = []
     for _ in range(count):
@@ -137,6 +141,8 @@ def _read_state_batch_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[StateBatch], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 168, budget, "state_batches")
     items = []
     for _ in range(count):
@@ -159,6 +165,8 @@ def _read_partition_result_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 584, budget, "partitions")
     items = []
     for _ in range(count):
@@ -197,6 +205,8 @@ def _read_read_state_result_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ReadStateResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 872, budget, "results")
     items = []
     for _ in range(count):

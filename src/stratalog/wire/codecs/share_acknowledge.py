@@ -53,6 +53,8 @@ def _read_acknowledgement_batch_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AcknowledgementBatch], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 248, budget, "acknowledgement_batches")
     items = []
     for _ in range(count):
@@ -77,6 +79,8 @@ def _read_acknowledge_partition_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AcknowledgePartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 456, budget, "partitions")
     items = []
     for _ in range(count):
@@ -99,6 +103,8 @@ def _read_acknowledge_topic_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AcknowledgeTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 744, budget, "topics")
     items = []
     for _ in range(count):
@@ -310,6 +316,8 @@ def _read_partition_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "partitions")
     items = []
     for _ in range(count):
@@ -342,6 +350,8 @@ def _read_share_acknowledge_topic_response_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ShareAcknowledgeTopicResponse], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 504, budget, "responses")
     items = []
     for _ in range(count):
@@ -362,6 +372,8 @@ def _read_node_endpoint_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[NodeEndpoint], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 296, budget, "node_endpoints")
     items = []
     for _ in range(count):

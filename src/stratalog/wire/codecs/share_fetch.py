@@ -64,6 +64,8 @@ def _read_acknowledgement_batch_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AcknowledgementBatch], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 248, budget, "acknowledgement_batches")
     items = []
     for _ in range(count):
@@ -88,6 +90,8 @@ def _read_fetch_partition_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchPartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 464, budget, "partitions")
     items = []
     for _ in range(count):
@@ -108,6 +112,8 @@ def _read_fetch_topic_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 752, budget, "topics")
     items = []
     for _ in range(count):
@@ -128,6 +134,8 @@ def _read_forgotten_topic_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ForgottenTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 288, budget, "forgotten_topics_data")
     items = []
     for _ in range(count):
@@ -416,6 +424,8 @@ def _read_acquired_records_array_1(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AcquiredRecords], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 160, budget, "acquired_records")
     items = []
     for _ in range(count):
@@ -431,6 +441,8 @@ def _read_partition_data_array_1(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 824, budget, "partitions")
     items = []
     for _ in range(count):
@@ -496,6 +508,8 @@ def _read_share_fetchable_topic_response_array_1(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ShareFetchableTopicResponse], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 1112, budget, "responses")
     items = []
     for _ in range(count):
@@ -516,6 +530,8 @@ def _read_node_endpoint_array_1(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[NodeEndpoint], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 296, budget, "node_endpoints")
     items = []
     for _ in range(count):

@@ -77,6 +77,8 @@ def _read_topic_partitions_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TopicPartitions], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 376, budget, "topic_partitions")
     items = []
     for _ in range(count):
@@ -116,6 +118,8 @@ def _read_assignment_1(data: bytes, position: int, budget: DecodeBudget) -> tupl
 
 def _read_member_array_1(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[Member], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 568, budget, "members")
     items = []
     for _ in range(count):
@@ -179,6 +183,8 @@ def _read_described_group_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribedGroup], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 1248, budget, "groups")
     items = []
     for _ in range(count):

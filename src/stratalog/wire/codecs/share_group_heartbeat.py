@@ -135,6 +135,8 @@ def _read_topic_partitions_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TopicPartitions], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 288, budget, "topic_partitions")
     items = []
     for _ in range(count):

@@ -87,6 +87,8 @@ def _write_streams_group_describe_request_0(out: bytearray, item: StreamsGroupDe
 
 def _read_key_value_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[KeyValue], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "topic_configs")
     items = []
     for _ in range(count):
@@ -116,6 +118,8 @@ def _read_topic_info_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TopicInfo], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 552, budget, "state_changelog_topics")
     items = []
     for _ in range(count):
@@ -147,6 +151,8 @@ def _read_subtopology_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[Subtopology], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 1744, budget, "subtopologies")
     items = []
     for _ in range(count):
@@ -231,6 +237,8 @@ def _read_task_offset_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TaskOffset], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "task_offsets")
     items = []
     for _ in range(count):
@@ -251,6 +259,8 @@ def _read_task_offset_array_0(
 
 def _read_task_ids_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[TaskIds], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "active_tasks")
     items = []
     for _ in range(count):
@@ -300,6 +310,8 @@ def _read_assignment_0(data: bytes, position: int, budget: DecodeBudget) -> tupl
 
 def _read_member_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[Member], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 1696, budget, "members")
     items = []
     for _ in range(count):
@@ -401,6 +413,8 @@ def _read_described_group_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribedGroup], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 2296, budget, "groups")
     items = []
     for _ in range(count):

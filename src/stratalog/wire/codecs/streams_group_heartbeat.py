@@ -63,6 +63,8 @@ _write_iqx = Layout(">iqx").pack
 
 def _read_key_value_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[KeyValue], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "topic_configs")
     items = []
     for _ in range(count):
@@ -92,6 +94,8 @@ def _read_topic_info_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TopicInfo], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 552, budget, "state_changelog_topics")
     items = []
     for _ in range(count):
@@ -123,6 +127,8 @@ def _read_copartition_group_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CopartitionGroup], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 424, budget, "copartition_groups")
     items = []
     for _ in range(count):
@@ -161,6 +167,8 @@ def _read_subtopology_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[Subtopology], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 2424, budget, "subtopologies")
     items = []
     for _ in range(count):
@@ -239,6 +247,8 @@ def _read_streams_group_heartbeat_request_task_ids_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[StreamsGroupHeartbeatRequestTaskIds], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "active_tasks")
     items = []
     for _ in range(count):
@@ -284,6 +294,8 @@ def _read_task_offset_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TaskOffset], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "task_offsets")
     items = []
     for _ in range(count):
@@ -725,6 +737,8 @@ def _write_streams_group_heartbeat_request_0(out: bytearray, item: StreamsGroupH
 
 def _read_status_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[Status], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 136, budget, "status")
     items = []
     for _ in range(count):
@@ -747,6 +761,8 @@ def _read_streams_group_heartbeat_response_task_ids_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[StreamsGroupHeartbeatResponseTaskIds], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "active_tasks")
     items = []
     for _ in range(count):
@@ -792,6 +808,8 @@ def _read_topic_partition_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TopicPartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "active_partitions")
     items = []
     for _ in range(count):
@@ -819,6 +837,8 @@ def _read_endpoint_to_partitions_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[EndpointToPartitions], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 816, budget, "partitions_by_user_endpoint")
     items = []
     for _ in range(count):

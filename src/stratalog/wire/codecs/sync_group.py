@@ -41,6 +41,8 @@ def _read_sync_group_request_assignment_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[SyncGroupRequestAssignment], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "assignments")
     items = []
     for _ in range(count):
@@ -129,6 +131,8 @@ def _read_sync_group_request_assignment_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[SyncGroupRequestAssignment], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "assignments")
     items = []
     for _ in range(count):

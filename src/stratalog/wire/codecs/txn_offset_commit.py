@@ -56,6 +56,8 @@ def _read_txn_offset_commit_request_partition_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TxnOffsetCommitRequestPartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "partitions")
     items = []
     for _ in range(count):
@@ -80,6 +82,8 @@ def _read_txn_offset_commit_request_topic_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TxnOffsetCommitRequestTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 472, budget, "topics")
     items = []
     for _ in range(count):
@@ -131,6 +135,8 @@ def _read_txn_offset_commit_request_partition_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TxnOffsetCommitRequestPartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 248, budget, "partitions")
     items = []
     for _ in range(count):
@@ -156,6 +162,8 @@ def _read_txn_offset_commit_request_topic_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TxnOffsetCommitRequestTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 504, budget, "topics")
     items = []
     for _ in range(count):
@@ -207,6 +215,8 @@ def _read_txn_offset_commit_request_partition_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TxnOffsetCommitRequestPartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 248, budget, "partitions")
     items = []
     for _ in range(count):
@@ -238,6 +248,8 @@ def _read_txn_offset_commit_request_topic_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TxnOffsetCommitRequestTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 504, budget, "topics")
     items = []
     for _ in range(count):
@@ -492,6 +504,8 @@ def _read_txn_offset_commit_response_partition_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TxnOffsetCommitResponsePartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 120, budget, "partitions")
     items = []
     for _ in range(count):
@@ -505,6 +519,8 @@ def _read_txn_offset_commit_response_topic_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TxnOffsetCommitResponseTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 376, budget, "topics")
     items = []
     for _ in range(count):
@@ -536,6 +552,8 @@ def _read_txn_offset_commit_response_partition_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TxnOffsetCommitResponsePartition], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 120, budget, "partitions")
     items = []
     for _ in range(count):
@@ -551,6 +569,8 @@ def _read_txn_offset_commit_response_topic_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TxnOffsetCommitResponseTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 376, budget, "topics")
     items = []
     for _ in range(count):

@@ -45,6 +45,8 @@ def _read_feature_update_key_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FeatureUpdateKey], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 184, budget, "feature_updates")
     items = []
     for _ in range(count):
@@ -85,6 +87,8 @@ def _read_feature_update_key_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FeatureUpdateKey], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 184, budget, "feature_updates")
     items = []
     for _ in range(count):
@@ -179,6 +183,8 @@ def _read_updatable_feature_result_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[UpdatableFeatureResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "results")
     items = []
     for _ in range(count):

@@ -48,6 +48,8 @@ _write_ix = Layout(">ix").pack
 
 def _read_listener_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[Listener], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "listeners")
     items = []
     for _ in range(count):

@@ -54,6 +54,8 @@ def _read_vote_request_partition_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[VoteRequestPartitionData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 264, budget, "partitions")
     items = []
     for _ in range(count):
@@ -77,6 +79,8 @@ def _read_vote_request_topic_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[VoteRequestTopicData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 520, budget, "topics")
     items = []
     for _ in range(count):
@@ -129,6 +133,8 @@ def _read_vote_request_partition_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[VoteRequestPartitionData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 488, budget, "partitions")
     items = []
     for _ in range(count):
@@ -163,6 +169,8 @@ def _read_vote_request_topic_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[VoteRequestTopicData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 744, budget, "topics")
     items = []
     for _ in range(count):
@@ -215,6 +223,8 @@ def _read_vote_request_partition_data_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[VoteRequestPartitionData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 488, budget, "partitions")
     items = []
     for _ in range(count):
@@ -251,6 +261,8 @@ def _read_vote_request_topic_data_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[VoteRequestTopicData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 744, budget, "topics")
     items = []
     for _ in range(count):
@@ -466,6 +478,8 @@ def _read_vote_response_partition_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[VoteResponsePartitionData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "partitions")
     items = []
     for _ in range(count):
@@ -489,6 +503,8 @@ def _read_vote_response_topic_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[VoteResponseTopicData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 464, budget, "topics")
     items = []
     for _ in range(count):
@@ -532,6 +548,8 @@ def _read_node_endpoint_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[NodeEndpoint], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "node_endpoints")
     items = []
     for _ in range(count):

@@ -40,6 +40,8 @@ def _read_state_batch_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[StateBatch], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 168, budget, "state_batches")
     items = []
     for _ in range(count):
@@ -62,6 +64,8 @@ def _read_partition_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 504, budget, "partitions")
     items = []
     for _ in range(count):
@@ -90,6 +94,8 @@ def _read_write_state_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[WriteStateData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 792, budget, "topics")
     items = []
     for _ in range(count):
@@ -135,6 +141,8 @@ def _read_partition_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 536, budget, "partitions")
     items = []
     for _ in range(count):
@@ -166,6 +174,8 @@ def _read_write_state_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[WriteStateData], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 824, budget, "topics")
     items = []
     for _ in range(count):
@@ -308,6 +318,8 @@ def _read_partition_result_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "partitions")
     items = []
     for _ in range(count):
@@ -332,6 +344,8 @@ def _read_write_state_result_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[WriteStateResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 496, budget, "results")
     items = []
     for _ in range(count):

@@ -47,6 +47,8 @@ def _read_writable_txn_marker_topic_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[WritableTxnMarkerTopic], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "topics")
     items = []
     for _ in range(count):
@@ -74,6 +76,8 @@ def _read_writable_txn_marker_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[WritableTxnMarker], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 560, budget, "markers")
     items = []
     for _ in range(count):
@@ -118,6 +122,8 @@ def _read_writable_txn_marker_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[WritableTxnMarker], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 560, budget, "markers")
     items = []
     for _ in range(count):
@@ -231,6 +237,8 @@ def _read_writable_txn_marker_partition_result_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[WritableTxnMarkerPartitionResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 120, budget, "partitions")
     items = []
     for _ in range(count):
@@ -246,6 +254,8 @@ def _read_writable_txn_marker_topic_result_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[WritableTxnMarkerTopicResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 376, budget, "topics")
     items = []
     for _ in range(count):
@@ -273,6 +283,8 @@ def _read_writable_txn_marker_result_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[WritableTxnMarkerResult], int]:
     if count != 1:
+        if count == 0:
+            return [], position
         charge_more_items(count, len(data) - position, 584, budget, "markers")
     items = []
     for _ in range(count):
