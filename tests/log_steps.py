@@ -120,6 +120,8 @@ class Steps:
         pieces = []
         while offset < self.log.log_end_offset:
             found = self.read(offset, 1000)
+            if not found.buffers:
+                break  # the last offsets were lost
             assert found.next_offset > offset
             pieces += found.buffers
             offset = found.next_offset

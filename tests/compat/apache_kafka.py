@@ -68,7 +68,7 @@ def apache_kafka(directory: Path, **settings: str) -> Iterator[str]:
 
 
 @contextmanager
-def kafka_process(file: Path, port: int) -> Iterator[None]:
+def kafka_process(file: Path, port: int) -> Iterator["subprocess.Popen[bytes]"]:
     """Kafka with the properties of `file`, once it listens to `port`; what it prints lies beside the file."""
     output = file.parent / "kafka.out"
     with output.open("wb") as out:
@@ -81,7 +81,7 @@ def kafka_process(file: Path, port: int) -> Iterator[None]:
         )
         try:
             wait_until_open(port, process, output)
-            yield
+            yield process
         finally:
             process.terminate()
             try:

@@ -306,9 +306,28 @@ class LogAgainstList(RuleBasedStateMachine):
         while self.list and self.list[-1].next_offset > end:
             self.list.pop()
         if self.list and self.list[-1].next_offset < end:
-            # Records below a raised log start were lost: the log began anew there, and knows no producer.
-            assert end == self.steps.log.log_start_offset
-            self.list.clear()
+            if end == self.steps.log.log_start_offset:
+                # Records below a raised log start were lost: the log began anew there, and knows no producer.
+                self.list.clear()
+            else:
+                assert self.steps.log.segments[-1].size == 0, (
+                    "the last records before a gap were lost"
+                )
+
+    def _leave_gaps(self, flushed):
+        """A segment that was not flushed may be lost whole, or from a batch on, and the next one be there."""
+        log = self.steps.log
+        kept = {header.base_offset for _, header in scan(self.steps.read_all())}
+        start = log.local_start_offset
+        gone = [w for w in self.list if w.next_offset > start and w.base_offset not in kept]
+        assert all(w.next_offset > flushed for w in gone)
+        ends = {one.next_offset for one in log.segments[:-1]}
+        assert all(w.next_offset in ends or self._after(w) in gone for w in gone), "within segments"
+        assert bool(gone) == bool(log.recovered.damage)
+        self.list = [w for w in self.list if w not in gone]
+
+    def _after(self, written):
+        return next((w for w in self.list if w.base_offset == written.next_offset), None)
 
     @rule()
     def restart(self):
@@ -338,6 +357,7 @@ class LogAgainstList(RuleBasedStateMachine):
         log = self.steps.load()
         assert log.log_end_offset >= flushed, "flushed records are gone"
         self._cut(log.log_end_offset)
+        self._leave_gaps(flushed)
 
     @precondition(lambda self: self.list)
     @rule(chance=st.randoms(use_true_random=False))
@@ -368,7 +388,7 @@ class LogAgainstList(RuleBasedStateMachine):
             assert one.size > 0
         assert log.tail.bytes_held <= self.steps.tail_cache_bytes
         if self.list and self.list[-1].next_offset > log.log_start_offset:
-            assert log.next_offset == self.list[-1].next_offset
+            assert log.next_offset == self.list[-1].next_offset or log.segments[-1].size == 0
 
     def teardown(self):
         if not hasattr(self, "steps"):

@@ -41,13 +41,14 @@ from stratalog.log.segment import (
     Segment,
     segment_path,
 )
+from stratalog.log.swaps import complete_swaps
 from stratalog.log.truncation import unlink_snapshots
 from stratalog.wire.batch import BatchHeader
 
 __all__ = ["Rebuild"]
 
 _SMALL_FILE_BYTES: Final = 16 * 1024 * 1024
-_LEFTOVERS: Final = (DELETED, ".cleaned", ".swap", ".tmp")
+_LEFTOVERS: Final = (DELETED, ".cleaned", ".tmp")
 
 
 class Rebuild:
@@ -94,6 +95,10 @@ class Rebuild:
         self.damage: list[Damage] = []
         self.missing: set[int] = set()  # segments that are named in it
 
+    @property
+    def _is_compacted(self) -> bool:
+        return "compact" in self.config.cleanup_policy
+
     def take_checkpoints(self, recovery_point: int, high_watermark: int, *, clean: bool) -> None:
         """Note where the log ended at least. What only one checkpoint says is no proof: it may be damaged."""
         self.durable_end = min(recovery_point, high_watermark)
@@ -111,9 +116,10 @@ class Rebuild:
             raise Corrupt(f"{path} is missing: the first file begins at offset {first}")
 
     def list_files(self, start_offset: int) -> Program[None]:
-        """List the files; remove leftovers of deletions and of unfinished writes."""
+        """List the files; complete replacements, remove leftovers of deletions and of unfinished writes."""
         entries = yield ListDirectory(self.directory)
         assert isinstance(entries, list)
+        entries = yield from complete_swaps(self.directory, entries)
         leftovers = []
         for entry in entries:
             path = f"{self.directory}/{entry.name}"
@@ -245,7 +251,9 @@ class Rebuild:
             behind = bases[at + 1] if at + 1 < len(bases) else self.resume_at
             was_durable = segment.next_offset < self.durable_end
             is_whole = at + 1 < len(bases) and segment.next_offset == behind
-            if was_durable and not is_whole:
+            if not is_whole and (
+                was_durable or self._is_before_gap(segment, log_size, bases[at + 1 :])
+            ):
                 yield from self._keep_damaged(segment, log_size, behind)
                 continue
             self.segments.append(segment)
@@ -289,9 +297,25 @@ class Rebuild:
             self._damaged(segment, found[0], found[1].base_offset)
             segment.skip_to(found[0], found[1].base_offset)
 
+    def _is_before_gap(self, segment: Segment, log_size: int, later: list[int]) -> bool:
+        """Return whether a sound segment ends before the next one begins, and batches lie behind the gap.
+
+        As in Kafka, a gap ends no log: the cleaner leaves gaps. Behind a torn batch, the log ends.
+        """
+        return (
+            self.synced_to is None
+            and segment.size == log_size
+            and any(self.sizes[segment_path(self.directory, base, LOG)] for base in later)
+            and segment.next_offset < later[0]
+        )
+
     def _damaged(self, segment: Segment, end: int, end_offset: int) -> None:
-        """Note that bytes from where the sound batches end up to `end` cannot be read."""
-        if end == segment.size and segment.next_offset in self.missing:
+        """Note that bytes from where the sound batches end up to `end` cannot be read.
+
+        A gap alone is no damage in a compacted log.
+        """
+        is_gap = end == segment.size
+        if is_gap and (segment.next_offset in self.missing or self._is_compacted):
             return
         lost = f"offsets {segment.next_offset} to {end_offset - 1}"
         if end > segment.size:

@@ -11,6 +11,7 @@ from stratalog.config import LogConfig
 from stratalog.errors import Corrupt
 from stratalog.log.effects import run
 from stratalog.log.partition_log import Recovered, load, read_topic_id
+from stratalog.wire.batch import scan
 
 SIZE = len(batch(1))
 SEGMENTS = LogConfig(segment_bytes=3 * SIZE, index_interval_bytes=0)
@@ -64,12 +65,22 @@ def test_damage_cuts_the_log_there_and_removes_what_lies_behind():
     assert steps.append(batch(1)).base_offset == 4
 
 
-def test_a_missing_segment_ends_the_log_before_it():
+def test_a_missing_segment_is_reported_and_the_log_goes_on_behind_it():
     steps = filled()
     steps.disk.unlink(file(steps, 3, ".log"))
     log = steps.load()
-    assert log.log_end_offset == 3
-    assert [s.base_offset for s in log.segments] == [0]
+    assert log.log_end_offset == 8
+    assert [damage.reason for damage in log.recovered.damage] == [
+        f"it ends at byte {3 * SIZE}: offsets 3 to 5 are missing"
+    ]
+    assert [header.base_offset for _, header in scan(steps.read_all())] == [0, 1, 2, 6, 7]
+
+
+def test_a_torn_batch_ends_the_log_before_later_segments():
+    steps = filled()
+    steps.disk.truncate(file(steps, 3, ".log"), SIZE + 20)
+    log = steps.load()
+    assert (log.log_end_offset, log.recovered.damage) == (4, ())
 
 
 def test_an_older_batch_behind_the_end_is_not_taken_for_a_newer_one():
