@@ -1,11 +1,12 @@
-"""What a consumer of history costs those who live at the tail, on our broker and on Apache Kafka with its own tier.
+"""What a consumer of history, and clients that flood, cost the other clients of our broker and of Apache Kafka.
 
-usage: python -m bench.beside [--rounds 3] [--mb 384] [--records 500000] [--seconds 5]
+usage: python -m bench.beside [--rounds 3] [--only history|floods] [--mb 384] [--records 500000] [--seconds 5]
 
 Both keep the same history in a directory (Kafka: LocalTieredStorage, from its own tests) and only the newest segment on
 their disk. By turns, each does four things: a producer at full speed alone, and beside a consumer that reads history
 over and over as fast as it can; a steady producer and a consumer at the tail alone, and beside one that reads history
-at half of the speed measured before. Prints a table for RESULTS.md.
+at half of the speed measured before. Then 16 connections pipeline ApiVersions, Metadata, Fetch and Produce without
+pause, and another client asks beside them. Prints a table for RESULTS.md.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Self
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from tests.fuzz.overload import CONNECTIONS, FLOODS, Target, flooded, prepared
 
 from bench import load
 from bench.broker import create, drop, touch_memory
@@ -134,6 +136,17 @@ def round_of(
         )
 
 
+def floods(figures: Figures, who: str, server: Server, place: Path, seconds: float) -> None:
+    pid = server.process.pid
+    target = Target(server.name, server.port, pid, place / "data", place / "log")
+    requests = prepared(target)
+    for name in FLOODS:
+        seen, rate = flooded(target, requests, name, seconds)
+        beside = f"beside {CONNECTIONS} connections of {name}"
+        figures.note(f"p99 of another client {beside}, ms, {who}", seen.beside.percentile_ms(99))
+        figures.note(f"answers a second to the {CONNECTIONS}, {name}, {who}", rate)
+
+
 def make_history(server: Server, data: Path, size: int, records: int) -> None:
     """A tiered topic of which all but the newest segment is in the bucket only, and one to live at."""
     settings = {"remote.storage.enable": "true", "local.retention.ms": "1", "retention.ms": "-1"}
@@ -168,16 +181,21 @@ def main() -> None:
     parser.add_argument("--mb", type=int, default=384, help="history")
     parser.add_argument("--records", type=int, default=500_000, help="of a producer at full speed")
     parser.add_argument("--seconds", type=float, default=5, help="of each look at the tail")
+    parser.add_argument("--only", choices=("history", "floods"))
     chosen = parser.parse_args()
     figures = Figures()
     scratch = Path(tempfile.mkdtemp(prefix="bench-beside-"))
     try:
         with both(scratch) as servers:
-            for who, place in ((OURS, scratch / "ours"), (THEIRS, scratch / "theirs")):
+            places = {OURS: scratch / "ours", THEIRS: scratch / "theirs"}
+            for who, place in places.items() if chosen.only != "floods" else ():
                 make_history(servers[who], place / "data", chosen.mb << 20, chosen.records)
             for turn in range(chosen.rounds):
                 for who in list(servers) if turn % 2 == 0 else list(servers)[::-1]:
-                    round_of(figures, who, servers[who], chosen, scratch)
+                    if chosen.only != "floods":
+                        round_of(figures, who, servers[who], chosen, scratch)
+                    if chosen.only != "history":
+                        floods(figures, who, servers[who], places[who], chosen.seconds)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     figures.report(f"{chosen.rounds} rounds")

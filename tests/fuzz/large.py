@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from datetime import timedelta
 from struct import pack
+from time import time
 from typing import Any
 from uuid import UUID
 
@@ -21,7 +22,7 @@ from stratalog.wire.records import Record, build_batch
 
 TOPIC = "large"
 """The topic, of one partition, and the group that requests name."""
-BATCH = bytes(build_batch([Record(0, 0, None, b"x")]))
+BATCH = bytes(build_batch([Record(0, int(time() * 1000), None, b"x")]))
 API_VERSIONS = 18
 _TEXT, _INT, _ID = "n0000000", 0x5A5A5A5A, UUID(int=0x5A5A5A5A)
 """What stands for an item's number where it is written."""

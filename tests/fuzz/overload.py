@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tests.broker_process import broker_process
@@ -164,23 +165,25 @@ def attack(target: Target, what: str, act: Callable[[], str]) -> Seen:
     return Seen(what, result, beside, before, after)
 
 
-def floods(target: Target, large: dict[str, Large], seconds: float) -> Iterator[Seen]:
-    """Flood with each API."""
-    for name, (which, count) in FLOODS.items():
-        flood = Flood(target.port, large[which].frame(count, same=True), connections=CONNECTIONS)
+def flooded(
+    target: Target, large: dict[str, Large], name: str, seconds: float
+) -> tuple[Seen, float]:
+    """Flood with an API; return what came of it, and the answers a second."""
+    which, count = FLOODS[name]
+    flood = Flood(target.port, large[which].frame(count, same=True), connections=CONNECTIONS)
 
-        def act(flood: Flood = flood) -> str:
-            with flood:
-                time.sleep(seconds)
-            return f"{flood.answers_per_second:.0f} answers/s"
+    def act() -> str:
+        with flood:
+            time.sleep(seconds)
+        return f"{flood.answers_per_second:.0f} answers/s"
 
-        yield attack(target, f"{CONNECTIONS} connections of {name}", act)
+    return attack(target, f"{CONNECTIONS} connections of {name}", act), flood.answers_per_second
 
 
 def largest_requests(
     target: Target, large: dict[str, Large], frame_bytes_max: int
-) -> Iterator[Seen]:
-    """Send the largest request for each array. Those that delete the topic come last."""
+) -> Iterator[Callable[[], Seen]]:
+    """Yield attacks, each with the largest request for an array. Those that delete the topic come last."""
     for name, one in sorted(large.items(), key=lambda item: item[0].startswith("DeleteTopics")):
         for same in (False, True):
             count = largest(one, frame_bytes_max, same=same)
@@ -194,7 +197,7 @@ def largest_requests(
                 return f"answered with {len(answer)} bytes" if answer else "closed"
 
             what = f"{name}, {'one' if same else 'each'} {count} times, {len(frame)} bytes"
-            yield attack(target, what, act)
+            yield partial(attack, target, what, act)
 
 
 def damaged_fetches(target: Target, large: dict[str, Large]) -> Seen:
@@ -216,8 +219,8 @@ def whole(target: Target, options: argparse.Namespace) -> None:
     """Do all attacks, and say which was the worst."""
     print(f"\n{target.name}\n{HEAD}")
     large = prepared(target)
-    seen = list(floods(target, large, options.seconds))
-    seen.extend(largest_requests(target, large, options.mib << 20))
+    seen = [flooded(target, large, name, options.seconds)[0] for name in FLOODS]
+    seen += [act() for act in largest_requests(target, large, options.mib << 20)]
     seen.append(damaged_fetches(target, prepared(target)))
     for title, value in WORST.items():
         worst = max(seen, key=value)

@@ -37,6 +37,8 @@ SETTINGS_MAX: Final = 1000
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 """Kafka: one decision is one batch, and that must not grow without bound."""
 
+_REPLICAS_MAX: Final = 1000
+"""Of one partition. A refusal names them all."""
 _TWICE: Final = "topic {} is asked for twice"
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
@@ -281,6 +283,11 @@ def _assigned(image: Image, topic: NewTopic) -> list[Replicas]:
 
 def check_replicas(image: Image, replicas: Replicas, factor: int) -> None:
     """Raises Rejected(INVALID_REPLICA_ASSIGNMENT) where a client's choice cannot be one of `factor` replicas."""
+    if len(replicas) > _REPLICAS_MAX:
+        raise Rejected(
+            ErrorCode.invalid_replica_assignment,
+            f"{len(replicas)} replicas: there are {len(image.brokers)} brokers",
+        )
     unknown = [broker for broker in replicas if broker not in image.brokers]
     reason = None
     if not replicas or len(set(replicas)) < len(replicas):

@@ -8,7 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import ExitStack, asynccontextmanager
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import uvloop
@@ -22,6 +22,7 @@ from stratalog.wire.frames import SCRATCH_BYTES
 
 FLOODERS = 16
 TURN_REQUESTS = 32
+HELD_BYTES_MAX = 64 << 10
 WAIT_S = 30
 FLOOD, PRODUCE, QUIET = b"\0\x03flood", b"\0\0produce", b"\0\x03quiet"
 NewLoop = Callable[[], asyncio.AbstractEventLoop]
@@ -55,12 +56,44 @@ class Served:
         return [framed(body)]
 
 
+class Sending:
+    """A transport that counts what is sent at once, in bytes."""
+
+    def __init__(self, transport: asyncio.BaseTransport) -> None:
+        self.sent: list[int] = []
+        self._transport: Any = transport
+
+    def write(self, data: Buffer) -> None:
+        self.sent.append(len(data))
+        self._transport.write(data)
+
+    def writelines(self, buffers: list[Buffer]) -> None:
+        self.sent.append(sum(map(len, buffers)))
+        self._transport.writelines(buffers)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+class Counted(Connection):
+    """A connection that counts what it sends."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.sending = Sending(transport)
+        super().connection_made(cast("asyncio.BaseTransport", self.sending))
+
+
 class Serving:
     """A listener and what it serves; `connect` returns a client's socket once the connection is accepted."""
 
-    def __init__(self, stack: ExitStack, port: int, served: Served, made: list[Connection]) -> None:
+    def __init__(self, stack: ExitStack, port: int, served: Served, made: list[Counted]) -> None:
         self.served = served
         self._stack, self._port, self._made = stack, port, made
+
+    @property
+    def sent(self) -> list[int]:
+        """Return what each call to send took, in bytes, of the first connection."""
+        return self._made[0].sending.sent
 
     async def connect(self) -> socket.socket:
         count = len(self._made)
@@ -72,15 +105,15 @@ class Serving:
 
 
 @asynccontextmanager
-async def serving() -> AsyncIterator[Serving]:
+async def serving(elapsed_ns: Callable[[], int] = perf_counter_ns) -> AsyncIterator[Serving]:
     served = Served()
     memory = ClientMemory(-1, -1)
-    shared = Shared(1 << 20, bytearray(SCRATCH_BYTES), memory, Turns(perf_counter_ns))
-    made: list[Connection] = []
+    shared = Shared(1 << 20, bytearray(SCRATCH_BYTES), memory, Turns(elapsed_ns))
+    made: list[Counted] = []
     ended: list[Connection] = []
 
     def accept() -> Connection:
-        made.append(Connection(served.serve, shared, opened=lambda _: True, closed=ended.append))
+        made.append(Counted(served.serve, shared, opened=lambda _: True, closed=ended.append))
         return made[-1]
 
     listener = await TcpNetwork().listen("127.0.0.1", 0, accept)
@@ -156,5 +189,37 @@ def test_connections_that_flood_have_as_many_turns_each(new_loop: NewLoop) -> No
             counts = [frames.count(b"\0\x03from %d" % number) for number in range(4)]
             # The first had some turns before the last connected.
             assert max(counts) <= 2 * min(counts) + 8 * TURN_REQUESTS, counts
+
+    run(story(), new_loop)
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+@pytest.mark.parametrize("asked", [FLOOD, PRODUCE])
+def test_the_answers_of_a_turn_leave_together(new_loop: NewLoop, asked: bytes) -> None:
+    blob = framed(asked) * 10 * TURN_REQUESTS
+
+    async def story() -> None:
+        async with serving(lambda: 0) as node:  # a turn ends by its requests alone
+            reader, writer = await asyncio.open_connection(sock=await node.connect())
+            writer.write(blob)
+            assert await asyncio.wait_for(reader.readexactly(len(blob)), WAIT_S) == blob
+            assert len(node.sent) <= 10 + 1
+            writer.close()
+
+    run(story(), new_loop)
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_large_answers_are_not_held(new_loop: NewLoop) -> None:
+    asked = FLOOD + b"x" * HELD_BYTES_MAX
+    blob = framed(asked) * 3 + framed(QUIET) + framed(asked)
+
+    async def story() -> None:
+        async with serving(lambda: 0) as node:
+            reader, writer = await asyncio.open_connection(sock=await node.connect())
+            writer.write(blob)
+            assert await asyncio.wait_for(reader.readexactly(len(blob)), WAIT_S) == blob
+            assert max(node.sent) < 2 * HELD_BYTES_MAX
+            writer.close()
 
     run(story(), new_loop)

@@ -69,3 +69,11 @@ def test_one_refusal_leaves_the_others_alone():
     ]
     assert extend(log, MorePartitions("a", 4), MorePartitions("a", 5)) == ["invalid_request"]
     assert len(log.image.topic("a").partitions) == 3
+
+
+def test_a_refusal_does_not_repeat_a_hundred_thousand_replicas():
+    log = with_topic()
+    asked = MorePartitions("a", 3, (tuple(range(100_000)),))
+    (refused,) = log.run(log.controller.create_partitions([asked], log.entropy))
+    assert refused.error.name == "invalid_replica_assignment"
+    assert refused.message == "100000 replicas: there are 1 brokers"

@@ -7,7 +7,6 @@ names.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
 
 from stratalog.broker.api import Call
 from stratalog.coordinators.messages import (
@@ -113,13 +112,15 @@ async def _fetch(
             return error, ()
         for (place, *_), found in zip(share, answer.topics, strict=True):
             pieces.setdefault(place, []).append(found)
-    return error, [_whole(found) async for found in call.pace.each(pieces.values())]
+    return error, [await _whole(call, found) async for found in call.pace.each(pieces.values())]
 
 
-def _whole(pieces: Sequence[FetchedTopic]) -> FetchedTopic:
+async def _whole(call: Call[OffsetFetchRequest], pieces: Sequence[FetchedTopic]) -> FetchedTopic:
+    """Return a topic of which some hundreds of partitions were asked for at a time."""
     if len(pieces) == 1:
         return pieces[0]
-    return replace(pieces[0], partitions=tuple(chain(*[one.partitions for one in pieces])))
+    every = [one for piece in pieces async for one in call.pace.each(piece.partitions)]
+    return replace(pieces[0], partitions=tuple(every))
 
 
 async def _ask(
