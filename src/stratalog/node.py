@@ -24,19 +24,19 @@ from stratalog.adapters.memory import FreedMemory, collect_seldom, keep_freed_me
 from stratalog.adapters.network import event_loop
 from stratalog.adapters.system import outside as system
 from stratalog.adapters.threads import take_short_turns
-from stratalog.broker.api import Dispatcher
 from stratalog.broker.broker import Broker
-from stratalog.broker.changes import tell_changes
-from stratalog.broker.cluster_metadata import ClusterMetadata
-from stratalog.broker.connections import Connections
-from stratalog.broker.copies import Key
-from stratalog.broker.directory import LogDirectory
-from stratalog.broker.hosting import Hosting
-from stratalog.broker.moves import Moves
-from stratalog.broker.partition import HostedPartition
-from stratalog.broker.storage import open_directories
-from stratalog.broker.survey import read_incarnation
-from stratalog.broker.timed_disk import TimedDisk
+from stratalog.broker.coordination.changes import tell_changes
+from stratalog.broker.coordination.cluster_metadata import ClusterMetadata
+from stratalog.broker.network.connections import Connections
+from stratalog.broker.network.dispatch import Dispatcher
+from stratalog.broker.partitions.hosting import Hosting
+from stratalog.broker.partitions.moves import Moves
+from stratalog.broker.partitions.partition import HostedPartition
+from stratalog.broker.storage.claim import open_directories
+from stratalog.broker.storage.copies import Key
+from stratalog.broker.storage.directory import LogDirectory
+from stratalog.broker.storage.survey import read_incarnation
+from stratalog.broker.storage.timed_disk import TimedDisk
 from stratalog.config import BrokerConfig, DynamicConfigs, Listener
 from stratalog.errors import Rejected, Unavailable, UserError
 from stratalog.metadata.delta import Delta
@@ -124,7 +124,7 @@ class Node:
         tiering = None
         if self.config.tier_url:
             # As with the console: a broker without a bucket does not wait for the code of one.
-            from stratalog.broker.tiering import open_tiering  # noqa: PLC0415
+            from stratalog.broker.tier.service import open_tiering  # noqa: PLC0415
 
             tiering = await open_tiering(
                 self.config,
@@ -136,7 +136,7 @@ class Node:
             )
             tiering.on_fenced = self.on_fatal
             self._stopping.append(tiering.close)
-        moves = Moves(hosting, metadata, self.outside.entropy, spawn=self.spawn)
+        moves = Moves(hosting, metadata.assign_directories, self.outside.entropy, spawn=self.spawn)
         self._stopping.append(moves.close)
         self.broker = Broker(self.config, self.outside, metadata, hosting, tiering, moves)
         self.broker.client_memory = self._connections.memory

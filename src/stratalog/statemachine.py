@@ -1,7 +1,7 @@
 """The one shape of everything replicated: decide -> records -> apply, answered after commit.
 
 In: a request, the state and the time. Out: records for a log, and an answer that leaves only when the log has committed
-every record that the decision saw. Nothing here appends, waits or reads a clock: `broker/runtime.py` does.
+every record that the decision saw. Nothing here appends, waits or reads a clock: `broker/coordination/runtime.py` does.
 
 The contract (Kafka: `CoordinatorResult`, `CoordinatorShard.replay`, `CoordinatorRuntime`):
 

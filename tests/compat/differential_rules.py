@@ -22,7 +22,7 @@ from tests.compat.differential_stories import (
     topic,
 )
 
-from stratalog.broker.groups import OFFSETS_TOPIC
+from stratalog.broker.coordination.groups import OFFSETS_TOPIC
 from stratalog.wire.batch import scan
 from stratalog.wire.internal.offsets import GroupMetadataKey, decode_key, decode_value
 from stratalog.wire.records import Record, build_batch, read_records

@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
 from structlog.testing import capture_logs
 from tests.integration.waiting import wait_for
 
-from stratalog.broker.timed_disk import TimedDisk
+from stratalog.broker.storage.timed_disk import TimedDisk
 from stratalog.testing.broker import TemporaryBroker
 
 TIMEOUT_S = 30

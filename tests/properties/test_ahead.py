@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.golden.group_script import CountingEntropy
 
-from stratalog.broker.runtime import Runtime
+from stratalog.broker.coordination.runtime import Runtime
 from stratalog.coordinators.groups import GroupShard
 from stratalog.coordinators.messages import (
     CommitPartition,

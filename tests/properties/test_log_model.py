@@ -16,7 +16,7 @@ from tests.log_steps import Steps, batch
 from stratalog.config import LogConfig
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.log.effects import Effect, Rename, perform, run
-from stratalog.log.partition_log import PartitionLog, Tiered
+from stratalog.log.partition_log import NotLocal, PartitionLog
 from stratalog.wire.batch import crc_holds, parse_header, scan
 from stratalog.wire.records import read_records
 
@@ -279,7 +279,7 @@ class LogAgainstList(RuleBasedStateMachine):
             self.steps.read(wrong)
         except Rejected as refused:
             assert refused.code is ErrorCode.offset_out_of_range
-        except Tiered:
+        except NotLocal:
             raise AssertionError("there is no tier here") from None
         else:
             raise AssertionError(f"offset {wrong} was read")

@@ -15,7 +15,7 @@ from tests.sim.workers import SimWorkers
 from tests.sim.world import World
 
 from stratalog.broker.broker import Broker
-from stratalog.broker.partition import HostedPartition
+from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.client.aio import Client
 from stratalog.config import BrokerConfig
 from stratalog.node import Node

@@ -18,7 +18,7 @@ from tests.sim.raw import Raw
 from tests.sim.records import batch, in_bucket, read_all
 from tests.sim.world import START_MS, World
 
-from stratalog.broker.directory import LogDirectory
+from stratalog.broker.storage.directory import LogDirectory
 from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
 from stratalog.errors import Rejected, Unavailable, UserError

@@ -20,7 +20,7 @@ from tests.sim.test_moves import until
 from tests.sim.test_tier_service import TIERED
 from tests.sim.world import START_MS, World
 
-from stratalog.broker.groups import OFFSETS_TOPIC, Groups
+from stratalog.broker.coordination.groups import OFFSETS_TOPIC, Groups
 from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
 from stratalog.coordinators.messages import (

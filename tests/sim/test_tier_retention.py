@@ -12,7 +12,7 @@ from tests.sim.records import batch, in_bucket, read_all
 from tests.sim.test_tier_service import Tale, in_bucket_segments, tell
 from tests.sim.world import START_MS
 
-from stratalog.broker.partition import HostedPartition
+from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.client.admin import create_partitions
 from stratalog.errors import ErrorCode
 from stratalog.tier.checking.verify import sweep, verify

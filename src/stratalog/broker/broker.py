@@ -10,19 +10,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
-from stratalog.broker.api import Api
 from stratalog.broker.apis import APIS
-from stratalog.broker.client_memory import ClientMemory
-from stratalog.broker.cluster_metadata import ClusterMetadata
-from stratalog.broker.figures import BrokerFigures
-from stratalog.broker.groups import OFFSETS_TOPIC, Groups
-from stratalog.broker.hosting import Hosting
-from stratalog.broker.large import LargeRequests
-from stratalog.broker.moves import Moves
-from stratalog.broker.partition import HostedPartition
-from stratalog.broker.purgatory import Purgatory
-from stratalog.broker.recompression import Recompression
-from stratalog.broker.turns import Pace, Turns
+from stratalog.broker.coordination.cluster_metadata import ClusterMetadata
+from stratalog.broker.coordination.groups import OFFSETS_TOPIC, Groups
+from stratalog.broker.metrics import BrokerFigures
+from stratalog.broker.network.client_memory import ClientMemory
+from stratalog.broker.network.dispatch import Api
+from stratalog.broker.network.large import LargeRequests
+from stratalog.broker.network.turns import Pace, Turns
+from stratalog.broker.partitions.hosting import Hosting
+from stratalog.broker.partitions.moves import Moves
+from stratalog.broker.partitions.partition import HostedPartition
+from stratalog.broker.partitions.purgatory import Purgatory
+from stratalog.broker.partitions.recompression import Recompression
 from stratalog.config import (
     BrokerConfig,
     ConfigEntry,
@@ -32,7 +32,7 @@ from stratalog.config import (
 )
 from stratalog.coordinators.turn import GroupSettings
 from stratalog.errors import ErrorCode, Rejected
-from stratalog.log.partition_log import Slices, Tiered
+from stratalog.log.partition_log import NotLocal, Slices
 from stratalog.metadata.image import (
     METADATA_VERSION,
     METADATA_VERSION_LEVEL,
@@ -47,7 +47,7 @@ from stratalog.quorum.topics import PARTITIONS_PER_REQUEST_MAX
 from stratalog.replication.fetch_sessions import FetchSessions
 
 if TYPE_CHECKING:
-    from stratalog.broker.tiering import Tiering
+    from stratalog.broker.tier.service import TierService
 
 _ATTEMPTS_MAX: Final = 5
 _REMOTE: Final = "remote.storage.enable"
@@ -85,7 +85,7 @@ class Broker:
         outside: Outside,
         metadata: ClusterMetadata,
         hosting: Hosting,
-        tiering: "Tiering | None",
+        tiering: "TierService | None",
         moves: Moves,
     ) -> None:
         self.apis: dict[int, Api] = dict(APIS)
@@ -178,7 +178,7 @@ class Broker:
             found = hosted.read(
                 offset, max_bytes, end_offset=end_offset, minimum_one_batch=minimum_one_batch
             )
-        except Tiered:
+        except NotLocal:
             return self._tier(hosted).read(
                 hosted, offset, max_bytes, end_offset, minimum_one_batch=minimum_one_batch
             )
@@ -197,10 +197,10 @@ class Broker:
     ) -> Slices:
         try:
             return await local
-        except Tiered:  # it left while we waited for the drive
+        except NotLocal:  # it left while we waited for the drive
             return await self._tier(hosted).read(hosted, *span, minimum_one_batch=minimum_one_batch)
 
-    def _tier(self, hosted: HostedPartition) -> "Tiering":
+    def _tier(self, hosted: HostedPartition) -> "TierService":
         if self.tiering is None:
             raise Rejected(
                 ErrorCode.kafka_storage_error,

@@ -12,8 +12,8 @@ from typing import Final
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
 from stratalog.broker.broker import Broker
-from stratalog.broker.figures import NOT_DECODED, Histogram
-from stratalog.broker.partition import HostedPartition
+from stratalog.broker.metrics import NOT_DECODED, Histogram
+from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.console import metrics as m
 from stratalog.console.exposition import head, histogram, labelled, sample
 from stratalog.console.health import health

@@ -13,7 +13,7 @@ from itertools import accumulate
 from math import inf
 from typing import Final
 
-from stratalog.broker.figures import BOUNDS_NS, Histogram
+from stratalog.broker.metrics import BOUNDS_NS, Histogram
 from stratalog.console.metrics import Metric
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

@@ -15,7 +15,7 @@ from math import inf
 from typing import Final
 
 from stratalog.broker.broker import Broker
-from stratalog.broker.partition import HostedPartition
+from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.console.pause import Pause
 from stratalog.coordinators.messages import NO_TOPIC_ID
 from stratalog.coordinators.records import KeptOffset

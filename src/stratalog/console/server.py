@@ -20,7 +20,7 @@ from uvicorn import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from stratalog.broker.figures import Histogram
+from stratalog.broker.metrics import Histogram
 from stratalog.console.collect import Scraper
 from stratalog.console.exposition import CONTENT_TYPE
 from stratalog.console.health import health

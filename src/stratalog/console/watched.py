@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stratalog.broker.broker import Broker
-from stratalog.broker.directory import LogDirectory
-from stratalog.broker.timed_disk import TimedDisk
+from stratalog.broker.storage.directory import LogDirectory
+from stratalog.broker.storage.timed_disk import TimedDisk
 from stratalog.ports import Clock
 
 __all__ = ["Watched"]

@@ -27,10 +27,10 @@ from stratalog.log.admission import check_fetched, check_timestamps, is_full, st
 from stratalog.log.checkpoints import LEADER_EPOCHS
 from stratalog.log.effects import Append, Effect, Program, SyncDirectory, Unlink, WriteFile
 from stratalog.log.reading import (
+    NotLocal,
     Places,
     ReadPlan,
     Slices,
-    Tiered,
     advance,
     offset_for_timestamp,
     read_batches,
@@ -329,7 +329,7 @@ class PartitionLog:
         """Return whole batches from the one that holds `offset`, below `end_offset`, from memory; else a plan to read.
 
         With `minimum_one_batch` the first comes even if it is larger than `max_bytes`. Raises
-        Rejected(OFFSET_OUT_OF_RANGE) outside [log_start_offset, log_end_offset], Tiered below `local_start_offset`.
+        Rejected(OFFSET_OUT_OF_RANGE) outside [log_start_offset, log_end_offset], NotLocal below `local_start_offset`.
         """
         log_end = self.log_end_offset
         if offset < self.log_start_offset or offset > log_end:
@@ -344,7 +344,7 @@ class PartitionLog:
         if found is not None:
             return Slices(*found)
         if offset < self.local_start_offset:
-            raise Tiered(f"{self.directory}: {offset} is below {self.local_start_offset}")
+            raise NotLocal(f"{self.directory}: {offset} is below {self.local_start_offset}")
         program = read_batches(
             self.segments,
             self._places,

@@ -12,7 +12,7 @@ from stratalog.log.effects import Append, Effect, MakeDirectory, Sync, SyncDirec
 from stratalog.log.epochs import LeaderEpochs
 from stratalog.log.partition import PartitionLog
 from stratalog.log.producers import ProducerStates
-from stratalog.log.reading import ReadPlan, Slices, Tiered
+from stratalog.log.reading import NotLocal, ReadPlan, Slices
 from stratalog.log.recovery import load, read_topic_id
 from stratalog.log.segment import Segment
 from stratalog.log.tail import TailBudget
@@ -20,6 +20,7 @@ from stratalog.log.values import Appended, Contents, Recovered, SegmentInfo, Seg
 
 __all__ = [
     "Appended",
+    "NotLocal",
     "PartitionLog",
     "ReadPlan",
     "Recovered",
@@ -27,7 +28,6 @@ __all__ = [
     "SegmentParts",
     "Slices",
     "TailBudget",
-    "Tiered",
     "create",
     "load",
     "read_topic_id",

@@ -22,10 +22,10 @@ from stratalog.wire.batch import HEADER_SIZE, BatchHeader, crc_holds, parse_head
 from stratalog.wire.records import read_records
 
 __all__ = [
+    "NotLocal",
     "Places",
     "ReadPlan",
     "Slices",
-    "Tiered",
     "advance",
     "batch_at",
     "confirm_time",
@@ -43,7 +43,7 @@ _ENTRIES_TRIED: Final = 2
 _OFFSET_BYTES: Final = 8
 
 
-class Tiered(Exception):
+class NotLocal(Exception):
     """Raised for an offset of the log that is no longer on this disk: read it from the tier."""
 
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from stratalog.broker.groups import OFFSETS_TOPIC
-from stratalog.broker.survey import METADATA_DIRECTORY, parse_directory_name
+from stratalog.broker.coordination.groups import OFFSETS_TOPIC
+from stratalog.broker.storage.survey import METADATA_DIRECTORY, parse_directory_name
 from stratalog.errors import Corrupt
 from stratalog.log.damage import next_sound, why_not_torn
 from stratalog.log.effects import Program, run

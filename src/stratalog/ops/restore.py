@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
-from stratalog.broker.groups import OFFSETS_TOPIC
+from stratalog.broker.coordination.groups import OFFSETS_TOPIC
 from stratalog.ports import ObjectStore
 from stratalog.tier.bucket.cluster_state import (
     ClusterState,

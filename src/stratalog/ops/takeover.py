@@ -24,9 +24,9 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
-from stratalog.broker.groups import OFFSETS_TOPIC
-from stratalog.broker.storage import read_meta
-from stratalog.broker.survey import METADATA_DIRECTORY, TIER_INCARNATION, TIER_MANIFEST
+from stratalog.broker.coordination.groups import OFFSETS_TOPIC
+from stratalog.broker.storage.claim import read_meta
+from stratalog.broker.storage.survey import METADATA_DIRECTORY, TIER_INCARNATION, TIER_MANIFEST
 from stratalog.config import LogConfig
 from stratalog.coordinators.messages import NO_EPOCH
 from stratalog.coordinators.placement import partition_for

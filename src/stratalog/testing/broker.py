@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from uvloop import new_event_loop
 
 from stratalog.adapters.loop_thread import LoopThread
-from stratalog.broker.api import Api
+from stratalog.broker.network.dispatch import Api
 from stratalog.config import BrokerConfig
 from stratalog.errors import ErrorCode, Rejected, UserError
 from stratalog.node import Node

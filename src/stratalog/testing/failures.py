@@ -14,7 +14,7 @@ from uuid import UUID
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import FieldInfo, fields
 
-from stratalog.broker.api import Api, Call
+from stratalog.broker.network.dispatch import Api, Call
 from stratalog.errors import ErrorCode
 from stratalog.wire.apis import APIS
 from stratalog.wire.ids import ZERO_ID

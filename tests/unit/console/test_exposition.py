@@ -5,7 +5,7 @@ import math
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from stratalog.broker.figures import BOUNDS_NS, Histogram
+from stratalog.broker.metrics import BOUNDS_NS, Histogram
 from stratalog.console.exposition import head, histogram, labelled, sample
 from stratalog.console.metrics import Kind, Metric
 from stratalog.console.pause import Pause

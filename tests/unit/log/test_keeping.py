@@ -10,7 +10,7 @@ from tests.sim.disk import paths
 from stratalog.config import LogConfig
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.log.effects import WriteFile, run
-from stratalog.log.partition_log import Tiered
+from stratalog.log.partition_log import NotLocal
 from stratalog.wire.batch import parse_header
 
 SIZE = len(batch(1))
@@ -125,11 +125,11 @@ def test_local_retention_takes_only_what_is_tiered_and_leaves_the_log_start():
     assert bases(steps) == [4, 6, 8]
     assert (steps.log.log_start_offset, steps.log.local_start_offset) == (0, 4)
     steps.log.tail.clear()
-    with pytest.raises(Tiered):
+    with pytest.raises(NotLocal):
         steps.read(3)
     steps.log.raise_log_start(2)
     assert refusal(steps.read, 1) is ErrorCode.offset_out_of_range
-    with pytest.raises(Tiered):
+    with pytest.raises(NotLocal):
         steps.read(2)
 
 

@@ -12,8 +12,8 @@ from tests.sim.disk import SimDisk
 from tests.unit.tier.segments import CountingEntropy, closed, log_bytes
 
 from stratalog.adapters.object_store import MemoryStore
-from stratalog.broker.storage import read_meta
-from stratalog.broker.survey import TIER_MANIFEST, read_incarnation, survey_directory
+from stratalog.broker.storage.claim import read_meta
+from stratalog.broker.storage.survey import TIER_MANIFEST, read_incarnation, survey_directory
 from stratalog.errors import Fenced, Unavailable, UserError
 from stratalog.log.effects import run
 from stratalog.ops.restore import look

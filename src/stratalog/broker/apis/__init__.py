@@ -8,7 +8,7 @@ The table names no module: an API's handler, its messages and their codec are im
 from functools import partial
 from importlib import import_module
 
-from stratalog.broker.api import Api, Handler
+from stratalog.broker.network.dispatch import Api, Handler
 from stratalog.wire.apis import APIS as NAMES
 
 

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 from structlog import get_logger
 
-from stratalog.broker.api import Call
+from stratalog.broker.network.dispatch import Call
 from stratalog.config import our_topic_setting
 from stratalog.metadata.image import ResourceType
 from stratalog.quorum.configurations import Change, Operation

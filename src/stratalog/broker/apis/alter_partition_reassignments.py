@@ -6,7 +6,7 @@ no reassignment is ever under way.
 Codes are Kafka's (`ReplicationControlManager.alterPartitionReassignments`).
 """
 
-from stratalog.broker.api import Call
+from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.quorum.topics import check_replicas
 from stratalog.wire.messages.alter_partition_reassignments import (

@@ -3,7 +3,7 @@
 v1 throttle time. v2 flexible. Answered at once: DescribeLogDirs shows how far a move is (KIP-113).
 """
 
-from stratalog.broker.api import Call
+from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,

@@ -7,7 +7,7 @@ minimum of 0. The answer's header is always version 0, and an unknown higher ver
 import re
 from typing import Final
 
-from stratalog.broker.api import Call, advertised
+from stratalog.broker.network.dispatch import Call, advertised
 from stratalog.errors import ErrorCode
 from stratalog.wire.messages.api_versions import (
     ApiVersionsRequest,

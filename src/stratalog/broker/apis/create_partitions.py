@@ -3,7 +3,7 @@
 v1 the same. v2 flexible. v3 may answer that a quota is exceeded, which this broker has none of (KIP-599).
 """
 
-from stratalog.broker.api import Call
+from stratalog.broker.network.dispatch import Call
 from stratalog.quorum.controller import Extended, MorePartitions
 from stratalog.quorum.topics import PARTITIONS_PER_REQUEST_MAX
 from stratalog.wire.messages.create_partitions import (

@@ -4,8 +4,8 @@ v2 throttle time. v4 default partitions and replication (-1, KIP-464). v5 flexib
 v7 topic ids. The answer leaves out settings that Kafka does not know, unless the topic sets them.
 """
 
-from stratalog.broker.api import Call
 from stratalog.broker.apis.alter_configs import our_setting
+from stratalog.broker.network.dispatch import Call
 from stratalog.config import ConfigEntry
 from stratalog.config.topic_settings import TOPIC_SETTINGS
 from stratalog.errors import ErrorCode, Rejected

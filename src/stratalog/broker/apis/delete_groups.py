@@ -3,7 +3,7 @@
 v2 flexible.
 """
 
-from stratalog.broker.api import Call
+from stratalog.broker.network.dispatch import Call
 from stratalog.coordinators.messages import DeleteGroup, DeleteGroupAnswer
 from stratalog.errors import Rejected
 from stratalog.wire.messages.delete_groups import (

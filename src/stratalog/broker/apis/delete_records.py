@@ -5,8 +5,8 @@ v1 the same. v2 flexible.
 
 from typing import Final
 
-from stratalog.broker.api import Call
-from stratalog.broker.partition import HostedPartition
+from stratalog.broker.network.dispatch import Call
+from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.delete_records import (
     DeleteRecordsPartition,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
-from stratalog.broker.api import Call
+from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.quorum.controller import Deleted
 from stratalog.wire.ids import ZERO_ID

@@ -3,8 +3,8 @@
 v1 endpoint type (KIP-919). v2 fenced brokers.
 """
 
-from stratalog.broker.api import Call
-from stratalog.broker.authorized import NOT_ASKED, OF_CLUSTER
+from stratalog.broker.network.authorized import NOT_ASKED, OF_CLUSTER
+from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode
 from stratalog.wire.messages.describe_cluster import (
     DescribeClusterBroker,

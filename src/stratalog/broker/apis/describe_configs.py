@@ -5,8 +5,8 @@ v1 sources and synonyms. v3 types and documentation. v4 flexible.
 
 from typing import Final
 
-from stratalog.broker.api import Call
 from stratalog.broker.apis.alter_configs import resource_of
+from stratalog.broker.network.dispatch import Call
 from stratalog.config import ConfigEntry
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.describe_configs import (

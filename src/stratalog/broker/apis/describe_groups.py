@@ -6,8 +6,8 @@ v3 authorized operations (KIP-430). v4 static members. v5 flexible. v6 a group t
 
 from typing import Final
 
-from stratalog.broker.api import Call
-from stratalog.broker.authorized import NOT_ASKED, OF_GROUP
+from stratalog.broker.network.authorized import NOT_ASKED, OF_GROUP
+from stratalog.broker.network.dispatch import Call
 from stratalog.coordinators.messages import DescribedMember, GroupDescription
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.describe_groups import (

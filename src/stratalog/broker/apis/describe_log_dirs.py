@@ -4,9 +4,9 @@ v1 throttle time. v2 flexible. v3 top-level error. v4 bytes in all and usable (K
 no new partitions (KIP-1066), which none here does.
 """
 
-from stratalog.broker.api import Call
-from stratalog.broker.directory import LogDirectory
-from stratalog.broker.partition import HostedPartition
+from stratalog.broker.network.dispatch import Call
+from stratalog.broker.partitions.partition import HostedPartition
+from stratalog.broker.storage.directory import LogDirectory
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,

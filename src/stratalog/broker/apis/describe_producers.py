@@ -3,7 +3,7 @@
 From KIP-664.
 """
 
-from stratalog.broker.api import Call
+from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.log.producers import ProducerState as Remembered
 from stratalog.wire.messages.describe_producers import (

@@ -3,7 +3,7 @@
 v1 when replicas last fetched and were caught up (KIP-836). v2 directory ids, addresses, error messages (KIP-853).
 """
 
-from stratalog.broker.api import Call
+from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode
 from stratalog.quorum.metadata_batches import METADATA_TOPIC
 from stratalog.wire.ids import ZERO_ID

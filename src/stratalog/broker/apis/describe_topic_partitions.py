@@ -6,8 +6,8 @@ Metadata of partitions, a page at a time (KIP-966).
 from collections.abc import AsyncIterator
 from heapq import merge
 
-from stratalog.broker.api import Call
-from stratalog.broker.authorized import OF_TOPIC
+from stratalog.broker.network.authorized import OF_TOPIC
+from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode
 from stratalog.metadata.image import Partition, Topic
 from stratalog.wire.ids import ZERO_ID

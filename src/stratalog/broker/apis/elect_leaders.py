@@ -10,7 +10,7 @@ but not their topics.
 from collections.abc import AsyncIterator, Iterable
 from typing import Final
 
-from stratalog.broker.api import Call
+from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode
 from stratalog.wire.messages.elect_leaders import (
     ElectLeadersRequest,

@@ -11,9 +11,9 @@ from functools import partial
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from stratalog.broker.api import Call
-from stratalog.broker.partition import EMPTY, HostedPartition
-from stratalog.broker.purgatory import FetchWait, Shared
+from stratalog.broker.network.dispatch import Call
+from stratalog.broker.partitions.partition import EMPTY, HostedPartition
+from stratalog.broker.partitions.purgatory import FetchWait, Shared
 from stratalog.errors import Rejected
 from stratalog.log.partition_log import Slices
 from stratalog.ports import Buffer

@@ -6,8 +6,8 @@ and share (2) coordinators are not here yet and answer so.
 
 from typing import NamedTuple
 
-from stratalog.broker.api import Call
-from stratalog.broker.groups import OFFSETS_TOPIC
+from stratalog.broker.coordination.groups import OFFSETS_TOPIC
+from stratalog.broker.network.dispatch import Call
 from stratalog.coordinators.placement import partition_for
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.find_coordinator import (

@@ -3,7 +3,7 @@
 v3 static members. v4 flexible.
 """
 
-from stratalog.broker.api import Call
+from stratalog.broker.network.dispatch import Call
 from stratalog.coordinators.messages import Heartbeat, HeartbeatAnswer
 from stratalog.errors import Rejected
 from stratalog.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse

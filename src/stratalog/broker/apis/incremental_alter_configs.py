@@ -3,8 +3,8 @@
 Settings one by one (KIP-339). v1 flexible.
 """
 
-from stratalog.broker.api import Call
 from stratalog.broker.apis.alter_configs import change, resource_of
+from stratalog.broker.network.dispatch import Call
 from stratalog.quorum.controller import Alteration, Altered
 from stratalog.quorum.topics import SETTINGS_MAX
 from stratalog.wire.messages.incremental_alter_configs import (

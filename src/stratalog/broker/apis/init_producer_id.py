@@ -4,7 +4,7 @@ v2 flexible. v3 producer id and epoch in the request (KIP-360). v4 producer fenc
 Transactional ids are refused until there is a transaction coordinator.
 """
 
-from stratalog.broker.api import Call
+from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 

@@ -6,7 +6,7 @@ in the answer. v8 reason. v9 skip assignment (KIP-814).
 
 from typing import Final
 
-from stratalog.broker.api import Call
+from stratalog.broker.network.dispatch import Call
 from stratalog.coordinators.messages import JoinGroup, JoinGroupAnswer, Protocol
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.join_group import (

@@ -5,7 +5,7 @@ v3 several members at once, static members (KIP-345). v4 flexible. v5 reason.
 
 from collections.abc import Sequence
 
-from stratalog.broker.api import Call
+from stratalog.broker.network.dispatch import Call
 from stratalog.coordinators.messages import (
     LeaveGroup,
     LeaveGroupAnswer,

@@ -3,7 +3,7 @@
 v0 lists client metrics only, of which there are none here. v1 any types (KIP-1142).
 """
 
-from stratalog.broker.api import Call
+from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode
 from stratalog.metadata.image import ResourceType
 from stratalog.wire.messages.list_config_resources import (

@@ -5,7 +5,7 @@ v3 flexible. v4 filter by state (KIP-518). v5 filter by type (KIP-848): every gr
 
 from typing import Final
 
-from stratalog.broker.api import Call
+from stratalog.broker.network.dispatch import Call
 from stratalog.coordinators.states import GroupState
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse

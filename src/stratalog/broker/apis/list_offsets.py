@@ -7,8 +7,8 @@ v11 earliest pending upload (-6, KIP-1023).
 
 from typing import Final
 
-from stratalog.broker.api import Call
-from stratalog.broker.partition import HostedPartition
+from stratalog.broker.network.dispatch import Call
+from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.list_offsets import (
     ListOffsetsPartition,

@@ -3,7 +3,7 @@
 Partitions on their way to other brokers (KIP-455): on one node there are none.
 """
 
-from stratalog.broker.api import Call
+from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode
 from stratalog.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
-from stratalog.broker.api import Call
-from stratalog.broker.authorized import NOT_ASKED, OF_CLUSTER, OF_TOPIC
+from stratalog.broker.network.authorized import NOT_ASKED, OF_CLUSTER, OF_TOPIC
+from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode
 from stratalog.metadata.image import Topic
 from stratalog.wire.ids import ZERO_ID

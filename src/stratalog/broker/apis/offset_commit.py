@@ -6,7 +6,7 @@ v5 no retention time. v6 leader epoch. v7 static members. v8 flexible. v9 KIP-84
 
 from collections.abc import Sequence
 
-from stratalog.broker.api import Call
+from stratalog.broker.network.dispatch import Call
 from stratalog.coordinators.messages import CommitPartition, CommitTopic, OffsetCommit
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.offset_commit import (

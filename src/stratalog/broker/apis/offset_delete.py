@@ -5,7 +5,7 @@ Offsets of topics that a group does not read any more (KIP-496).
 
 from collections.abc import Sequence
 
-from stratalog.broker.api import Call
+from stratalog.broker.network.dispatch import Call
 from stratalog.coordinators.messages import FetchTopic, OffsetDelete, OffsetDeleteAnswer
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.offset_delete import (

@@ -8,7 +8,7 @@ names.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from stratalog.broker.api import Call
+from stratalog.broker.network.dispatch import Call
 from stratalog.coordinators.messages import (
     NO_TOPIC_ID,
     FetchedOffset,

@@ -3,7 +3,7 @@
 v2 current leader epoch, throttle time. v3 replica id. v4 flexible.
 """
 
-from stratalog.broker.api import Call
+from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,

@@ -16,9 +16,9 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from stratalog.broker.api import Call
-from stratalog.broker.directory import Failure
-from stratalog.broker.partition import HostedPartition
+from stratalog.broker.network.dispatch import Call
+from stratalog.broker.partitions.partition import HostedPartition
+from stratalog.broker.storage.directory import Failure
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.log.partition_log import Appended
 from stratalog.wire.batch import TRANSACTIONAL, BatchHeader, check_produced

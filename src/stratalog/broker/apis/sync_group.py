@@ -5,7 +5,7 @@ v3 static members. v4 flexible. v5 protocol type and name.
 
 from typing import Final
 
-from stratalog.broker.api import Call
+from stratalog.broker.network.dispatch import Call
 from stratalog.coordinators.messages import Assignment, SyncGroup, SyncGroupAnswer
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse

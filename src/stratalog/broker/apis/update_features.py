@@ -5,7 +5,7 @@ v1 dry runs, ways to downgrade (KIP-778). v2 one error for all, no results of fe
 
 from typing import Final
 
-from stratalog.broker.api import Call
+from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.quorum.controller import FeatureUpdate
 from stratalog.quorum.features import UpgradeType

@@ -34,7 +34,7 @@ def format_storage(
     """
     from stratalog.adapters.local_disk import check_distinct
     from stratalog.adapters.system import SystemEntropy
-    from stratalog.broker.storage import format_directory, new_cluster_id, read_meta
+    from stratalog.broker.storage.claim import format_directory, new_cluster_id, read_meta
     from stratalog.errors import UserError
 
     config = load_config(properties, override)
@@ -107,7 +107,7 @@ def info(properties: PropertiesFile = None, override: Overrides = None, json: Js
 def describe_directory(path: str) -> dict[str, Any]:
     """One log directory as a row. Reads only."""
     from stratalog.adapters.local_disk import LocalDisk
-    from stratalog.broker.storage import read_meta
+    from stratalog.broker.storage.claim import read_meta
     from stratalog.log.checkpoints import CLEAN_SHUTDOWN
     from stratalog.wire.ids import topic_id_text
 

@@ -1,0 +1,1 @@
+"""State machines on their logs: the cluster's metadata and the consumer groups."""

@@ -1,0 +1,407 @@
+"""The group coordinators of this broker: one state machine for each partition of `__consumer_offsets` it leads.
+
+In: what group handlers ask. Out: answers, once what they decided is committed. It decides nothing about groups:
+`coordinators` does.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+import structlog
+
+from stratalog.broker.coordination.runtime import Runtime, in_turns, load
+from stratalog.broker.partitions.partition import HostedPartition
+from stratalog.broker.storage.directory import Failure
+from stratalog.coordinators.groups import GroupShard
+from stratalog.coordinators.messages import (
+    NO_TOPIC_ID,
+    DeleteGroup,
+    DeleteGroupAnswer,
+    GroupDecision,
+    GroupDescription,
+    Heartbeat,
+    HeartbeatAnswer,
+    JoinGroup,
+    JoinGroupAnswer,
+    LeaveGroup,
+    LeaveGroupAnswer,
+    ListedGroup,
+    MemberExpired,
+    OffsetCommit,
+    OffsetCommitAnswer,
+    OffsetDelete,
+    OffsetDeleteAnswer,
+    OffsetFetch,
+    OffsetFetchAnswer,
+    OffsetRecord,
+    Outcome,
+    Rebalanced,
+    SyncGroup,
+    SyncGroupAnswer,
+)
+from stratalog.coordinators.placement import partition_for
+from stratalog.coordinators.records import KeptOffset
+from stratalog.coordinators.turn import GroupSettings, records_bytes
+from stratalog.errors import Corrupt, ErrorCode, Rejected
+from stratalog.ports import Clock, Entropy
+from stratalog.statemachine import Decision, Now
+from stratalog.wire.batch import BatchHeader
+from stratalog.wire.records import Record, build_batch
+
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+A = TypeVar("A")
+Token = asyncio.Future[Any]
+_BATCH_HEADER: Final = 61
+_REMEDY: Final = "stop the broker, run `strata storage repair`"
+
+
+class Groups:
+    """Finds the shard of a group and runs its steps."""
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        clock: Clock,
+        entropy: Entropy,
+        *,
+        partition_count: Callable[[], int],
+        create_topic: Callable[[], Awaitable[None]],
+        topic_id: Callable[[str], UUID | None],
+    ) -> None:
+        """`partition_count` is 0 until the offsets topic exists; `topic_id` is None for a name without a topic."""
+        self._settings = settings
+        self._clock = clock
+        self._entropy = entropy
+        self._partition_count = partition_count
+        self._create_topic = create_topic
+        self._topic_id = topic_id
+        self._creating = asyncio.Lock()
+        self._shards: dict[int, _Shard] = {}
+        self._loading: dict[HostedPartition, _Shard] = {}
+        self.not_loaded: dict[HostedPartition, str] = {}
+        """Partitions that this broker leads and cannot read, with the reason."""
+        self._closed = False
+
+    async def lead(self, partition: HostedPartition) -> None:
+        """Load a partition of the offsets topic that this broker leads now, then coordinate its groups.
+
+        In a newer epoch of a leadership that goes on there is nothing to do. The groups of a partition that cannot be
+        read have no coordinator (NOT_COORDINATOR, as in Kafka): without their offsets, their members would read
+        records again, or pass over some.
+        """
+        index = partition.identity.index
+        if partition in self._loading or self._is_coordinated(partition):
+            return
+        shard = _Shard(partition, self._settings, self._clock, self._entropy)
+        self._loading[partition] = shard
+        try:
+            await shard.load()
+        except (Corrupt, Rejected) as error:
+            if self._loading.get(partition) is shard:
+                self._give_up(partition, error)
+            return
+        finally:
+            is_ours = self._loading.get(partition) is shard  # else it was resigned meanwhile
+            if is_ours:
+                del self._loading[partition]
+        if is_ours and not self._closed:
+            self._shards[index] = shard
+            await shard.forget(self._is_gone)
+
+    def _give_up(self, partition: HostedPartition, error: Corrupt | Rejected) -> None:
+        self.not_loaded[partition] = str(error)
+        if isinstance(error, Corrupt):  # else the partition or its directory has logged the error
+            identity = str(partition.identity)
+            structlog.get_logger().error(
+                "groups not loaded", partition=identity, reason=str(error), remedy=_REMEDY
+            )
+
+    def resign(self, partition: HostedPartition) -> None:
+        """Coordinate no groups of this partition any more: every request that waits gets NOT_COORDINATOR."""
+        self._loading.pop(partition, None)
+        self.not_loaded.pop(partition, None)
+        if self._is_coordinated(partition):
+            self._shards.pop(partition.identity.index).resign()
+
+    def _is_coordinated(self, partition: HostedPartition) -> bool:
+        shard = self._shards.get(partition.identity.index)
+        return shard is not None and shard.partition is partition
+
+    def close(self) -> None:
+        """Let everyone who waits go (NOT_COORDINATOR), set no timer any more."""
+        self._closed = True
+        for shard in self._shards.values():
+            shard.close()
+
+    async def ensure_topic(self) -> None:
+        """Create the offsets topic, once."""
+        async with self._creating:
+            if self._partition_count() == 0:
+                await self._create_topic()
+
+    async def join(self, request: JoinGroup) -> JoinGroupAnswer:
+        """Waits until the group has rebalanced."""
+        return await self._ask(request.group_id, request, GroupShard.join)  # type: ignore[no-any-return]
+
+    async def sync(self, request: SyncGroup) -> SyncGroupAnswer:
+        """Waits until the group's leader has assigned."""
+        return await self._ask(request.group_id, request, GroupShard.sync)  # type: ignore[no-any-return]
+
+    async def heartbeat(self, request: Heartbeat) -> HeartbeatAnswer:
+        """Answers at once."""
+        return await self._ask(request.group_id, request, GroupShard.heartbeat)  # type: ignore[no-any-return]
+
+    async def leave(self, request: LeaveGroup) -> LeaveGroupAnswer:
+        """Answers once the group has changed."""
+        return await self._ask(request.group_id, request, GroupShard.leave)  # type: ignore[no-any-return]
+
+    async def commit(self, request: OffsetCommit) -> OffsetCommitAnswer:
+        """Answers once the offsets are committed."""
+        return await self._ask(request.group_id, request, GroupShard.commit)  # type: ignore[no-any-return]
+
+    async def fetch_offsets(self, request: OffsetFetch) -> OffsetFetchAnswer:
+        """Answers at once, after all earlier commits."""
+        return await self._shard(request.group_id).fetch_offsets(request)
+
+    async def delete(self, request: DeleteGroup) -> DeleteGroupAnswer:
+        """Answers once the group is gone."""
+        return await self._ask(request.group_id, request, GroupShard.delete)  # type: ignore[no-any-return]
+
+    async def delete_offsets(self, request: OffsetDelete) -> OffsetDeleteAnswer:
+        """Answers once the offsets are gone."""
+        return await self._ask(request.group_id, request, GroupShard.delete_offsets)  # type: ignore[no-any-return]
+
+    async def describe(self, group_id: str) -> GroupDescription:
+        """One group as it is, after all that was decided before."""
+        return await self._shard(group_id).look(lambda shard: shard.describe(group_id))
+
+    async def list_groups(self, states: Collection[str]) -> list[ListedGroup]:
+        """All groups coordinated here. Raises Rejected(COORDINATOR_LOAD_IN_PROGRESS) while some are not known yet."""
+        if self._loading:
+            raise Rejected(ErrorCode.coordinator_load_in_progress, "groups are being loaded")
+        asked = [
+            shard.look(lambda shard: shard.list_groups(states)) for shard in self._shards.values()
+        ]
+        return [group for groups in asked for group in await groups]
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether some groups are not known yet."""
+        return bool(self._loading)
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether every partition of the offsets is: `committed` then leaves no group out."""
+        return not self._loading and len(self._shards) == self._partition_count()
+
+    def committed(self) -> Iterator[tuple[str, list[tuple[str, int, KeptOffset]]]]:
+        """Each group that this broker coordinates and its offsets, as `GroupShard.committed`.
+
+        They are committed once `settled` has returned after this. After `close` too.
+        """
+        for shard in list(self._shards.values()):
+            yield from shard.committed()
+
+    async def settled(self) -> None:
+        """Wait until all that was decided so far is committed. Raises Rejected(NOT_COORDINATOR) where it never is."""
+        for shard in list(self._shards.values()):
+            await shard.look(lambda _shard: None)
+
+    async def forget_topics(self, deleted: Mapping[str, UUID]) -> None:
+        """End the offsets of deleted topics (name -> id) in all groups, in turns."""
+
+        def is_gone(topic: str, known: UUID) -> bool:
+            return topic in deleted and known in (deleted[topic], NO_TOPIC_ID)
+
+        for shard in list(self._shards.values()):
+            await shard.forget(is_gone)
+
+    def _is_gone(self, topic: str, known: UUID) -> bool:
+        """Whether a topic was deleted while no broker coordinated these groups: a crash came between."""
+        now = self._topic_id(topic)
+        return now is None or known not in (now, NO_TOPIC_ID)
+
+    async def _ask(self, group_id: str, request: Any, step: Callable[..., GroupDecision]) -> Any:
+        return await self._shard(group_id).ask(request, step)
+
+    def _shard(self, group_id: str) -> "_Shard":
+        count = self._partition_count()
+        if count == 0:
+            raise Rejected(ErrorCode.not_coordinator, f"{OFFSETS_TOPIC} does not exist yet")
+        index = partition_for(group_id, count)
+        shard = self._shards.get(index)
+        if shard is not None and not self._closed:
+            return shard
+        is_loading = any(one.identity.index == index for one in self._loading)
+        if is_loading:
+            raise Rejected(ErrorCode.coordinator_load_in_progress, f"group {group_id}")
+        raise Rejected(
+            ErrorCode.not_coordinator,
+            f"{OFFSETS_TOPIC}-{index} of group {group_id} is not led here",
+        )
+
+
+class _Shard:
+    """One partition's groups: state machine, log and one timer. It is the runtime's `Machine`."""
+
+    lost = ErrorCode.not_coordinator
+    flush = False
+
+    def __init__(
+        self,
+        partition: HostedPartition,
+        settings: GroupSettings,
+        clock: Clock,
+        entropy: Entropy,
+    ) -> None:
+        self.partition = partition
+        self._machine = GroupShard(settings, entropy)
+        self._clock = clock
+        self._runtime: Runtime[OffsetRecord] = Runtime(partition, clock, self)
+        self._tokens: set[Token] = set()
+        """Requests without an answer; some wait until their group has rebalanced."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._loop = asyncio.get_running_loop()
+        self._log = structlog.get_logger()
+
+    async def load(self) -> None:
+        def replay(header: BatchHeader, record: Record) -> None:
+            if not header.is_control:
+                if record.key is None:
+                    raise Corrupt(f"{self.partition.identity}: offset {record.offset} has no key")
+                self._machine.replay(record.offset, record.key, record.value)
+
+        await load(self._runtime.partition, replay)
+        now = Now(self._clock.steady_ms(), self._clock.now_ms())
+        await in_turns(self._machine.load_complete(now))
+        self._set_timer()
+
+    def resign(self) -> None:
+        """Coordinate no more: what is not committed falls."""
+        self._runtime.resign()
+        self.close()
+
+    def close(self) -> None:
+        """Answer every request with NOT_COORDINATOR; what was decided is still appended."""
+        self._runtime.append_open()
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for token in self._tokens:
+            if not token.done():
+                token.set_exception(Rejected(ErrorCode.not_coordinator, "it is stopping"))
+
+    def ask(self, request: Any, step: Callable[..., GroupDecision]) -> Token:
+        """Decide on a request; the future has its answer, which may come with a later decision."""
+        token: Token = self._loop.create_future()
+        self._tokens.add(token)
+        token.add_done_callback(self._tokens.discard)
+        self._run(lambda shard, now: step(shard, request, token, now), token)
+        return token
+
+    def _run(self, step: Callable[[GroupShard, Now], GroupDecision], asker: Token | None) -> None:
+        """Decide; every answer that this frees leaves once the records are committed."""
+
+        def decide(now: Now) -> GroupDecision:
+            self._machine.batch_bytes_max = self.partition.log.config.segment_bytes - _BATCH_HEADER
+            return step(self._machine, now)
+
+        def then(outcome: Outcome | None, error: Failure) -> None:
+            if error is not None:
+                self._refused(error, asker)
+                return
+            assert outcome is not None
+            for token, reply in outcome.answers:
+                if not token.done():
+                    token.set_result(reply)
+            self._log_news(outcome)
+
+        self._runtime.run(decide, then)
+        self._set_timer()
+
+    def _refused(self, error: BaseException, asker: Token | None) -> None:
+        """Fail the request that a decision was for; where leadership is lost, every request."""
+        if not isinstance(error, Rejected):
+            identity = str(self.partition.identity)
+            self._log.error("group request failed", partition=identity, exc_info=error)
+        elif error.code is self.lost and not self._closed:
+            self.close()
+        if asker is not None and not asker.done():
+            asker.set_exception(error)
+
+    def _log_news(self, outcome: Outcome) -> None:
+        for news in outcome.news:
+            match news:
+                case Rebalanced(group, generation, members, reason):
+                    self._log.info(
+                        "group rebalanced",
+                        group=group,
+                        generation=generation,
+                        members=members,
+                        reason=reason,
+                    )
+                case MemberExpired(group, member, reason):
+                    self._log.warning("member expired", group=group, member=member, reason=reason)
+
+    def committed(self) -> Iterator[tuple[str, list[tuple[str, int, KeptOffset]]]]:
+        return self._machine.committed()
+
+    def fetch_offsets(self, request: OffsetFetch) -> "asyncio.Future[OffsetFetchAnswer]":
+        return self.look(lambda shard: shard.fetch_offsets(request))
+
+    async def forget(self, is_gone: Callable[[str, UUID], bool]) -> None:
+        """End every offset whose topic (name, id) is gone."""
+
+        def forget_group(group_id: str) -> None:
+            self._run(lambda shard, now: shard.forget_offsets(group_id, is_gone, now), None)
+
+        def steps() -> Iterator[object]:
+            for group_id, offsets in self.committed():
+                if any(is_gone(topic, kept.topic_id) for topic, _, kept in offsets):
+                    forget_group(group_id)
+                yield from offsets
+
+        await in_turns(steps())
+
+    def look(self, ask: Callable[[GroupShard], A]) -> "asyncio.Future[A]":
+        """Return what it answers now, once all that it may have seen is committed."""
+
+        def decide(_now: Now) -> Decision[OffsetRecord, A]:
+            return Decision((), ask(self._machine))
+
+        return self._runtime.submit(decide)
+
+    # The runtime's machine
+
+    def apply(self, base_offset: int, records: Sequence[OffsetRecord]) -> None:
+        for index, (key, value) in enumerate(records):
+            self._machine.replay(base_offset + index, key, value)
+
+    def publish(self, change: None) -> None:
+        """Do nothing: nothing but answers follows from a commit."""
+
+    def encode(self, records: Sequence[OffsetRecord], wall_ms: int) -> bytearray:
+        return build_batch(Record(0, wall_ms, key, value, ()) for key, value in records)
+
+    def bytes_of(self, records: Sequence[OffsetRecord]) -> int:
+        return records_bytes(records)
+
+    # The timer
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline_ms = self._machine.next_deadline_ms()
+        if deadline_ms is None or self._closed:
+            return
+        delay_s = max(0, deadline_ms - self._clock.steady_ms()) / 1000
+        self._timer = self._loop.call_later(delay_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if not self._closed:
+            self._run(lambda shard, now: shard.tick(now), None)

@@ -1,0 +1,256 @@
+"""Runs state machines on their logs: decide -> apply -> append -> commit -> publish -> answer.
+
+In: deciding functions. Out: their answers, once every record that a decision saw is committed. It knows nothing of
+what is decided, and never waits for a commit before the next decision (`statemachine.py` has the contract).
+
+The decisions of one turn of the event loop become one batch. A caller may stop waiting at any time; what was decided
+runs to its end all the same.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+import structlog
+
+from stratalog.broker.partitions.partition import HostedPartition
+from stratalog.broker.storage.directory import Failure
+from stratalog.errors import Corrupt, ErrorCode, Rejected
+from stratalog.ports import Buffer, Clock
+from stratalog.statemachine import Ahead, Decision, Now, Waiter
+from stratalog.wire.batch import BatchHeader, crc_holds, parse_header, scan
+from stratalog.wire.records import Record, read_records
+
+R = TypeVar("R")
+D = TypeVar("D", contravariant=True)
+A = TypeVar("A")
+Decide = Callable[[Now], Decision[R, Any]]
+Then = Callable[[Any, Failure], None]
+_LOAD_BYTES: Final = 1 << 20
+_STEPS_A_TURN: Final = 500
+_BATCH_BYTES: Final = 1 << 20
+"""Size at which a batch is appended before the turn ends."""
+
+
+class Machine(Protocol[D]):
+    """A state machine as its runtime sees it."""
+
+    lost: ErrorCode
+    """The error of callers whose decisions fall: NOT_COORDINATOR, NOT_CONTROLLER."""
+    flush: bool
+    """Whether each batch is made durable before it counts as committed."""
+
+    def apply(self, base_offset: int, records: Sequence[D]) -> Any:
+        """Change the state by records that are decided; return what `publish` needs."""
+
+    def publish(self, change: Any) -> "asyncio.Future[None] | None":
+        """Act on a change that is committed; the answer waits for the future, if there is one."""
+
+    def encode(self, records: Sequence[D], wall_ms: int) -> bytearray:
+        """Return the records as one batch."""
+
+    def bytes_of(self, records: Sequence[D]) -> int:
+        """Return the size that records have in a batch, at most; 0 where no batch is ever too large."""
+
+
+class Runtime(Generic[R]):
+    """One state machine on one log, while this broker leads it."""
+
+    def __init__(self, partition: HostedPartition, clock: Clock, machine: Machine[R]) -> None:
+        self.partition = partition
+        self._clock = clock
+        self._machine = machine
+        self._ahead: Ahead[R] = Ahead()
+        self._open_bytes = 0
+        self._fallen: BaseException | None = None
+        self._log = structlog.get_logger()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether everything that was decided is committed."""
+        return self._ahead.is_empty
+
+    def submit(self, decide: Callable[[Now], Decision[R, A]]) -> "asyncio.Future[A]":
+        """Run `decide` now; the future has its answer once all that it saw is committed.
+
+        Fails with what deciding raised, or `Rejected` (`lost`).
+        """
+        answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
+
+        def then(result: A, error: Failure) -> None:
+            if answer.done():
+                return
+            if error is None:
+                answer.set_result(result)
+            else:
+                answer.set_exception(error)
+
+        self.run(decide, then)
+        return answer
+
+    def run(self, decide: Decide[R], then: Then) -> None:
+        """As `submit`, but call `then(answer, None)` or `then(None, error)`."""
+        if self._fallen is not None:
+            self._tell(then, None, self._fallen)
+            return
+        try:
+            decision = decide(Now(self._clock.steady_ms(), self._clock.now_ms()))
+        except BaseException as error:  # noqa: BLE001 - carried to the caller
+            # A refusal too may rest on records that are not committed.
+            self._add((), partial(self._refuse, then, error))
+            return
+        change = None
+        if decision.records:
+            self._make_room(decision.records)
+            offset = self.partition.log.next_offset + self._ahead.open_records
+            try:
+                change = self._machine.apply(offset, decision.records)
+            except BaseException as bug:  # noqa: BLE001 - carried to the callers
+                # The state may have half of these records: no decision may follow.
+                self._log.error("replay failed", partition=self._name, exc_info=bug)
+                self._fall(bug)
+                self._tell(then, None, bug)
+                return
+        self._add(decision.records, partial(self._release, decision, change, then))
+
+    def _make_room(self, records: Sequence[R]) -> None:
+        """Append the open batch where these records would make it too large."""
+        size = self._machine.bytes_of(records)
+        if self._open_bytes and self._open_bytes + size > _BATCH_BYTES:
+            self.append_open()
+        self._open_bytes += size
+
+    def append_open(self) -> None:
+        """Append the records that are in no batch yet. Done at the end of each turn; a caller may do it earlier."""
+        if self._fallen is not None:
+            return
+        records = self._ahead.take()
+        self._open_bytes = 0
+        if not records:
+            return
+        wall_ms = self._clock.now_ms()
+        expected = self.partition.log.next_offset
+        try:
+            batch = memoryview(self._machine.encode(records, wall_ms))
+            appended = self.partition.append(
+                batch,
+                [parse_header(batch)],
+                wall_ms,
+                self._committed,
+                origin="coordinator",
+                flush=self._machine.flush,
+            )
+        except BaseException as error:  # noqa: BLE001 - carried to the callers
+            self._fall(error)
+            return
+        assert appended.base_offset == expected, "another writer on a state machine's log"
+
+    def resign(self) -> None:
+        """Let all that is ahead of the commit fall: another broker leads, or the partition is gone."""
+        self._fall(Rejected(self._machine.lost, f"{self._name} is led elsewhere"))
+
+    @property
+    def _name(self) -> str:
+        return str(self.partition.identity)
+
+    def _add(self, records: Sequence[R], waiter: Waiter) -> None:
+        opens = bool(records) and not self._ahead.open_records
+        if self._ahead.add(records, waiter):
+            waiter(None)
+        elif opens:
+            asyncio.get_running_loop().call_soon(self.append_open)
+
+    def _committed(self, error: Failure) -> None:
+        """The oldest batch is committed, or the log has failed it."""
+        if self._fallen is not None:
+            return
+        if error is not None:
+            self._fall(error)
+            return
+        for waiter in self._ahead.committed():
+            waiter(None)
+
+    def _release(
+        self, decision: Decision[R, Any], change: Any, then: Then, lost: BaseException | None
+    ) -> None:
+        if lost is not None:
+            self._tell(then, None, lost)
+            return
+        done = None
+        if decision.records:
+            try:
+                done = self._machine.publish(change)
+            except BaseException as bug:  # noqa: BLE001 - carried to the caller
+                self._log.error("publishing failed", partition=self._name, exc_info=bug)
+                self._fall(bug)
+                self._tell(then, None, bug)
+                return
+        if done is None:
+            self._tell(then, decision.answer, None)
+        else:
+            done.add_done_callback(partial(self._tell_after, then, decision.answer))
+
+    def _refuse(self, then: Then, error: BaseException, lost: BaseException | None) -> None:
+        self._tell(then, None, lost or error)
+
+    def _fall(self, error: BaseException) -> None:
+        """Fail every decision that is ahead of the commit, and all later ones."""
+        if self._fallen is not None:
+            return
+        if isinstance(error, Rejected) and error.code is not self._machine.lost:
+            error = Rejected(self._machine.lost, error.message)
+        self._fallen = error
+        for waiter in self._ahead.fall():
+            waiter(error)
+
+    def _tell_after(self, then: Then, answer: Any, done: "asyncio.Future[None]") -> None:
+        if not done.cancelled():  # else the node ends
+            self._tell(then, answer, done.exception())
+
+    def _tell(self, then: Then, answer: Any, error: Failure) -> None:
+        try:
+            then(answer, error)
+        except BaseException as bug:  # noqa: BLE001 - carried to the log: the next answer must not wait for it
+            self._log.error("answer failed", partition=self._name, exc_info=bug)
+
+
+async def in_turns(steps: Iterable[object]) -> None:
+    """Run an iterator to its end; other work of the event loop has its turn after every few hundred steps."""
+    for count, _ in enumerate(steps, 1):
+        if count % _STEPS_A_TURN == 0:
+            await asyncio.sleep(0)
+
+
+async def load(partition: HostedPartition, replay: Callable[[BatchHeader, Record], None]) -> None:
+    """Replay a whole log: `replay(batch header, record)` for each record, in turns.
+
+    Raises Corrupt where bytes are not what was written, with the file's path, and Rejected as `HostedPartition.read`.
+    """
+    log = partition.log
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        found = partition.read(offset, _LOAD_BYTES, end_offset=log.log_end_offset)
+        slices = found if not isinstance(found, Awaitable) else await found
+        if not slices.buffers:
+            return  # the last offsets have no batch: they were lost
+        await in_turns(_replayed(partition, slices.buffers, replay))
+        await asyncio.sleep(0)
+        assert slices.next_offset > offset, f"{partition.identity}: no progress at {offset}"
+        offset = slices.next_offset
+
+
+def _replayed(
+    partition: HostedPartition,
+    buffers: Iterable[Buffer],
+    replay: Callable[[BatchHeader, Record], None],
+) -> Iterator[None]:
+    for buffer in buffers:
+        view = memoryview(buffer)
+        for position, header in scan(view):
+            if not crc_holds(view, position, header):
+                path = partition.path_of(header.base_offset)
+                raise Corrupt(f"{path}: the batch of offset {header.base_offset} has a wrong CRC")
+            for record in read_records(view[position : position + header.size]):
+                replay(header, record)
+                yield

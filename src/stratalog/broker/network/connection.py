@@ -1,0 +1,415 @@
+"""One client's connection: frames in, answers out in request order.
+
+In: bytes of one connection. Out: calls to the handlers, and their answers as bytes. It knows no API.
+
+Requests are served one after another, as Kafka does: whatever stands behind a produce sees it done. Only produces may
+follow each other while their answers are pending (a producer's pipelined batches), for the log keeps their order: their
+handler has done what depends on it when it returns a future. Reading stops while too much is
+unanswered or the client does not read its answers, so a connection's memory is bounded.
+
+A turn is bounded, in requests and in time. Requests left over wait until all other connections had a turn (`turns.py`).
+A request that comes alone is served at once. The answers of a turn leave together: one system call for each took a
+third of the time of small ones.
+
+Whatever a handler does wrong costs this connection, and nothing else.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import structlog
+
+from stratalog.broker.network.client_memory import ClientMemory
+from stratalog.broker.network.turns import Turns
+from stratalog.errors import Rejected
+from stratalog.ports import Buffer
+from stratalog.wire.frames import FrameReader
+
+_IN_FLIGHT_MAX: Final = 32
+_WAITING_FRAMES_MAX: Final = 16
+_TURN_REQUESTS: Final = 32
+_TURN_NS: Final = 500_000
+_WAITING_BYTES_MAX: Final = 1 << 20
+_HELD_BYTES_MAX: Final = 64 << 10
+_PRODUCE: Final = 0
+
+Answer = list[Buffer] | None
+"""An answer's buffers, None where the request wants none."""
+
+
+class Awaited(asyncio.Future[Any]):
+    """An answer to come without a task.
+
+    As with a coroutine, the next request waits for it, and it is cancelled when the client goes away.
+    """
+
+    __slots__ = ()
+
+
+@dataclass(slots=True)
+class Later:
+    """An answer to come: `work` gives what `encode` makes buffers of. `size` is what the request takes meanwhile."""
+
+    work: "asyncio.Future[Any] | Coroutine[Any, Any, Any]"
+    encode: Callable[[Any], Answer]
+    size: int = 0
+
+
+Serve = Callable[[str, memoryview], Answer | Later]
+"""Client's address and frame to answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all connections of a node have in common."""
+
+    frame_bytes_max: int
+    scratch: bytearray
+    """Where every connection's bytes arrive."""
+    memory: ClientMemory
+    turns: Turns
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The server's end of one connection."""
+
+    def __init__(
+        self,
+        serve: Serve,
+        shared: Shared,
+        *,
+        opened: Callable[["Connection"], bool],
+        closed: Callable[["Connection"], None],
+    ) -> None:
+        """`opened` says whether the connection is welcome."""
+        self.peer = ""
+        self.host = ""
+        self.active_s = 0.0
+        """When the last bytes came, in the loop's time."""
+        self.receiving_since_s = 0.0
+        """When the request began to come, or could go on to come, of which a part is there."""
+        self.bytes_held = 0
+        """Requests received, whole or in part, and not yet answered; as `memory` was told."""
+        self._memory = shared.memory
+        self._turns = shared.turns
+        self._waits_for_turn = False
+        self._held: list[Buffer] = []
+        self._held_bytes = 0
+        self._bytes_unsent = 0
+        self._bytes_started = 0
+        self._serve = serve
+        self._opened = opened
+        self._closed = closed
+        self._reader = FrameReader(
+            shared.frame_bytes_max, shared.scratch, frames_max=_TURN_REQUESTS
+        )
+        self._frames: deque[memoryview] = deque()
+        self._waiting_bytes = 0
+        self._answers: deque[tuple[asyncio.Future[Any], Callable[[Any], Answer], int]] = deque()
+        self._transport: asyncio.Transport | None = None
+        self._serial: asyncio.Future[Any] | None = None
+        self._reading = True
+        self._writable = True
+        self._finishing = False
+        self._loop = asyncio.get_running_loop()
+        self._log = structlog.get_logger()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is asked that is not answered."""
+        return not self._answers and not self._frames and self._serial is None
+
+    @property
+    def is_receiving(self) -> bool:
+        """Whether a part of a request has come, and more is to come."""
+        return self._reader.bytes_held > 0
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether what the client sends is read."""
+        return self._reading
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether the client takes what it is sent."""
+        return self._writable
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # Not asserted: uvloop's transports have all of asyncio.Transport, but do not derive from it.
+        self._transport = cast(asyncio.Transport, transport)
+        self.active_s = self._loop.time()
+        peer = transport.get_extra_info("peername")
+        self.host = str(peer[0]) if isinstance(peer, tuple) else str(peer)
+        self.peer = f"{self.host}:{peer[1]}" if isinstance(peer, tuple) else self.host
+        if not self._opened(self):
+            self.abort()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        reader = self._reader
+        self.active_s = now = self._loop.time()
+        if not reader.bytes_held:
+            self.receiving_since_s = now
+        try:
+            frames = reader.buffer_updated(nbytes)
+        except Rejected as error:
+            self.refuse(error.message)
+            return
+        if self._finishing:
+            reader.drop_rest()
+            return
+        for frame in frames:
+            self._frames.append(frame)
+            self._waiting_bytes += len(frame)
+        self._advance()
+
+    def wait(self, seconds: float) -> None:
+        """Serve nothing of a new connection until then: as if it did not take its answers."""
+        self._writable = False
+        self._loop.call_later(seconds, self.resume_writing)
+
+    def pause_writing(self) -> None:
+        self._writable = False
+        assert self._transport is not None, "a transport that writes"
+        self._count_unsent(self._transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self._count_unsent(0)
+        self._advance()
+
+    def _count_unsent(self, size: int) -> None:
+        self._memory.answers += size - self._bytes_unsent
+        self._bytes_unsent = size
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's name
+        self._transport = None
+        self._forget()
+        self._answers.clear()
+        if self._serial is not None:
+            self._serial.cancel()  # nobody waits for it: a fetch, a join
+        self._count_unsent(0)
+        self._memory.requests -= self.bytes_held
+        self.bytes_held = 0
+        self._memory.forget(self)
+        self._closed(self)
+
+    def refuse(self, why: str) -> None:
+        """Close this connection because of what it sent, with a line in the log."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._log.warning("connection closed", peer=self.peer, reason=why)
+        self.close()
+
+    def finish(self) -> None:
+        """Start nothing more; close once what was started is answered."""
+        self._finishing = True
+        self._forget()
+        self._advance()
+
+    def close(self) -> None:
+        """Close after what is already written has left."""
+        if self._transport is not None:
+            self._forget()
+            self._send_held()
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close now, whatever has not left."""
+        if self._transport is not None:
+            self._forget()
+            self._transport.abort()
+
+    def _forget(self) -> None:
+        self._reader.drop_rest()
+        self._frames.clear()
+        self._waiting_bytes = 0
+
+    def read_on(self) -> None:
+        """There is memory for requests again: only now is the client to blame for what does not come."""
+        self.receiving_since_s = self._loop.time()
+        self._advance()
+
+    def _advance(self) -> None:
+        """Start what may start, then read on or stop reading."""
+        frames = self._frames
+        if frames and not self._waits_for_turn:
+            if len(frames) > 1 and len(self._turns):
+                self._wait_for_turn()
+            else:
+                self._take_turn()
+        self._read_or_stop()
+
+    def _wait_for_turn(self) -> None:
+        self._waits_for_turn = True
+        self._turns.wait(self._turn_comes)
+
+    def _turn_comes(self) -> None:
+        self._waits_for_turn = False
+        self._take_turn()
+        self._read_or_stop()
+
+    def _take_turn(self) -> None:
+        """Start what may start, as far as a turn goes, and send what is answered already."""
+        self._start_some()
+        self._send_held()
+
+    def _start_some(self) -> None:
+        frames, answers = self._frames, self._answers
+        elapsed_ns = self._turns.elapsed_ns
+        until_ns = elapsed_ns() + _TURN_NS if len(frames) > 1 else 0
+        left = _TURN_REQUESTS
+        while (
+            frames
+            and self._serial is None
+            and self._writable
+            and (not answers or (len(answers) < _IN_FLIGHT_MAX and is_produce(frames[0])))
+        ):
+            frame = frames.popleft()
+            self._waiting_bytes -= len(frame)
+            self._start(frame)
+            if not frames:
+                if not self._reader.has_more:
+                    return
+                self._take_more()
+            left -= 1
+            if not left or elapsed_ns() >= until_ns:
+                self._wait_for_turn()
+                return
+
+    def _take_more(self) -> None:
+        """Cut the next requests off what was read."""
+        try:
+            frames = self._reader.next_frames()
+        except Rejected as error:
+            self.refuse(error.message)
+            return
+        for frame in frames:
+            self._frames.append(frame)
+            self._waiting_bytes += len(frame)
+
+    def _read_or_stop(self) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        if self._finishing:
+            if self.is_idle:
+                transport.close()
+            return
+        memory = self._memory
+        held = self._reader.bytes_held + self._waiting_bytes + self._bytes_started
+        if held != self.bytes_held:
+            memory.requests += held - self.bytes_held
+            is_less = held < self.bytes_held
+            self.bytes_held = held
+            if is_less:
+                memory.freed(self)
+        wanted = (
+            self._writable
+            and not self._reader.has_more
+            and self._waiting_bytes < _WAITING_BYTES_MAX
+            and len(self._frames) < _WAITING_FRAMES_MAX
+            and (memory.requests < memory.requests_max or memory.may_read(self, held))
+        )
+        if wanted != self._reading and not transport.is_closing():
+            self._reading = wanted
+            (transport.resume_reading if wanted else transport.pause_reading)()
+
+    def _start(self, frame: memoryview) -> None:
+        try:
+            result = self._serve(self.host, frame)
+        except BaseException as error:  # noqa: BLE001 - carried to the log; the connection ends
+            self._fail(error)
+            return
+        if not isinstance(result, Later):
+            if not self._answers:
+                self._write(result)
+                return
+            result = Later(_done(self._loop, result), as_it_is)
+        size = len(frame) + result.size
+        self._bytes_started += size
+        if isinstance(result.work, asyncio.Future) and not isinstance(result.work, Awaited):
+            self._answers.append((result.work, result.encode, size))
+            result.work.add_done_callback(self._flush)
+        else:
+            work = result.work
+            self._serial = work if isinstance(work, Awaited) else self._loop.create_task(work)
+            self._answers.append((self._serial, result.encode, size))
+            self._serial.add_done_callback(self._serial_done)
+
+    def _serial_done(self, work: "asyncio.Future[Any]") -> None:
+        self._serial = None
+        self._flush(work)
+
+    def _flush(self, done: "asyncio.Future[Any]") -> None:
+        """Write the answers whose turn it is."""
+        if self._transport is None:
+            self._give_up(done)
+            return
+        while self._answers and self._answers[0][0].done():
+            work, encode, size = self._answers.popleft()
+            self._bytes_started -= size
+            try:
+                self._write(encode(work.result()))
+            except asyncio.CancelledError:
+                self.close()
+            except BaseException as error:  # noqa: BLE001 - as above
+                self._fail(error)
+        self._send_held()
+        self._advance()
+
+    def _give_up(self, done: "asyncio.Future[Any]") -> None:
+        """Nobody is there to answer; a bug is told all the same."""
+        error = None if done.cancelled() else done.exception()
+        if error is not None and not isinstance(error, Rejected):
+            self._log.error("request failed", peer=self.peer, exc_info=error)
+
+    def _fail(self, error: BaseException) -> None:
+        if isinstance(error, Rejected):
+            self.refuse(error.message)
+            return
+        self._log.error("request failed", peer=self.peer, exc_info=error)
+        self.close()
+
+    def _write(self, buffers: Answer) -> None:
+        """Hold an answer until `_send_held`; not so many that it matters whether the client takes them."""
+        if buffers is None:
+            return
+        self._held += buffers
+        for one in buffers:
+            self._held_bytes += len(one)
+        if self._held_bytes >= _HELD_BYTES_MAX:
+            self._send_held()
+
+    def _send_held(self) -> None:
+        held, transport = self._held, self._transport
+        self._held, self._held_bytes = [], 0
+        if not held or transport is None or transport.is_closing():
+            return
+        if len(held) == 1:
+            transport.write(held[0])
+        else:
+            transport.writelines(held)
+
+
+def is_produce(frame: memoryview) -> bool:
+    """Return whether the frame is a Produce request: most of it is records then."""
+    return frame[0] << 8 | frame[1] == _PRODUCE if len(frame) > 1 else False
+
+
+def as_it_is(answer: Answer) -> Answer:
+    """Encode what is encoded already."""
+    return answer
+
+
+def _done(loop: asyncio.AbstractEventLoop, answer: Answer) -> "asyncio.Future[Answer]":
+    ready: asyncio.Future[Answer] = loop.create_future()
+    ready.set_result(answer)
+    return ready

@@ -1,0 +1,164 @@
+"""All connections of a node's clients: who is let in, who has been quiet too long, and how they end.
+
+In: the settings, connections as they come and go. Out: a protocol for each accepted connection. It knows no request.
+
+Limits are Kafka's: `max.connections` of all and of a listener, and by address `max.connections.per.ip` with its
+overrides. One more is closed at once. A limit that is lowered while the broker runs closes nobody. Those that come
+faster than `max.connection.creation.rate`, of all or of a listener, are accepted and wait for their turn (KIP-612).
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
+
+import structlog
+
+from stratalog.broker.network.client_memory import ClientMemory
+from stratalog.broker.network.connection import Connection, Serve, Shared
+from stratalog.broker.network.turns import Turns
+from stratalog.config import BrokerConfig
+from stratalog.config.listeners import items_of, parse_address_limit
+from stratalog.wire.frames import SCRATCH_BYTES
+
+_BURST_S: Final = 1.0
+_LITTLE_BYTES: Final = 16 << 10
+_REQUEST_S_MAX: Final = 10.0
+_QUIET_S_MAX: Final = 3.0
+"""How long a request may take to come, and nothing of it come, while memory is short and its client may send.
+
+Well below the 30 s that the clients behind it wait for their answers.
+"""
+
+
+class Connections:
+    """Made before the node listens; `accepting` gives what a listener needs."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        elapsed_ns: Callable[[], int],
+        count: Callable[[bool], None],
+    ) -> None:
+        """`count` is called for each connection, with whether it was accepted; `elapsed_ns` as for `Turns`."""
+        self.memory = ClientMemory(
+            config.int("queued.max.request.bytes"), config.int("queued.max.response.bytes")
+        )
+        self.turns = Turns(elapsed_ns)
+        self._shared = Shared(
+            config.int("socket.request.max.bytes"),
+            bytearray(SCRATCH_BYTES),
+            self.memory,
+            self.turns,
+        )
+        self._config = config
+        self._count = count
+        self._all: set[Connection] = set()
+        self._by_host: Counter[str] = Counter()
+        self._by_listener: Counter[str] = Counter()
+        # When the next connection would be served, were they evenly spread; "": on all listeners together.
+        self._turn_s: dict[str, float] = {}
+        self._log = structlog.get_logger()
+        self.configure(config)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[Connection]:
+        return iter(list(self._all))
+
+    def configure(self, config: BrokerConfig) -> None:
+        """Take the limits of settings as they are now."""
+        listeners = ["", *(listener.name for listener in config.listeners)]
+        self._max = {one: config.int(_limit(one, "max.connections")) for one in listeners}
+        self._rate = {
+            one: config.int(_limit(one, "max.connection.creation.rate")) for one in listeners
+        }
+        self._max_by_host = config.int("max.connections.per.ip")
+        self._max_of_host = dict(
+            map(parse_address_limit, items_of(config.str("max.connections.per.ip.overrides")))
+        )
+
+    def accepting(self, serve: Serve, listener: str) -> Callable[[], Connection]:
+        """Makes the protocol of each connection that comes to a listener."""
+
+        def accept() -> Connection:
+            return Connection(
+                serve,
+                self._shared,
+                opened=partial(self._opened, listener),
+                closed=partial(self._closed, listener),
+            )
+
+        return accept
+
+    def _opened(self, listener: str, connection: Connection) -> bool:
+        refused_by = self._refused_by(listener, connection.host)
+        self._count(refused_by is None)
+        if refused_by is not None:
+            self._log.warning(f"connection refused: {refused_by}", peer=connection.peer)
+            return False
+        self._all.add(connection)
+        self._by_host[connection.host] += 1
+        self._by_listener[listener] += 1
+        wait_s = max(self._until_turn(listener), self._until_turn(""))
+        if wait_s > 0:
+            connection.wait(wait_s)
+        return True
+
+    def _until_turn(self, listener: str) -> float:
+        """Seconds until a new connection may be served: at the rate, a second's worth of them at once."""
+        now = asyncio.get_running_loop().time()
+        turn_s = max(self._turn_s.get(listener, now), now) + 1 / self._rate[listener]
+        self._turn_s[listener] = turn_s
+        return turn_s - now - _BURST_S
+
+    def _refused_by(self, listener: str, host: str) -> str | None:
+        for one, count in (("", len(self._all)), (listener, self._by_listener[listener])):
+            if count >= self._max[one]:
+                return _limit(one, "max.connections")
+            if not self._rate[one]:
+                return _limit(one, "max.connection.creation.rate")
+        if self._by_host[host] >= self._max_of_host.get(host, self._max_by_host):
+            return "max.connections.per.ip"
+        return None
+
+    def _closed(self, listener: str, connection: Connection) -> None:
+        if connection not in self._all:
+            return  # it was refused
+        self._all.remove(connection)
+        self._by_listener[listener] -= 1
+        self._by_host[connection.host] -= 1
+        if not self._by_host[connection.host]:
+            del self._by_host[connection.host]
+
+    def close_idle(self) -> None:
+        """Close who has asked for nothing for long, and while memory is short who takes too long to ask."""
+        limit_s = self._config.int("connections.max.idle.ms") / 1000
+        now = asyncio.get_running_loop().time()
+        is_short = self.memory.is_short
+        for connection in self:
+            if limit_s >= 0 and connection.is_idle and now - connection.active_s > limit_s:
+                # Who does not take its answers would never have closed.
+                (connection.close if connection.is_taken else connection.abort)()
+            elif is_short and self._is_slow(connection, now):
+                connection.refuse("its request does not come, and memory for requests is short")
+
+    def _is_slow(self, connection: Connection, now: float) -> bool:
+        """Whether the connection holds memory for a request that it may send and does not."""
+        return (
+            connection.is_receiving
+            and connection.is_reading
+            and connection.bytes_held > _LITTLE_BYTES
+            and (
+                now - connection.receiving_since_s > _REQUEST_S_MAX
+                or now - max(connection.active_s, connection.receiving_since_s) > _QUIET_S_MAX
+            )
+        )
+
+
+def _limit(listener: str, setting: str) -> str:
+    """A setting of all connections, or of those of one listener (KIP-402)."""
+    return f"listener.name.{listener.lower()}.{setting}" if listener else setting

@@ -1,0 +1,208 @@
+"""From a request's bytes to its handler and back, and the table of what is served.
+
+In: one frame. Out: the answer's buffers, or a future or coroutine of them. It knows no API's meaning.
+
+`APIS` is the only place versions are written down: ApiVersions answers from it and `docs/protocol.md` is generated
+from it.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from functools import cached_property, partial
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from msgspec import Struct
+
+from stratalog.broker.metrics import error_codes
+from stratalog.broker.network.connection import Answer, Later, as_it_is, is_produce
+from stratalog.broker.network.turns import Pace
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.wire.budget import DecodeBudget, OverBudget
+from stratalog.wire.envelope import (
+    Received,
+    RequestHeader,
+    UnsupportedVersion,
+    decode_request,
+    encode_response,
+)
+from stratalog.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
+
+if TYPE_CHECKING:
+    from stratalog.broker.broker import Broker
+
+API_VERSIONS = 18
+_AT_ONCE_BYTES: Final = 256 << 10
+"""A request that takes more, once decoded, is decoded on a thread: this much takes two milliseconds."""
+_ITEMS_AT_ONCE: Final = 1000
+"""An answer about more is encoded on a thread."""
+
+
+BodyT = TypeVar("BodyT")
+
+
+class Call(Struct, Generic[BodyT], frozen=True):
+    """One request as its handler sees it: `body` is the decoded request.
+
+    `listener` is the name of the listener it came through: addresses are told as that listener's clients reach them.
+    A handler that works on many things does so with `pace.each`.
+    """
+
+    broker: "Broker"
+    listener: str
+    version: int
+    client_id: str
+    client_host: str
+    body: BodyT
+    pace: Pace
+
+
+Handler = Callable[[Call[Any]], Any]
+
+
+class Api(Struct, frozen=True, dict=True):
+    """One API: the versions it advertises, the lowest version it serves, and `load`, which imports its handler.
+
+    A handler returns the answer's body (None for no answer), a future of it (what depends on order is done), or a
+    coroutine or an `Awaited` (which runs to its end before the connection's next request starts; it is cancelled when
+    the client goes away, so whatever must be finished runs apart from it). What it raises ends the connection.
+    """
+
+    name: str
+    key: int
+    advertised: tuple[int, int]
+    load: Callable[[], Handler]
+    served_from: int = -1
+
+    @cached_property
+    def handle(self) -> Handler:
+        """The handler, loaded when it is first asked for."""
+        return self.load()
+
+    @property
+    def served(self) -> tuple[int, int]:
+        """Lowest and highest version that is answered."""
+        return max(self.served_from, self.advertised[0]), self.advertised[1]
+
+
+class Dispatcher:
+    """Serves frames of any connection of one listener with one broker's handlers."""
+
+    def __init__(self, broker: "Broker", apis: dict[int, Api], listener: str) -> None:
+        self._broker = broker
+        self._apis = apis
+        self._listener = listener
+        self._served = {api.key: api.served for api in apis.values()}
+        self._figures = broker.figures.requests
+        self._request_bytes_max = broker.config.int("socket.request.max.bytes")
+        self._budget = DecodeBudget(_AT_ONCE_BYTES)  # of the request that is decoded now
+        self._elapsed_ns = broker.clock.elapsed_ns
+
+    def serve(self, host: str, frame: memoryview) -> Answer | Later:
+        """Answer one frame. Raises `Rejected` where the connection must be closed."""
+        began_ns = self._elapsed_ns()
+        budget = self._budget
+        budget.charged = 0
+        try:
+            if len(frame) > _AT_ONCE_BYTES and not is_produce(frame):
+                return Later(self._serve_large(host, frame, began_ns), as_it_is)
+            request = decode_request(frame, self._served, budget)
+        except OverBudget:
+            return Later(self._serve_large(host, frame, began_ns), as_it_is)
+        except Rejected as error:
+            return self._refuse(error)
+        call = self._call(host, request)
+        result = self._apis[request.header.api_key].handle(call)
+        if isinstance(result, CoroutineType):
+            work = self._answer_later(call, request, result, began_ns)
+            return Later(work, as_it_is, budget.charged)
+        if isinstance(result, asyncio.Future):
+            return Later(result, lambda body: self._answer(request, body, began_ns), budget.charged)
+        return self._answer(request, result, began_ns)
+
+    async def _serve_large(self, host: str, frame: memoryview, began_ns: int) -> Answer:
+        """As `serve`, for a request that is decoded on a thread."""
+        large, memory = self._broker.large, self._broker.client_memory
+        budget = DecodeBudget(self._request_bytes_max)
+        decode = partial(decode_request, frame, self._served, budget)
+        try:
+            request = await large.decode(decode, budget, memory)
+        except Rejected as error:
+            return self._refuse(error)
+        try:
+            call = self._call(host, request)
+            result = self._apis[request.header.api_key].handle(call)
+            to_come = isinstance(result, (asyncio.Future, CoroutineType))
+            body = await result if to_come else result
+            return await self._answer_on_thread(request, body, began_ns)
+        finally:
+            memory.give_back(budget.charged)
+
+    def _refuse(self, error: Rejected) -> Answer:
+        """Answer a frame that is no request; raises the error where the connection must be closed."""
+        self._figures.refused(error.code)
+        if isinstance(error, UnsupportedVersion) and _asks_for_versions(error):
+            return self._unsupported_api_versions(error.request_header)
+        raise error
+
+    def _call(self, host: str, request: Received) -> Call[Any]:
+        return Call(
+            self._broker,
+            self._listener,
+            request.header.version,
+            request.header.client_id or "",
+            host,
+            request.body,
+            Pace(self._broker.turns),
+        )
+
+    async def _answer_later(
+        self, call: Call[Any], request: Received, result: Awaitable[Any], began_ns: int
+    ) -> Answer:
+        body = await result
+        if call.pace.items > _ITEMS_AT_ONCE:
+            return await self._answer_on_thread(request, body, began_ns)
+        return self._answer(request, body, began_ns)
+
+    def _answer(self, request: Received, body: Any, began_ns: int) -> Answer:
+        """Encode and count. The time runs from the request's turn on its connection to its answer's."""
+        answer = _encoded(request, body)
+        self._figures.answered(request.header.api_key, body, self._elapsed_ns() - began_ns)
+        return answer
+
+    async def _answer_on_thread(self, request: Received, body: Any, began_ns: int) -> Answer:
+        """As `_answer`, for an answer that takes long to encode, and to search for errors."""
+
+        def work() -> tuple[Answer, Counter[int]]:
+            return _encoded(request, body), Counter(error_codes(body))
+
+        answer, errors = await self._broker.large.run(work)
+        self._figures.counted(request.header.api_key, errors, self._elapsed_ns() - began_ns)
+        return answer
+
+    def _unsupported_api_versions(self, header: RequestHeader) -> Answer:
+        """The answer to a newer ApiVersions than ours: version 0, with what we do serve (KIP-511)."""
+        body = ApiVersionsResponse(
+            error_code=ErrorCode.unsupported_version, api_keys=advertised(self._apis)
+        )
+        return encode_response(API_VERSIONS, 0, header.correlation_id, body)
+
+
+def advertised(apis: dict[int, Api]) -> list[ApiVersion]:
+    """The ApiVersion entries of everything served."""
+    return [
+        ApiVersion(api_key=api.key, min_version=api.advertised[0], max_version=api.advertised[1])
+        for api in sorted(apis.values(), key=lambda api: api.key)
+    ]
+
+
+def _encoded(request: Received, body: Any) -> Answer:
+    if body is None:
+        return None
+    header = request.header
+    return encode_response(header.api_key, header.version, header.correlation_id, body)
+
+
+def _asks_for_versions(error: UnsupportedVersion) -> bool:
+    return error.request_header.api_key == API_VERSIONS

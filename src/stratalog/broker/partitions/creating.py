@@ -1,0 +1,123 @@
+"""Creates partitions' directories, a batch of them at a time, each where the most room is.
+
+In: identities and settings of new partitions. Out: their logs, and one write for each log directory. It never decides
+which partitions are to exist: metadata does.
+
+A new partition goes where the most free bytes are for each partition, itself included: equal drives get equally many
+(Kafka's rule), a drive of twice the room twice as many, and a topic of a hundred partitions does not fall on one drive
+because that has a little more room today. Between equals the first of `log.dirs` is taken.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final
+from uuid import UUID
+
+import structlog
+
+from stratalog.broker.partitions.partition import HostedPartition, PartitionIdentity
+from stratalog.broker.storage.asides import Asides
+from stratalog.broker.storage.copies import Lost
+from stratalog.broker.storage.directory import LogDirectory
+from stratalog.broker.storage.survey import NameAndIndex
+from stratalog.config import LogConfig
+from stratalog.log.effects import Effect, together
+from stratalog.log.partition_log import PartitionLog, TailBudget, create
+from stratalog.metadata.image import Topic
+
+__all__ = ["Creating", "all_of"]
+
+_log = structlog.get_logger()
+_UNIT_BYTES: Final = 64 << 20
+"""The unit of free space: less is no difference between two drives."""
+
+
+class Creating:
+    """The partitions that one change of metadata creates. `create` each, `flush` now and then."""
+
+    def __init__(
+        self,
+        asides: Asides,
+        tails: TailBudget,
+        config_of: Callable[[Topic], LogConfig],
+        lost: Mapping[NameAndIndex, Lost] | None = None,
+    ) -> None:
+        """`lost`: partitions whose directories are missing; their new logs begin where the old ones ended."""
+        self.writes: list[asyncio.Future[None]] = []
+        """To be waited for by the change."""
+        self._asides = asides
+        self._tails = tails
+        self._config_of = config_of
+        self._lost = lost or {}
+        self._configs: dict[UUID, LogConfig] = {}
+        self._counts: dict[LogDirectory, int] | None = None
+        self._effects: dict[LogDirectory, list[Effect]] = {}
+
+    def place(
+        self, loaded: Collection[LogDirectory], hosted: Iterable[HostedPartition]
+    ) -> LogDirectory | None:
+        """Return the directory for a new partition, one of the sound ones of `loaded`; None where none is left.
+
+        `hosted` is counted once: what this change creates is counted as it comes.
+        """
+        if self._counts is None:
+            self._counts = dict.fromkeys(loaded, 1)
+            for one in hosted:
+                if one.directory in self._counts:
+                    self._counts[one.directory] += 1
+        counts = self._counts
+        found = max(
+            (one for one in counts if one.failure is None),
+            key=lambda one: (one.free_bytes // _UNIT_BYTES / counts[one], -counts[one]),
+            default=None,
+        )
+        if found is not None:
+            counts[found] += 1
+        return found
+
+    def create(
+        self, identity: PartitionIdentity, topic: Topic, directory: LogDirectory, now_ms: int
+    ) -> PartitionLog:
+        """Return an empty log; its directory is made with the next `flush`. Report a directory that is missing."""
+        name = str(identity)
+        config = self._configs.get(topic.id)
+        if config is None:
+            config = self._configs[topic.id] = self._config_of(topic)
+        lost = self._lost.get((identity.topic, identity.index))
+        log, made = create(
+            name,
+            identity.topic_id,
+            config,
+            now_ms=now_ms,
+            start_offset=0 if lost is None else lost.end,
+            tails=self._tails,
+        )
+        if lost is not None:
+            reason = f"the directory is missing, with offsets {lost.start} to {lost.end - 1}"
+            _log.error("file is damaged", partition=name, file=lost.path, reason=reason)
+            if config.remote_storage_enable:
+                log.log_start_offset = lost.start  # the bucket may have these offsets
+        effects = self._effects.setdefault(directory, [])
+        effects += self._asides.free(directory, name)
+        effects += made
+        return log
+
+    def flush(self) -> None:
+        """Have the directories made, in one write for each log directory."""
+        effects, self._effects = self._effects, {}
+        for directory, made in effects.items():
+            self.writes.append(directory.write(together(made)))
+
+    def done(self) -> "asyncio.Future[None] | None":
+        """Return a future that waits for every write; None where there is none."""
+        if not self.writes:
+            return None
+        return asyncio.get_running_loop().create_task(all_of(self.writes))
+
+
+async def all_of(writes: "Sequence[asyncio.Future[None]]") -> None:
+    """Wait for all of them. A failed directory has its own line in the log, and its partitions answer so."""
+    if writes:
+        await asyncio.wait(writes)
+        for write in writes:
+            write.exception()

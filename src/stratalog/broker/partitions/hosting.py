@@ -1,0 +1,439 @@
+"""The partitions this broker hosts: which directory each lives in, and what a change of metadata asks of them.
+
+In: the metadata image and its deltas, the log directories. Out: hosted partitions, found by name or id. It never
+decides what should be hosted: metadata does.
+
+At start every directory loads its partitions in parallel on its own thread; a directory closed cleanly is believed,
+any other is recovered from its recovery points. Directories of partitions that metadata does not know stay where they
+are until their name is needed, and are renamed to `-stray` then, never deleted: metadata may have lost what knew them.
+Those of topics whose deletion it remembers are deleted. A partition whose directory is damaged is offline.
+
+A change is acted on at once: a partition may be used as soon as it is in the tables, for what is asked of it is
+performed after its directory was made, in the same order. So a stalled drive delays requests for its partitions, and
+no other change. A change of many partitions goes in slices, each in a turn of the event loop of its own.
+
+What becomes of a partition is its role (`replication/roles.py`). Subscribers learn what a new role changes.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import Final, TypeVar
+from uuid import UUID
+
+import structlog
+
+from stratalog.broker.partitions.checkpointing import Checkpoints
+from stratalog.broker.partitions.creating import Creating, all_of
+from stratalog.broker.partitions.loading import Loaded, Loading
+from stratalog.broker.partitions.partition import HostedPartition, PartitionIdentity
+from stratalog.broker.storage.asides import Asides
+from stratalog.broker.storage.copies import Key
+from stratalog.broker.storage.directory import LogDirectory
+from stratalog.broker.storage.survey import NameAndIndex
+from stratalog.config import BrokerConfig, DynamicConfigs, LogConfig, log_config
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.log.effects import Effect
+from stratalog.log.partition_log import PartitionLog, TailBudget
+from stratalog.metadata.delta import Delta
+from stratalog.metadata.image import (
+    EMPTY,
+    Image,
+    Partition,
+    ResourceType,
+    Topic,
+    TopicIdPartition,
+)
+from stratalog.ports import Clock, Entropy
+from stratalog.replication.partition import NO_EPOCH, PartitionReplica
+from stratalog.replication.roles import (
+    Delete,
+    Follow,
+    Lead,
+    Role,
+    Stop,
+    Transition,
+    replicas_of,
+    roles,
+)
+from stratalog.wire.ids import topic_id_text
+
+T = TypeVar("T")
+OnHosted = Callable[[HostedPartition], None]
+_PARTITIONS_A_TURN: Final = 100
+_SETTINGS_A_TURN: Final = 1000
+
+
+OnTransition = Callable[[Transition, HostedPartition], None]
+
+
+class Hosting:
+    """Every partition of this broker, by topic id and index, and by name for the wire's sake."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        node_id: int,
+        directories: Sequence[LogDirectory],
+        clock: Clock,
+        entropy: Entropy,
+    ) -> None:
+        self.directories = directories
+        self.by_id: dict[tuple[UUID, int], HostedPartition] = {}
+        self._by_name: dict[NameAndIndex, HostedPartition] = {}
+        self._config = config
+        self._node_id = node_id
+        self._clock = clock
+        self.asides = Asides(entropy)
+        self._tails = TailBudget()
+        self._image = EMPTY
+        self._turn = asyncio.Lock()
+        self._changing: list[Collection[TopicIdPartition]] = []
+        """The partitions of each change that is not carried out yet, in order."""
+        self.checkpoints = Checkpoints(self.by_id)
+        self._log = structlog.get_logger()
+        self.damaged: dict[Key, str] = {}
+        """Partitions that are offline, as their directories are damaged, with the reason."""
+        self.resumed: list[tuple[Key, str]] = []
+        """Moves that a crash ended, with the directory they went to."""
+        self.on_transition: list[OnTransition] = []
+        self.on_placed: list[Callable[[dict[Key, UUID]], None]] = []
+        """Called with partitions that metadata does not know to be where they are, and with that directory."""
+        self.on_rolled: list[OnHosted] = []
+        self.on_tier_changed: list[OnHosted] = []
+
+    def find(self, topic: str, index: int) -> HostedPartition | None:
+        """The hosted partition of that name, or None."""
+        return self._by_name.get((topic, index))
+
+    def get(self, topic: str, index: int) -> HostedPartition:
+        """As `find`; raises Rejected as Kafka's `ReplicaManager.getPartitionOrError`.
+
+        UNKNOWN_TOPIC_OR_PARTITION; NOT_LEADER_OR_FOLLOWER where metadata knows it and it is not here, or not yet;
+        KAFKA_STORAGE_ERROR where its log directory is offline or it is damaged.
+        """
+        found = self._by_name.get((topic, index))
+        if found is None:
+            raise self._missing(self._image.topic(topic), f"{topic}-{index}", index)
+        found.check_hosted()
+        return found
+
+    def get_by_id(self, topic_id: UUID, index: int) -> HostedPartition:
+        """The hosted partition of that id; raises Rejected as `get`, and UNKNOWN_TOPIC_ID."""
+        found = self.by_id.get((topic_id, index))
+        if found is None:
+            topic = self._image.topics_by_id.get(topic_id)
+            if topic is None:
+                raise Rejected(ErrorCode.unknown_topic_id, f"no topic {topic_id_text(topic_id)}")
+            raise self._missing(topic, f"{topic.name}-{index}", index)
+        found.check_hosted()
+        return found
+
+    def _missing(self, topic: Topic | None, name: str, index: int) -> Rejected:
+        partition = None if topic is None else topic.partitions.get(index)
+        if topic is None or partition is None:
+            return Rejected(ErrorCode.unknown_topic_or_partition, f"no partition {name}")
+        key = TopicIdPartition(topic.id, index)
+        if self._node_id not in partition.replicas or any(key in one for one in self._changing):
+            return Rejected(ErrorCode.not_leader_or_follower, f"{name} is not here, or not yet")
+        reason = self.damaged.get(key, f"the log directory of {name} is away")
+        return Rejected(ErrorCode.kafka_storage_error, reason)
+
+    def all(self) -> Iterable[HostedPartition]:
+        """Every hosted partition, safe against changes while iterating."""
+        return list(self.by_id.values())
+
+    @property
+    def is_deleting(self) -> bool:
+        """Whether a crash now could leave a directory that only the metadata log knows to be deleted."""
+        return bool(self._changing) or self.asides.is_deleting
+
+    async def start(self, image: Image, removed_topics: Collection[UUID]) -> None:
+        """Load what is on disk, create what metadata asks for and disk lacks. Leads nothing yet: see `apply`.
+
+        A directory that cannot be read is left out, as a failed one; nothing is created then that may be in it. Raises
+        UserError where two directories hold the same partition.
+        """
+        self._image = image
+
+        def add(found: Loaded) -> None:
+            partition = found.topic.partitions[found.identity.index]
+            hosted = self._add(
+                found.identity,
+                found.log,
+                found.directory,
+                partition,
+                partition.leader_epoch,
+                found.high_watermark,
+            )
+            hosted.was_tiered = found.was_tiered
+
+        loading = Loading(self.asides, self.checkpoints, self._clock, self._tails, add)
+        configs = partial(self._topic_config, image=image)
+        await loading.run(self.directories, image, self._node_id, removed_topics, configs)
+        self.damaged, self.resumed = loading.damaged, loading.resumed
+        creating = Creating(self.asides, self._tails, configs, loading.lost)
+        for part in _slices(replicas_of(image, self._node_id), _PARTITIONS_A_TURN):
+            for topic, index, partition in part:
+                self._create(creating, topic, index, partition, is_new=False)
+            creating.flush()
+            creating.writes += self._configure(((topic, index) for topic, index, _ in part), image)
+            await asyncio.sleep(0)
+        await all_of(creating.writes)
+
+    def apply(self, image: Image, delta: Delta) -> "asyncio.Future[None] | None":
+        """Do what changed metadata asks: delete, create, take new roles and new settings.
+
+        The future, where there is one, waits for new partitions' directories.
+        """
+        self._image = image
+        changed = roles(delta, image, self._node_id)
+        creating = Creating(self.asides, self._tails, partial(self._topic_config, image=image))
+        steps = self._carry_out(creating, image, changed, self._configured(image, delta))
+        if not self._changing and next(steps, None) is None:
+            return creating.done()
+        self._changing.append(changed)
+        return asyncio.get_running_loop().create_task(self._go_on(steps, creating))
+
+    async def _go_on(self, steps: Iterator[bool], creating: Creating) -> None:
+        """Carry out the rest of a change, once all changes before it are carried out."""
+        async with self._turn:  # it is given in the order in which they ask
+            try:
+                for _ in steps:
+                    await asyncio.sleep(0)
+            finally:
+                del self._changing[0]
+        await all_of(creating.writes)
+
+    def _carry_out(
+        self,
+        creating: Creating,
+        image: Image,
+        changed: Mapping[TopicIdPartition, Role],
+        configured: Iterable[Topic],
+    ) -> Iterator[bool]:
+        """Carry a change out; yield True where another turn should go on."""
+        gone: list[HostedPartition] = []
+        deleted = ((key, role) for key, role in changed.items() if isinstance(role, Delete))
+        for part in _slices(deleted, _PARTITIONS_A_TURN):
+            gone += self._remove(part)
+            if len(part) == _PARTITIONS_A_TURN:
+                yield True
+        self._discard(gone)
+        kept = ((key, role) for key, role in changed.items() if not isinstance(role, Delete))
+        for taken in _slices(kept, _PARTITIONS_A_TURN):
+            for key, role in taken:
+                if not isinstance(role, Stop):
+                    topic = image.topics_by_id[key.topic_id]
+                    partition = topic.partitions[key.partition]
+                    self._create(creating, topic, key.partition, partition, is_new=role.is_new)
+            creating.flush()
+            for key, role in taken:
+                self._take(self.by_id.get(key), role)
+            self._tell_placed(key for key, _ in taken)
+            if len(taken) == _PARTITIONS_A_TURN:
+                yield True
+        names = ((topic, index) for topic in configured for index in topic.partitions)
+        for together in _slices(names, _SETTINGS_A_TURN):
+            creating.writes += self._configure(together, image)
+            if len(together) == _SETTINGS_A_TURN:
+                yield True
+
+    # Creating
+
+    def _create(
+        self, creating: Creating, topic: Topic, index: int, partition: Partition, *, is_new: bool
+    ) -> None:
+        """Create a partition that is not here, empty. `is_new`: metadata placed no replica here before."""
+        key = TopicIdPartition(topic.id, index)
+        if key in self.by_id or key in self.damaged:
+            return  # what is damaged must not be taken for empty
+        loaded = self.checkpoints.directories
+        if not is_new and len(loaded) < len(self.directories):
+            return  # it may be in the directory that is away: another one must not begin at 0
+        identity = PartitionIdentity(topic.id, topic.name, index)
+        directory = creating.place(loaded, self.by_id.values())
+        if directory is None:
+            self._log.error("no log directory is left", partition=str(identity))
+            return
+        log = creating.create(identity, topic, directory, self._clock.steady_ms())
+        # Nothing was written in the epoch of a new replica; another one's may have been led before a restart.
+        epoch = NO_EPOCH if is_new else partition.leader_epoch
+        self._add(identity, log, directory, partition, epoch, log.log_end_offset)
+
+    def _add(
+        self,
+        identity: PartitionIdentity,
+        log: PartitionLog,
+        directory: LogDirectory,
+        partition: Partition,
+        leader_epoch: int,
+        high_watermark: int = 0,
+    ) -> HostedPartition:
+        replica = PartitionReplica(
+            node_id=self._node_id,
+            replicas=partition.replicas,
+            isr=partition.isr,
+            leader_epoch=leader_epoch,
+            high_watermark=high_watermark,
+        )
+        hosted = HostedPartition(
+            identity, log, directory, replica, self._clock, on_rolled=self._rolled
+        )
+        self.by_id[identity.topic_id, identity.index] = hosted
+        self._by_name[identity.topic, identity.index] = hosted
+        return hosted
+
+    def _rolled(self, hosted: HostedPartition) -> None:
+        for react in self.on_rolled:
+            react(hosted)
+
+    # Settings
+
+    def _configured(self, image: Image, delta: Delta) -> list[Topic]:
+        """The topics that were there before and that have other settings now."""
+        found: set[UUID] = set()
+        for kind, name in delta.changed_configs:
+            if kind == ResourceType.BROKER and name in ("", str(self._node_id)):
+                found.update(image.topics_by_id)
+            topic = image.topic(name) if kind == ResourceType.TOPIC else None
+            if topic is not None:
+                found.add(topic.id)
+        return [image.topics_by_id[topic_id] for topic_id in found - delta.created_topics]
+
+    def _configure(
+        self, partitions: Iterable[tuple[Topic, int]], image: Image
+    ) -> "list[asyncio.Future[None]]":
+        """Give partitions their topics' settings; return what must be waited for."""
+        begun_anew: set[LogDirectory] = set()
+        configs: dict[UUID, LogConfig] = {}
+        for topic, index in partitions:
+            hosted = self.by_id.get((topic.id, index))
+            if hosted is None:
+                continue
+            config = configs.get(topic.id)
+            if config is None:
+                config = configs[topic.id] = self._topic_config(topic, image)
+            if self._configure_one(hosted, config):
+                begun_anew.add(hosted.directory)
+        return [one.write(self.checkpoints.files(one)) for one in begun_anew]
+
+    def _configure_one(self, hosted: HostedPartition, config: LogConfig) -> bool:
+        """Whether the log begins anew, with what is on this disk: to be written down."""
+        start = hosted.log.log_start_offset
+        changes_tier = config.remote_storage_enable != hosted.log.config.remote_storage_enable
+        hosted.log.configure(config)
+        for react in self.on_tier_changed if changes_tier and hosted.replica.leads else ():
+            react(hosted)
+        return hosted.log.log_start_offset > start
+
+    def _topic_config(self, topic: Topic, image: Image) -> LogConfig:
+        broker = DynamicConfigs.of(image.configs, self._node_id).over(self._config)
+        return log_config(broker, image.topic_configs(topic.name))
+
+    # Roles
+
+    def _take(self, hosted: HostedPartition | None, role: Lead | Follow | Stop) -> None:
+        """Give a partition its role, and tell subscribers what that changes."""
+        if hosted is None or hosted.directory.failure is not None:
+            return  # it is stopped already
+        begins = role.leader_epoch > hosted.replica.leader_epoch
+        if isinstance(role, Lead):
+            if hosted.lead(role.leader_epoch, role.replicas, role.isr):
+                self._tell(Transition.LED, hosted)
+            return
+        if hosted.resign(role.leader_epoch):
+            self._tell(Transition.RESIGNED, hosted)
+        if begins:
+            follows = isinstance(role, Follow)
+            self._tell(Transition.FOLLOWED if follows else Transition.STOPPED, hosted)
+
+    def stop_failed(self, directory: LogDirectory) -> None:
+        """Stop what lives in a directory that failed: each pending append gets KAFKA_STORAGE_ERROR.
+
+        A partition whose move is about to end may live elsewhere soon: `moves.py` calls this again once it has ended.
+        """
+        for hosted in self.all():
+            if hosted.directory is directory and not hosted.is_holding:
+                error = Rejected(ErrorCode.kafka_storage_error, f"{directory.path} failed")
+                if hosted.resign(hosted.replica.leader_epoch, error):
+                    self._tell(Transition.RESIGNED, hosted)
+                    self._tell(Transition.STOPPED, hosted)
+
+    def _tell(self, transition: Transition, hosted: HostedPartition) -> None:
+        for react in self.on_transition:
+            react(transition, hosted)
+
+    def _tell_placed(self, keys: Iterable[TopicIdPartition]) -> None:
+        placed = self.unassigned(keys) if len(self.directories) > 1 else {}
+        for react in self.on_placed if placed else ():
+            react(placed)
+
+    def unassigned(self, keys: Iterable[TopicIdPartition] | None = None) -> dict[Key, UUID]:
+        """The partitions (of these) that metadata does not know to be where they are, with where that is."""
+        found: dict[Key, UUID] = {}
+        for key in self.by_id if keys is None else keys:
+            hosted, partition = self.by_id.get(key), self._image.partition(*key)
+            if hosted is None or partition is None:
+                continue
+            if hosted.is_holding or hosted.directory.failure is not None:
+                continue
+            if partition.directory_of(self._node_id) != hosted.directory.id:
+                found[key] = hosted.directory.id
+        return found
+
+    # Deleting
+
+    def _remove(
+        self, deleted: Iterable[tuple[TopicIdPartition, Delete]]
+    ) -> Iterator[HostedPartition]:
+        """Take partitions out of the tables, and answer all that is pending."""
+        for key, role in deleted:
+            self.damaged.pop(key, None)
+            hosted = self.by_id.pop(key, None)
+            if hosted is None:
+                continue
+            identity = hosted.identity
+            if self._by_name.get((identity.topic, identity.index)) is hosted:
+                del self._by_name[identity.topic, identity.index]
+            led = hosted.replica.leads
+            hosted.retire(
+                Rejected(ErrorCode.unknown_topic_or_partition, f"{identity} was deleted")
+                if role.topic_is_deleted
+                else Rejected(ErrorCode.not_leader_or_follower, f"{identity} is not here any more")
+            )
+            if led:
+                self._tell(Transition.RESIGNED, hosted)
+            yield hosted
+
+    def _discard(self, gone: Iterable[HostedPartition]) -> None:
+        for directory in self.directories:
+            here = [one for one in gone if directory in one.copies]
+            if here and directory.failure is None:
+                self.put_aside(directory, here)
+        for hosted in gone:
+            self._tell(Transition.DELETED, hosted)
+
+    def put_aside(self, directory: LogDirectory, gone: Iterable[HostedPartition]) -> None:
+        """Delete what a directory has of partitions that are not there any more.
+
+        Rename first, as Kafka does, so that the name is free at once; remove after it. The checkpoints forget them
+        before: another topic of that name must not be taken for what these were.
+        """
+        effects: list[Effect] = []
+        if self.checkpoints.names_any(directory, gone):
+            effects += self.checkpoints.files(directory)
+        self.asides.discard(directory, [one.log.directory for one in gone], effects)
+
+    async def close(self) -> None:
+        """Close every log cleanly, once every change is carried out."""
+        async with self._turn:
+            await self.checkpoints.close()
+
+
+def _slices(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield the items in order, `size` of them at a time."""
+    rest = iter(items)
+    while part := list(islice(rest, size)):
+        yield part

@@ -1,0 +1,208 @@
+"""Loading partitions at the start of a node, all log directories at once, each on its own thread.
+
+In: what a survey finds in the log directories, and metadata. Out: logs, damaged partitions, moves to begin again. It
+decides nothing: `copies.py` says which directory of a partition counts, `log/recovery.py` what is in it.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+import structlog
+
+from stratalog.broker.partitions.checkpointing import Checkpoints
+from stratalog.broker.partitions.partition import PartitionIdentity
+from stratalog.broker.storage.asides import Asides
+from stratalog.broker.storage.copies import Claim, Key, Lost, choose_copies, find_lost
+from stratalog.broker.storage.directory import LogDirectory
+from stratalog.broker.storage.survey import (
+    NameAndIndex,
+    Survey,
+    index_of,
+    parse_directory_name,
+    partition_name,
+    survey_directory,
+)
+from stratalog.config import LogConfig
+from stratalog.errors import Corrupt, Rejected
+from stratalog.log.checkpoints import LOG_START_OFFSETS, REPLICATION_OFFSETS
+from stratalog.log.effects import Effect, Rename, SyncDirectory
+from stratalog.log.partition_log import PartitionLog, TailBudget
+from stratalog.log.recovery import load
+from stratalog.metadata.image import Image, Topic
+from stratalog.ports import Clock
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A partition that was loaded. `was_tiered`: a tier's manifest lay beside its log."""
+
+    identity: PartitionIdentity
+    topic: Topic
+    log: PartitionLog
+    directory: LogDirectory
+    high_watermark: int
+    was_tiered: bool
+
+
+class Loading:
+    """One start of a node. `run` it."""
+
+    def __init__(
+        self,
+        asides: Asides,
+        checkpoints: Checkpoints,
+        clock: Clock,
+        tails: TailBudget,
+        add: Callable[[Loaded], None],
+    ) -> None:
+        """`add` is called with each partition once it is loaded."""
+        self.damaged: dict[Key, str] = {}
+        """Partitions that are offline, as their directories are damaged, with the reason."""
+        self.resumed: list[tuple[Key, str]] = []
+        """Moves that a crash ended, with the directory they went to."""
+        self.lost: dict[NameAndIndex, Lost] = {}
+        """Partitions that had records, and have no directory."""
+        self._asides = asides
+        self._checkpoints = checkpoints
+        self._clock = clock
+        self._tails = tails
+        self._add = add
+
+    async def run(
+        self,
+        directories: Sequence[LogDirectory],
+        image: Image,
+        node_id: int,
+        removed_topics: Collection[UUID],
+        config_of: Callable[[Topic], LogConfig],
+    ) -> None:
+        """Load all that metadata knows. A directory that cannot be read is left out, as a failed one.
+
+        Raises UserError where two directories hold the same partition.
+        """
+        surveys: dict[LogDirectory, Survey] = {}
+
+        async def survey(directory: LogDirectory) -> None:
+            try:
+                surveys[directory] = await directory.run(survey_directory())
+                await directory.space()
+            except Rejected as error:
+                surveys.pop(directory, None)
+                _log.error("log directory away", path=directory.path, reason=error.message)
+
+        async def load_one(directory: LogDirectory, claim: Claim) -> None:
+            configs = {topic.id: config_of(topic) for _name, topic in claim.loaded}
+            try:
+                await self._load_directory(directory, surveys[directory], claim, configs)
+            except Rejected as error:
+                _log.error("log directory away", path=directory.path, reason=error.message)
+
+        async with asyncio.TaskGroup() as surveying:
+            for directory in directories:
+                surveying.create_task(survey(directory))
+        surveys = {one: surveys[one] for one in directories if one in surveys}
+        some_away = len(surveys) < len(directories)
+        claims = choose_copies(surveys, image, node_id, removed_topics, some_away=some_away)
+        self.lost = find_lost(surveys)
+        async with asyncio.TaskGroup() as loading:
+            for directory, claim in claims.items():
+                loading.create_task(load_one(directory, claim))
+
+    async def _load_directory(
+        self,
+        directory: LogDirectory,
+        survey: Survey,
+        claim: Claim,
+        configs: dict[UUID, LogConfig],
+    ) -> None:
+        leftovers = survey.leftovers
+        self._asides.keep(directory, (*claim.stray, *claim.left, *claim.damaged))
+        deleted = self._asides.rename_deleted(claim.deleted)
+        leftovers += deleted.values()
+        effects: list[Effect] = [Rename(name, aside) for name, aside in deleted.items()]
+        for future, name in claim.promoted.items():
+            effects += [*self._asides.free(directory, name), Rename(future, name)]
+        if effects:
+            await directory.write([*effects, SyncDirectory("")])
+        for name in claim.stray:
+            reason = survey.unreadable.get(name, "metadata does not know its topic id")
+            _log.warning("stray partition", path=directory.path, partition=name, reason=reason)
+        for name, (key, reason) in claim.damaged.items():
+            self._damage(key, name, f"{directory.path}/{reason}")
+        for name in claim.left:
+            _log.error("its log directory is away", partition=name, untouched=directory.path)
+        for name, topic in claim.loaded:
+            await self._load(directory, name, topic, configs[topic.id], survey)
+        self.resumed += [(key, directory.path) for key in claim.resumed]
+        if self._checkpoints.loaded(directory, survey.checkpointed, self.lost):
+            # Before anything of such a name is made anew: it must not inherit.
+            await directory.write([*self._checkpoints.files(directory), SyncDirectory("")])
+        self._asides.remove(directory, leftovers)
+        _log.info(
+            "log directory loaded",
+            path=directory.path,
+            partitions=len(claim.loaded),
+            clean=survey.clean,
+        )
+
+    async def _load(
+        self,
+        directory: LogDirectory,
+        found: str,
+        topic: Topic,
+        config: LogConfig,
+        survey: Survey,
+    ) -> None:
+        """Load a partition; `found` is the name that its directory had when the survey was made."""
+        name = partition_name(found)
+        identity = PartitionIdentity(topic.id, topic.name, index_of(name))
+        key = parse_directory_name(name)
+        assert key is not None
+        tiered_end, tiered_start = survey.tiered[found] or (0, 0)
+        program = load(
+            name,
+            config,
+            # The mark speaks for what the checkpoints name: other directories were not loaded then.
+            clean=survey.clean and name == found and key in survey.recovery_points,
+            recovery_point=survey.recovery_points.get(key, 0),
+            now_ms=self._clock.steady_ms(),
+            log_start_offset=max(_log_start(directory, survey, key), tiered_start),
+            high_watermark=survey.high_watermarks.get(key, 0),
+            tiered_end=tiered_end,
+            tails=self._tails,
+        )
+        try:
+            log = await directory.run(program)
+        except (Corrupt, FileNotFoundError) as error:
+            self._asides.keep(directory, [name])
+            self._damage((topic.id, identity.index), name, f"{directory.path}/{error}")
+            return
+        if log.recovered.bytes_cut:
+            _log.warning("torn tail cut", partition=name, bytes=log.recovered.bytes_cut)
+        for damage in log.recovered.damage:
+            path = f"{directory.path}/{damage.path}"
+            _log.error("file is damaged", partition=name, file=path, reason=damage.reason)
+        high_watermark = min(survey.high_watermarks.get(key, 0), log.log_end_offset)
+        is_tiered = survey.tiered[found] is not None
+        self._add(Loaded(identity, topic, log, directory, high_watermark, is_tiered))
+
+    def _damage(self, key: Key, name: str, reason: str) -> None:
+        """Serve nothing of a partition, and touch nothing of it."""
+        self.damaged[key] = reason
+        _log.error("partition is damaged: it is offline", partition=name, reason=reason)
+
+
+def _log_start(directory: LogDirectory, survey: Survey, key: NameAndIndex) -> int:
+    """Return the checkpointed log start; 0 where it lies above the checkpointed high watermark."""
+    start = survey.log_starts.get(key, 0)
+    end = survey.high_watermarks.get(key, start)
+    if start <= end:
+        return start
+    path = f"{directory.path}/{LOG_START_OFFSETS}"
+    reason = f"the log begins at {start} by it, and ends at {end} by {REPLICATION_OFFSETS}"
+    _log.error("file is damaged", partition=f"{key[0]}-{key[1]}", file=path, reason=reason)
+    return 0

@@ -1,0 +1,479 @@
+"""One hosted partition: its log, its directory and its place in replication, as handlers see it.
+
+In: record batches to append, offsets to read. Out: calls back once they are committed, slices of batches. It never
+decides an offset (the log does) and never touches a disk (the directory does).
+
+An append runs in three steps: the log decides (offsets, duplicates, effects), the directory performs, and only then
+do the log end offset and the high watermark move, waiting fetches wake and the answer leaves.
+"""
+
+import asyncio
+import uuid
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeVar
+
+import structlog
+
+from stratalog.broker.metrics import PartitionFigures
+from stratalog.broker.partitions.purgatory import FetchWait
+from stratalog.broker.storage.directory import Done, Failure, LogDirectory
+from stratalog.config.kinds import LONG_MAX
+from stratalog.errors import Corrupt, ErrorCode, Rejected
+from stratalog.log.effects import Effect, Program, Read
+from stratalog.log.partition_log import Appended, PartitionLog, ReadPlan, Slices
+from stratalog.log.reading import confirm_time, segment_at
+from stratalog.log.retention import unconfirmed
+from stratalog.ports import Clock
+from stratalog.replication.partition import PartitionReplica
+from stratalog.wire.batch import BatchHeader
+
+T = TypeVar("T")
+EMPTY: Final = Slices([], 0, 0)
+_ATTEMPTS_MAX: Final = 5
+"""How often retention may take a file from under one read before that is no coincidence."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionIdentity:
+    """Which partition: the id is the key, the name is what people and records call it."""
+
+    topic_id: uuid.UUID
+    topic: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.index}"
+
+
+class HostedPartition:
+    """A partition this broker holds a replica of."""
+
+    def __init__(
+        self,
+        identity: PartitionIdentity,
+        log: PartitionLog,
+        directory: LogDirectory,
+        replica: PartitionReplica,
+        clock: Clock,
+        *,
+        on_rolled: Callable[["HostedPartition"], None] = lambda _partition: None,
+    ) -> None:
+        self.identity = identity
+        self.log = log
+        self.directory = directory
+        self.replica = replica
+        self.deleted = False
+        """Whether its log is deleted here; `check_hosted` says why."""
+        self.figures = PartitionFigures()
+        self.hosted_from = log.log_end_offset
+        """Where the log ended when it came here: what is above came in since."""
+        self.was_tiered = False
+        """Whether a tier's manifest lay beside the log when it was loaded."""
+        self.arriving: LogDirectory | None = None
+        """Where a move is about to end: its checkpoints speak for this partition too."""
+        self.copies = [directory]
+        """Every directory where the partition's name is taken by it: two while a move ends."""
+        self.watching: dict[FetchWait, None] = {}
+        self.wakes = 0
+        """How often waiting fetches were told to look again: one that was not waiting yet compares."""
+        self._decided: deque[tuple[Appended, bool, Done]] = deque()
+        """Appends that are not performed; whether they began a segment, and who waits."""
+        self._uncommitted: deque[tuple[int, Done]] = deque()
+        """Last offsets of those that not every in-sync replica has, and who waits."""
+        self._held: list[tuple[Sequence[Effect], Done]] | None = None
+        self._held_recovery_point = 0
+        self._on_rolled = on_rolled
+        self._syncing = asyncio.Lock()
+        self._clock = clock
+        self._flush_is_set = False
+        self._gone = Rejected(ErrorCode.unknown_topic_or_partition, f"{identity} was deleted")
+        self._log = structlog.get_logger()
+
+    @property
+    def high_watermark(self) -> int:
+        """Offset below which every in-sync replica has everything."""
+        return self.replica.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Offset below which every transaction is decided; the high watermark while there are none."""
+        return self.replica.last_stable_offset(self.log.first_unstable_offset)
+
+    def append(
+        self,
+        view: memoryview,
+        headers: list[BatchHeader],
+        wall_ms: int,
+        then: Done,
+        *,
+        origin: str = "client",
+        flush: bool = False,
+    ) -> Appended:
+        """Append checked batches as the leader; `then` is called with None once they are committed, or with a failure.
+
+        Offsets are decided before this returns, so calls from one producer keep their order. `then` may be called
+        before it returns where `origin` is "client", else never. `flush` makes the batches durable first. Raises
+        `Rejected` (producer rules, timestamps, failed directory, deleted topic): then nothing was done.
+        """
+        if self.deleted or self.directory.failure is not None:
+            self.check_hosted()
+        if not self.replica.leads:
+            raise self._not_leading()
+        log = self.log
+        segments = len(log.segments)
+        appended = log.append_as_leader(
+            view,
+            headers,
+            leader_epoch=self.replica.leader_epoch,
+            now_ms=self._clock.steady_ms(),
+            wall_ms=wall_ms,
+            origin=origin,
+        )
+        effects = appended.effects
+        if flush:
+            effects = (*effects, *log.flush())
+        self.figures.bytes_in += appended.size
+        self._decided.append((appended, len(log.segments) != segments, then))
+        self._perform(effects, self._performed, at_once=origin == "client")
+        if log.config.flush_ms != LONG_MAX and not self._flush_is_set:
+            self._flush_is_set = True
+            asyncio.get_running_loop().call_later(log.config.flush_ms / 1000, self._flush)
+        return appended
+
+    def _flush(self) -> None:
+        """`flush.ms` after the first append that may be unsynced."""
+        self._flush_is_set = False
+        if not self.deleted and self.directory.failure is None:
+            # A failure is the directory's to tell.
+            self._perform(self.log.flush(), lambda _error: None)
+
+    def commit(
+        self, view: memoryview, header: BatchHeader, wall_ms: int, *, flush: bool
+    ) -> "asyncio.Future[Appended]":
+        """Append one batch of the broker's own; resolves once it is committed."""
+        answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+
+        def then(error: Failure) -> None:
+            if answer.done():
+                return
+            if error is None:
+                answer.set_result(appended)
+            else:
+                answer.set_exception(error)
+
+        appended = self.append(view, [header], wall_ms, then, origin="coordinator", flush=flush)
+        return answer
+
+    def _performed(self, error: Failure) -> None:
+        """The directory has performed the oldest decided append, or never will."""
+        appended, rolled, then = self._decided.popleft()
+        if error is not None:
+            then(error)
+            return
+        log = self.log
+        try:
+            if not appended.duplicate:
+                log.performed(appended)
+            if not self.replica.leads:
+                return  # it resigned or was deleted, which answered all that was pending
+            self.replica.on_append(log.log_end_offset)
+        except BaseException as bug:  # told to who waits, and raised on to the directory
+            then(bug)
+            raise
+        self._uncommitted.append((appended.last_offset, then))
+        self._commit(appended.size)
+        if rolled:
+            self._on_rolled(self)
+
+    def _commit(self, size: int) -> None:
+        """The high watermark may have moved: answer what it passed, wake who waits to read."""
+        high_watermark = self.replica.high_watermark
+        waiting = self._uncommitted
+        while waiting and waiting[0][0] < high_watermark:
+            _, then = waiting.popleft()
+            then(None)
+        for watcher in self.watching:
+            watcher.grown(size)
+
+    def read(
+        self, offset: int, max_bytes: int, *, end_offset: int, minimum_one_batch: bool = True
+    ) -> Slices | Awaitable[Slices]:
+        """Whole batches from the one holding `offset`, below `end_offset`; awaitable where the drive takes time.
+
+        Raises, at once or when awaited, `Rejected` (OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE, failed directory, deleted
+        topic), or the log's `NotLocal` where the bucket has it.
+        """
+
+        def plan() -> Slices | ReadPlan:
+            self.check_hosted()
+            return self.log.read(
+                offset, max_bytes, end_offset=end_offset, minimum_one_batch=minimum_one_batch
+            )
+
+        found = plan()
+        try:
+            while type(found) is ReadPlan:
+                data = self.directory.read(found.path, found.position, found.size)
+                if isinstance(data, asyncio.Future):
+                    return self._finish_read(found, data, plan)
+                found = self.log.finish_read(found, data)
+        except Corrupt as error:
+            raise self._unreadable(error) from error
+        assert isinstance(found, Slices)
+        return found
+
+    async def _finish_read(
+        self,
+        found: Slices | ReadPlan,
+        data: "bytes | bytearray | asyncio.Future[bytes]",
+        plan: Callable[[], Slices | ReadPlan],
+    ) -> Slices:
+        """Go on with a read that waits. Retention may take the file away meanwhile: then a new plan is made."""
+        for _ in range(_ATTEMPTS_MAX):
+            try:
+                while isinstance(found, ReadPlan):
+                    arrived = await data if isinstance(data, asyncio.Future) else data
+                    # The directory may be another topic's of that name by now.
+                    self.check_hosted()
+                    found = self.log.finish_read(found, arrived)
+                    if isinstance(found, ReadPlan):
+                        data = self.directory.read(found.path, found.position, found.size)
+            except FileNotFoundError:
+                found = plan()
+                if isinstance(found, ReadPlan):
+                    data = self.directory.read(found.path, found.position, found.size)
+            except Corrupt as error:
+                raise self._unreadable(error) from error
+            else:
+                return found
+        raise self._unreadable(Corrupt(f"{self.log.directory}: files vanish as they are read"))
+
+    async def look(self, program: Callable[[], Program[T]]) -> T:
+        """Run a program of the log that only reads; it is made anew where retention took a file from under it.
+
+        It runs on the event loop, as everything that looks at a log does. Raises `Rejected` as `read` does.
+        """
+        for _ in range(_ATTEMPTS_MAX):
+            try:
+                return await self._drive(program())
+            except FileNotFoundError:
+                continue
+            except Corrupt as error:
+                raise self._unreadable(error) from error
+        raise self._unreadable(Corrupt(f"{self.log.directory}: files vanish as they are read"))
+
+    async def _drive(self, program: Program[T]) -> T:
+        arrived = None
+        while True:
+            self.check_hosted()
+            try:
+                effect = program.send(arrived)
+            except StopIteration as end:
+                found: T = end.value
+                return found
+            assert isinstance(effect, Read)
+            data = self.directory.read(effect.path, effect.position, effect.size)
+            arrived = await data if isinstance(data, asyncio.Future) else data
+
+    def path_of(self, offset: int) -> str:
+        """Return the path of the file that holds `offset`, or would."""
+        segment = segment_at(self.log.segments, offset) or self.log.segments[0]
+        return f"{self.directory.path}/{segment.path}"
+
+    def _unreadable(self, error: Corrupt) -> Rejected:
+        count, is_news = self.figures.unreadable(error.place or str(error))
+        if is_news:
+            identity, path = str(self.identity), self.directory.path
+            self._log.error(
+                "log unreadable", partition=identity, path=path, reason=str(error), reads=count
+            )
+        return Rejected(ErrorCode.corrupt_message, str(error))
+
+    async def perform(self, effects: tuple[Effect, ...]) -> None:
+        """Have effects of the log performed after all earlier ones (retention, roll, flush, close).
+
+        Raises `Rejected` where the partition is not hosted any more: its directory may be another topic's by now.
+        """
+        if effects:
+            await self.write(effects)
+
+    def write(self, effects: Sequence[Effect]) -> "asyncio.Future[None]":
+        """As `perform`, at once: without effects the future waits for the earlier ones."""
+        self.check_hosted()
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: Failure) -> None:
+            if answer.done():
+                return
+            if error is None:
+                answer.set_result(None)
+            else:
+                answer.set_exception(error)
+
+        self._perform(effects, done)
+        return answer
+
+    def _perform(self, effects: Sequence[Effect], done: Done, *, at_once: bool = False) -> None:
+        if self._held is None:
+            self.directory.perform(effects, done, at_once=at_once)
+        else:
+            self._held.append((effects, done))
+
+    # Moving to another directory (`moves.py`)
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether effects wait for the end of a move."""
+        return self._held is not None
+
+    @property
+    def recovery_point(self) -> int:
+        """Up to where a checkpoint may say that the log is durable: what is held is not."""
+        return self.log.recovery_point if self._held is None else self._held_recovery_point
+
+    def hold(self) -> None:
+        """Keep what is decided from here on: paths say nothing of the directory, so it may be performed in another."""
+        assert self._held is None
+        self._held = []
+        self._held_recovery_point = self.log.recovery_point
+
+    def release(self) -> None:
+        """Perform what was held, in `directory`, in order."""
+        held, self._held = self._held or [], None
+        for effects, done in held:
+            try:
+                self.check_hosted()
+            except Rejected as error:
+                done(error)
+            else:
+                self.directory.perform(effects, done)
+
+    # Roles (`replication/roles.py`)
+
+    def lead(self, leader_epoch: int, replicas: tuple[int, ...], isr: tuple[int, ...]) -> bool:
+        """Lead with these replicas; return whether that begins an epoch. The metadata log has committed both.
+
+        An epoch that the broker led in before it was restarted is not led again: the controller names a new one.
+        """
+        begins = leader_epoch > self.replica.leader_epoch
+        if not begins and not self.replica.leads:
+            return False
+        if begins:
+            self.log.assign_epoch(leader_epoch)
+        self.replica.become_leader(
+            leader_epoch,
+            self.log.log_end_offset,
+            isr=isr,
+            replicas=replicas,
+            now_ms=self._clock.steady_ms(),
+        )
+        self._commit(0)  # a smaller ISR may have all of it
+        if begins:
+            self.wake()
+        return begins
+
+    def resign(self, leader_epoch: int, error: Rejected | None = None) -> bool:
+        """Lead no more; return whether it led. Each pending append gets `error`, each pending fetch looks again.
+
+        Without `error` it is NOT_LEADER_OR_FOLLOWER.
+        """
+        led = self.replica.leads
+        self.replica.become_follower(leader_epoch)
+        if led:
+            self._answer_pending(error or self._not_leading())
+            self.wake()
+        return led
+
+    def retire(self, error: Rejected) -> None:
+        """Serve nothing any more: its log is deleted. Each pending append, and all later use, gets `error`."""
+        self.deleted = True
+        self._gone = error
+        self.resign(self.replica.leader_epoch, error)
+        self.log.tail.clear()
+        self.wake()  # also where it did not lead
+
+    def _answer_pending(self, error: Rejected) -> None:
+        uncommitted, self._uncommitted = self._uncommitted, deque()
+        decided = list(self._decided)
+        # The directory still performs them, or fails them, one by one.
+        self._decided = deque((appended, rolled, _answered) for appended, rolled, _ in decided)
+        for _, then in uncommitted:
+            then(error)
+        for _, _, then in decided:
+            then(error)
+
+    def _not_leading(self) -> Rejected:
+        return Rejected(ErrorCode.not_leader_or_follower, f"{self.identity} is not led here")
+
+    def check_hosted(self) -> None:
+        """Raise `Rejected` where the partition cannot be used any more."""
+        if self.deleted:
+            raise self._gone
+        self.directory.check()
+
+    async def settle(self, effects: Sequence[Effect]) -> None:
+        """Have effects performed whose order among others does not matter, where no append waits behind them.
+
+        Raises as `perform`, and FileNotFoundError where a file is gone by then.
+        """
+        directory = self.directory
+        if self._held is None and effects:
+            self.check_hosted()
+            # By then another topic of the name may have its directory.
+            await directory.settle(effects, unless=lambda: self.deleted)
+        if self._held is not None or self.directory is not directory:
+            await self.perform(tuple(effects))  # a move may have copied what was there before
+
+    async def sync_closed(self) -> None:
+        """Make closed segments durable, one call after another; the directory's syncing thread does it.
+
+        Raises `Rejected` where the partition is not hosted any more.
+        """
+        async with self._syncing:
+            epoch = self.replica.leader_epoch
+            end, first, syncs = self.log.unsynced()
+            if not syncs:
+                return
+            await self.write(first)  # and what was decided before: indexes
+            try:
+                await self.settle(syncs)
+            except FileNotFoundError:
+                return  # retention was quicker
+            if self.replica.leader_epoch == epoch:  # else it may have been truncated meanwhile
+                self.log.synced(end)
+
+    async def keep_retention(self) -> None:
+        """Sync what is closed, and delete what need not be kept locally any more."""
+        await self.sync_closed()
+        for segment in unconfirmed(
+            self.log.segments, self.log.config, self._clock.steady_ms(), self._clock.now_ms()
+        ):
+            await self.look(partial(confirm_time, segment))
+        await self.perform(self.due())
+
+    def due(self, *, tier: bool = False) -> tuple[Effect, ...]:
+        """What time asks of the log (`PartitionLog.due`), with a line for what is given up."""
+        first = self.log.segments[0].base_offset
+        effects = self.log.due(
+            self._clock.steady_ms(),
+            wall_ms=self._clock.now_ms(),
+            limit_offset=self.high_watermark,
+            tier=tier,
+        )
+        end = self.log.segments[0].base_offset
+        if end > first:
+            self._log.info("segments deleted", partition=str(self.identity), first=first, end=end)
+        return effects
+
+    def wake(self) -> None:
+        """Have every waiting fetch look again."""
+        self.wakes += 1
+        for waiting in self.watching:
+            waiting.wake()
+
+
+def _answered(_error: Failure) -> None:
+    """The end of an append that was answered when its partition was resigned or deleted."""

@@ -1,0 +1,155 @@
+"""Fetches that found too few bytes: who waits, until when, and who is served together.
+
+In: fetches as they begin to wait, the growth of the partitions that they watch. Out: a call to each whose wait is over.
+It reads no log and knows no request.
+
+A hundred consumers at one partition's tail wait for the same append. So a wait costs no task and no timer of its own,
+and all that one turn of the loop wakes is served in one go, during which nothing else happens: what one of them finds,
+the next that asks the same need not look for.
+
+Kafka: `DelayedOperationPurgatory`, `DelayedFetch`.
+"""
+
+import asyncio
+from collections.abc import Callable, Hashable, Sequence
+from heapq import heappop, heappush
+from typing import Any, Final, Protocol
+
+from stratalog.broker.network.connection import Awaited
+
+_TICK_S: Final = 0.005
+"""How much longer than it allowed a fetch may wait, at most: those that end within one tick share a timer."""
+
+_EMPTY_TICKS_MAX: Final = 1000
+
+Shared = dict[Hashable, Any]
+"""What those who are served in one go have found, by what they asked."""
+
+
+class Watched(Protocol):
+    """What a fetch waits for: a partition."""
+
+    @property
+    def watching(self) -> "dict[FetchWait, None]":
+        """Who is told of its growth, in the order in which they came."""
+
+
+class FetchWait(Awaited):
+    """The answer to a fetch that waits. Cancelled where nobody wants it any more."""
+
+    __slots__ = ("_purgatory", "_watched", "is_woken", "missing_bytes", "serve", "tick")
+
+    def __init__(
+        self,
+        purgatory: "Purgatory",
+        missing_bytes: int,
+        watched: Sequence[Watched],
+        serve: Callable[["FetchWait", Shared], None],
+    ) -> None:
+        """`serve` is called once, when `missing_bytes` have come or there is another reason to look again."""
+        super().__init__(loop=purgatory.loop)
+        self.missing_bytes = missing_bytes
+        self.serve = serve
+        self.tick = 0
+        self.is_woken = False
+        self._purgatory = purgatory
+        self._watched = watched
+        for one in watched:
+            one.watching[self] = None
+
+    def grown(self, size: int) -> None:
+        """A watched partition committed `size` more bytes."""
+        self.missing_bytes -= size
+        if self.missing_bytes <= 0:
+            self.wake()
+
+    def wake(self) -> None:
+        """Look again soon, whatever has grown: the partition went away or changed leader, or the time is over."""
+        if not self.is_woken:
+            self.is_woken = True
+            self._purgatory.woken(self)
+
+    def leave(self) -> None:
+        """Wait no longer."""
+        self._purgatory.forget(self)
+        for one in self._watched:
+            one.watching.pop(self, None)
+        self._watched = ()
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        self.leave()
+        return super().cancel(msg)
+
+
+class Purgatory:
+    """All fetches of a broker that wait. Made and used on one event loop."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._woken: list[FetchWait] = []
+        self._ending: dict[
+            int, dict[FetchWait, None]
+        ] = {}  # by the tick in which their time is over
+        self._ticks: list[int] = []  # a heap of those keys, and of some that are gone
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return sum(map(len, self._ending.values()))
+
+    def hold(self, wait: FetchWait, wait_ms_max: int) -> None:
+        """Wake `wait` in `wait_ms_max` at the latest."""
+        wait.tick = tick = int((self.loop.time() + wait_ms_max / 1000) / _TICK_S) + 1
+        ending = self._ending.get(tick)
+        if ending is None:
+            ending = self._ending[tick] = {}
+            heappush(self._ticks, tick)
+            if self._ticks[0] == tick:
+                self._set_timer()
+        ending[wait] = None
+
+    def forget(self, wait: FetchWait) -> None:
+        """It waits no longer."""
+        ending = self._ending.get(wait.tick)
+        if ending is None:
+            return
+        ending.pop(wait, None)
+        if ending:
+            return
+        del self._ending[wait.tick]
+        if len(self._ticks) > 2 * len(self._ending) + _EMPTY_TICKS_MAX:
+            self._ticks = sorted(
+                self._ending
+            )  # who hangs up must leave nothing until its time is over
+
+    def woken(self, wait: FetchWait) -> None:
+        """Serve it at the end of this turn of the loop."""
+        if not self._woken:
+            self.loop.call_soon(self._serve)
+        self._woken.append(wait)
+
+    def _serve(self) -> None:
+        woken, self._woken = self._woken, []
+        shared: Shared = {}
+        for wait in woken:
+            if wait.done():
+                continue  # cancelled
+            wait.leave()
+            try:
+                wait.serve(wait, shared)
+            except BaseException as error:  # noqa: BLE001 - carried to the connection, which tells it and ends
+                wait.set_exception(error)
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.loop.call_at(self._ticks[0] * _TICK_S, self._end)
+
+    def _end(self) -> None:
+        """Wake those whose time is over."""
+        self._timer = None
+        now = self.loop.time()
+        while self._ticks and self._ticks[0] * _TICK_S <= now:
+            for wait in self._ending.pop(heappop(self._ticks), ()):
+                wait.wake()
+        if self._ticks:
+            self._set_timer()

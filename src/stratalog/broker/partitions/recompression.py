@@ -1,0 +1,240 @@
+"""Batches whose compressed records must be opened before they are stored: to be checked, or for another codec.
+
+In: produced batches of one partition, in order. Out: the same batches as the topic keeps them, in that order. Checks
+are done on threads (codecs let go of the interpreter), compressing in processes beside the broker: the event loop does
+neither, save for batches that are small once restored.
+
+While a partition has a batch in work, whatever is produced to it waits behind, so that a producer's sequence and every
+reader's order stay what they were. What waits is bounded in bytes: producers ask `has_room` first. A process that dies
+fails the batch it had with a code that clients retry on, and nothing else.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+from uuid import UUID
+
+import structlog
+
+from stratalog.broker.partitions.partition import HostedPartition
+from stratalog.config import LogConfig
+from stratalog.errors import ErrorCode, Rejected, Unavailable
+from stratalog.ports import Worker, Workers
+from stratalog.wire.batch import CODEC_MASK, CRC_START, BatchHeader, parse_header, set_max_timestamp
+from stratalog.wire.compression import CODEC_NAMES, CODECS, NONE
+from stratalog.wire.recompression import recompress
+from stratalog.wire.validation import Demands, check_batch
+
+Then = Callable[[memoryview, BatchHeader], None]
+"""Called with a batch as the topic keeps it, and its header."""
+Failed = Callable[[BaseException], None]
+AS_PRODUCED: Final = "producer"
+_UNCOMPRESSED: Final = "uncompressed"
+_WAITING_BYTES_MAX: Final = 64 << 20
+_THREADS: Final = 2
+_AT_ONCE_BYTES: Final = 16 << 10
+_RESTORED_AT_ONCE_BYTES: Final = 128 << 10
+"""Checked on the event loop where it is no more, on the wire and restored: a thread's hop costs as much."""
+_LOG_APPEND_TIME: Final = "LogAppendTime"
+_CODEC_AT: Final = CRC_START + 1
+
+
+class _Waiting:
+    """One batch in work or behind one that is. Its turn comes once `done`."""
+
+    __slots__ = ("done", "error", "failed", "header", "size", "then", "view")
+
+    def __init__(self, view: memoryview, header: BatchHeader, then: Then, failed: Failed) -> None:
+        self.view = view
+        self.header = header
+        self.size = len(view)
+        self.then = then
+        self.failed = failed
+        self.done = False
+        self.error: BaseException | None = None
+
+
+class Recompression:
+    """One broker's. Made and used on the event loop; its threads and processes start once a batch needs them."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self._compressing: Worker | None = None
+        self._checking: Worker | None = None
+        self._queues: dict[tuple[UUID, int], deque[_Waiting]] = {}
+        self._bytes = 0
+        self._room: list[asyncio.Future[None]] = []
+        self._log = structlog.get_logger()
+
+    @property
+    def has_room(self) -> bool:
+        """False while as many bytes as allowed wait."""
+        return self._bytes < _WAITING_BYTES_MAX
+
+    async def room(self) -> None:
+        """Wait until bytes may be added."""
+        while not self.has_room:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._room.append(waiter)
+            await waiter
+
+    def may_want(self, hosted: HostedPartition, records: memoryview | None) -> bool:
+        """Whether a batch for this partition may have to wait here."""
+        if records is not None and len(records) > _CODEC_AT and records[_CODEC_AT] & CODEC_MASK:
+            return True
+        return hosted.log.config.compression_type != AS_PRODUCED or _key(hosted) in self._queues
+
+    def check(
+        self, hosted: HostedPartition, view: memoryview, header: BatchHeader, wall_ms: int
+    ) -> BatchHeader | None:
+        """The header as it must be stored, where that can be told at once; else None: `submit` it.
+
+        Raises Rejected where the records are not what the topic takes.
+        """
+        if self._queues and _key(hosted) in self._queues:
+            return None
+        kept_as = hosted.log.config.compression_type
+        if kept_as != AS_PRODUCED and _codec(kept_as, header) != header.codec:
+            return None
+        demands = _demands(hosted.log.config, wall_ms)
+        if header.codec == NONE:
+            largest = check_batch(view, header, demands, header.size)
+        elif header.size > _AT_ONCE_BYTES:
+            return None
+        else:
+            try:
+                largest = check_batch(view, header, demands, _RESTORED_AT_ONCE_BYTES)
+            except Rejected as error:
+                if error.code is not ErrorCode.message_too_large:
+                    raise
+                return None
+        return _told(view, header, largest)
+
+    def submit(
+        self,
+        hosted: HostedPartition,
+        view: memoryview,
+        header: BatchHeader,
+        wall_ms: int,
+        then: Then,
+        failed: Failed,
+    ) -> None:
+        """Have `then` called with the batch as the topic keeps it once it is its turn, or `failed` with `Rejected`.
+
+        Neither is called before this returns.
+        """
+        one = _Waiting(view, header, then, failed)
+        key = _key(hosted)
+        config = hosted.log.config
+        demands = _demands(config, wall_ms)
+        codec = _codec(config.compression_type, header)
+        work: asyncio.Future[bytearray] | asyncio.Future[int]
+        if codec != header.codec:
+            if self._compressing is None:
+                self._compressing = self._workers.start_processes("recompress")
+            call = partial(recompress, bytes(view), codec, _level(config, codec), demands)
+            work = self._compressing.submit(call)
+        else:
+            if self._checking is None:
+                self._checking = self._workers.start("check-records", _THREADS)
+            work = self._checking.submit(partial(check_batch, view, header, demands))
+        self._queues.setdefault(key, deque()).append(one)
+        self._bytes += one.size
+        work.add_done_callback(partial(self._worked, key, one, config.max_message_bytes))
+
+    def _worked(
+        self,
+        key: tuple[UUID, int],
+        one: _Waiting,
+        bytes_max: int,
+        work: "asyncio.Future[bytearray] | asyncio.Future[int]",
+    ) -> None:
+        one.done = True
+        one.error = work.exception()
+        if one.error is not None:
+            one.error.__traceback__ = (
+                None  # it knows the restored records, and lives until it is answered
+            )
+        if isinstance(one.error, Unavailable):
+            self._log.warning("recompression failed", reason=str(one.error))
+            one.error = Rejected(ErrorCode.not_leader_or_follower, str(one.error))
+        elif one.error is None:
+            made = work.result()
+            if isinstance(made, int):
+                one.header = _told(one.view, one.header, made)
+            else:
+                one.view = memoryview(made)
+                one.header = parse_header(one.view)
+            if one.header.size > bytes_max:
+                one.error = Rejected(
+                    ErrorCode.message_too_large,
+                    f"a batch of {one.header.size} bytes as {CODEC_NAMES[one.header.codec]} where "
+                    f"{bytes_max} are allowed",
+                )
+        queue = self._queues[key]
+        while queue and queue[0].done:
+            self._take(queue.popleft())
+        if not queue:
+            del self._queues[key]
+        if self._room and self.has_room:
+            waiting, self._room = self._room, []
+            for waiter in waiting:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    def _take(self, one: _Waiting) -> None:
+        self._bytes -= one.size
+        if one.error is not None:
+            one.failed(one.error)
+            return
+        try:
+            one.then(one.view, one.header)
+        except Rejected as error:
+            one.failed(error)
+
+    async def close(self) -> None:
+        """End threads and processes; what waits for them is told first."""
+        for worker in (self._compressing, self._checking):
+            if worker is not None:
+                await worker.close()
+        await asyncio.sleep(0)  # what was done last is appended before the logs close
+
+
+def _key(hosted: HostedPartition) -> tuple[UUID, int]:
+    return hosted.identity.topic_id, hosted.identity.index
+
+
+def _demands(config: LogConfig, wall_ms: int) -> Demands:
+    keyed = "compact" in config.cleanup_policy
+    if config.message_timestamp_type == _LOG_APPEND_TIME:
+        return Demands(keyed=keyed)
+    return Demands(
+        wall_ms - config.message_timestamp_before_max_ms,
+        wall_ms + config.message_timestamp_after_max_ms,
+        keyed,
+    )
+
+
+def _told(view: memoryview, header: BatchHeader, largest: int) -> BatchHeader:
+    """Have the batch say what its records' largest timestamp is: retention and look-ups by time go by it."""
+    if header.max_timestamp == largest:
+        return header
+    return set_max_timestamp(view, 0, header, largest)
+
+
+def _codec(kept_as: str, header: BatchHeader) -> int:
+    """The codec that a batch is kept in."""
+    if kept_as == AS_PRODUCED:
+        return header.codec
+    return CODECS["none" if kept_as == _UNCOMPRESSED else kept_as]
+
+
+def _level(config: LogConfig, codec: int) -> int | None:
+    levels = {
+        "gzip": config.compression_gzip_level,
+        "lz4": config.compression_lz4_level,
+        "zstd": config.compression_zstd_level,
+    }
+    return levels.get(CODEC_NAMES[codec])

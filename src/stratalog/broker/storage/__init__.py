@@ -1,0 +1,1 @@
+"""Log directories: claimed, surveyed, written in order, with what lies in them besides partitions."""

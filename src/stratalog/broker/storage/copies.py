@@ -1,0 +1,208 @@
+"""Which copy of a partition counts, where log directories hold several, and what becomes of the others.
+
+In: what lies in each directory (`survey.py`), what metadata says. Out: per directory what to load, to rename, to
+delete, to keep aside. It decides only; `hosting.py` carries it out.
+
+Metadata's assignment of a partition to a directory is what a move between directories commits (`moves.py`): the copy
+there counts, finished under its own name or not yet renamed; every other is what the move left behind. A partition
+that is assigned to a directory which is away is not taken from another one: what lies there may be old.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from uuid import UUID
+
+from stratalog.broker.storage.directory import LogDirectory
+from stratalog.broker.storage.survey import (
+    NameAndIndex,
+    Survey,
+    future_of,
+    parse_directory_name,
+    partition_name,
+)
+from stratalog.errors import UserError
+from stratalog.log.checkpoints import PARTITION_METADATA
+from stratalog.metadata.image import Image, Topic
+from stratalog.wire.ids import topic_id_text
+
+Key = tuple[UUID, int]
+
+
+@dataclass(slots=True)
+class Claim:
+    """What becomes of the partitions' directories within one log directory, by name.
+
+    `promoted`: copies of moves that were committed, with the name that they get; they are loaded too. `left`: what must
+    be neither used nor touched. `stray`: what metadata does not know. `damaged`: the only directory of a partition,
+    which does not say that it is that; with the reason. `resumed`: moves to here that a crash ended.
+    """
+
+    loaded: list[tuple[str, Topic]] = field(default_factory=list)
+    promoted: dict[str, str] = field(default_factory=dict)
+    deleted: list[str] = field(default_factory=list)
+    stray: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    damaged: dict[str, tuple[Key, str]] = field(default_factory=dict)
+    resumed: list[Key] = field(default_factory=list)
+
+
+class Lost(NamedTuple):
+    """A partition whose directory is missing: the directory's path, the log's first offset and its end."""
+
+    path: str
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
+class _Copies:
+    """One partition's directories: those of its name, those of moves under way, and those of its name with another id,
+    or with none that can be read, with the reason.
+    """
+
+    named: dict[LogDirectory, str] = field(default_factory=dict)
+    futures: dict[LogDirectory, list[str]] = field(default_factory=dict)
+    doubtful: dict[LogDirectory, tuple[str, str]] = field(default_factory=dict)
+
+
+def choose_copies(
+    surveys: Mapping[LogDirectory, Survey],
+    image: Image,
+    node_id: int,
+    removed_topics: Collection[UUID],
+    *,
+    some_away: bool,
+) -> dict[LogDirectory, Claim]:
+    """Decide on everything at once. Raises UserError where two directories hold a partition and nothing says which."""
+    claims = {directory: Claim() for directory in surveys}
+    found: dict[Key, _Copies] = {}
+    for directory, survey in surveys.items():
+        _find(directory, survey, image, removed_topics, claims[directory], found)
+    homes = {directory.id: directory for directory in surveys}
+    for key, copies in found.items():
+        topic = image.topics_by_id[key[0]]
+        assigned = topic.partitions[key[1]].directory_of(node_id)
+        home = None if assigned is None else homes.get(assigned)
+        # Where it may be elsewhere, a directory of its name may be of an earlier topic.
+        may_be_elsewhere = bool(copies.named or copies.futures or some_away)
+        if assigned is not None and home is None and some_away:
+            for directory, name in copies.named.items():
+                claims[directory].left.append(name)
+            for directory, names in copies.futures.items():
+                claims[directory].left += names
+        else:
+            _choose_one(key, topic, claims, copies, home)
+        for directory, (name, reason) in copies.doubtful.items():
+            if may_be_elsewhere:
+                claims[directory].stray.append(name)
+            else:
+                claims[directory].damaged[name] = key, reason
+    return claims
+
+
+def find_lost(surveys: Mapping[LogDirectory, Survey]) -> dict[NameAndIndex, Lost]:
+    """Return the partitions that the checkpoints have at offsets above 0, and that have no directory.
+
+    A checkpoint forgets a partition before its directory is deleted, so these directories were lost.
+    """
+    found: dict[NameAndIndex, Lost] = {}
+    for directory, survey in surveys.items():
+        names = {partition_name(name) for name, _id in (*survey.partitions, *survey.futures)}
+        names |= {name.rpartition(".")[0] for name in survey.leftovers}
+        for key, recovery_point in survey.recovery_points.items():
+            high_watermark = survey.high_watermarks.get(key, 0)
+            name = f"{key[0]}-{key[1]}"
+            if name not in names and min(recovery_point, high_watermark) > 0:
+                start, end = survey.log_starts.get(key, 0), max(recovery_point, high_watermark)
+                found[key] = Lost(f"{directory.path}/{name}", min(start, end), end)
+    return found
+
+
+def _find(
+    directory: LogDirectory,
+    survey: Survey,
+    image: Image,
+    removed_topics: Collection[UUID],
+    claim: Claim,
+    found: dict[Key, _Copies],
+) -> None:
+    for name, topic_id in survey.partitions:
+        key = _key(image, parse_directory_name(name), topic_id)
+        if key is not None:
+            found.setdefault(key, _Copies()).named[directory] = name
+        elif topic_id in removed_topics or name in survey.unborn:
+            claim.deleted.append(name)
+        elif (key := _named(image, name)) is not None:
+            reason = survey.unreadable.get(name) or _of_another(name, topic_id, key[0])
+            found.setdefault(key, _Copies()).doubtful[directory] = name, reason
+        else:
+            claim.stray.append(name)
+    for name, topic_id in survey.futures:
+        key = _key(image, parse_directory_name(future_of(name)), topic_id)
+        if key is None:
+            claim.deleted.append(name)
+        else:
+            found.setdefault(key, _Copies()).futures.setdefault(directory, []).append(name)
+
+
+def _choose_one(
+    key: Key,
+    topic: Topic,
+    claims: Mapping[LogDirectory, Claim],
+    copies: _Copies,
+    home: LogDirectory | None,
+) -> None:
+    named, futures = copies.named, copies.futures
+    if home is not None and home not in named and home in futures:
+        future, *others = futures.pop(home)
+        if others:
+            # A move waits until an abandoned copy is renamed, so only an earlier version can have left two.
+            raise UserError(
+                f"{home.path}: {future} and {others[0]} are both copies of {future_of(future)}: "
+                f"move the one with fewer bytes away"
+            )
+        claims[home].promoted[future] = future_of(future)
+        claims[home].loaded.append((future, topic))
+        winner: LogDirectory | None = home
+    elif home is not None and home in named:
+        winner = home
+    else:
+        # Nothing was committed, or a person moved the directory: the only one there is.
+        if len(named) > 1:
+            name = next(iter(named.values()))
+            both = " and ".join(sorted(directory.path for directory in named))
+            raise UserError(
+                f"log.dirs: {both} both hold {name}: move one of the two directories away"
+            )
+        winner = next(iter(named), None)
+    for directory, name in named.items():
+        claim = claims[directory]
+        if directory is winner:
+            claim.loaded.append((name, topic))
+        else:
+            claim.deleted.append(name)
+    for directory, names in futures.items():
+        claims[directory].deleted += names
+        if winner is not None and directory is not winner:
+            claims[directory].resumed.append(key)
+
+
+def _key(image: Image, name: NameAndIndex | None, topic_id: UUID | None) -> Key | None:
+    """The partition of that name and id, if it is one that metadata knows."""
+    topic = None if topic_id is None else image.topics_by_id.get(topic_id)
+    if topic is None or name is None or name[0] != topic.name or name[1] not in topic.partitions:
+        return None
+    return topic.id, name[1]
+
+
+def _named(image: Image, directory: str) -> Key | None:
+    """The partition that has the name of a directory, whatever id the directory has."""
+    name = parse_directory_name(directory)
+    topic = None if name is None else image.topic(name[0])
+    return None if topic is None else _key(image, name, topic.id)
+
+
+def _of_another(directory: str, found: UUID | None, wanted: UUID) -> str:
+    ids = ["none" if one is None else topic_id_text(one) for one in (found, wanted)]
+    return f"{directory}/{PARTITION_METADATA} has topic id {ids[0]}, the topic of that name has {ids[1]}"

@@ -1,0 +1,102 @@
+"""A log directory's disk with a watch beside it: how long each call takes.
+
+In: calls to the disk. Out: the same calls, and their durations by kind. It changes nothing of what a disk does, but for
+`try_append`, which is called on the event loop: it refuses where a node has several disks, and for a while after an
+append that was slow. It leaves `try_read` alone, which never waits.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, cast
+
+from stratalog.broker.metrics import Histogram
+from stratalog.ports import Buffer, Disk
+
+WRITE = "write"
+READ = "read"
+SYNC = "sync"
+_QUICK_NS: Final = 1_000_000
+_WAITING_SHARE: Final = 20
+"""Appends on the event loop may make it wait for at most one part in so many of its time."""
+
+
+class TimedDisk:
+    """A `Disk` by what it has and what it passes on."""
+
+    def __init__(
+        self, path: str, disk: Disk, elapsed_ns: Callable[[], int], *, is_only: bool = False
+    ) -> None:
+        """`is_only`: the node has no other disk, and `try_append` may make the event loop wait for it."""
+        self.path = path
+        self.durations = {WRITE: Histogram(), READ: Histogram(), SYNC: Histogram()}
+        self._slowest: tuple[int, str, str] = (0, "", "")
+        self._disk = disk
+        self._append = disk.append
+        self._try_append = disk.try_append
+        self._quick_from_ns = 0  # when the drive will have been quick for long enough
+        self._is_only = is_only
+        self._count_append = self.durations[WRITE].observe
+        self._elapsed_ns = elapsed_ns
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._disk, name)
+
+    def append(self, path: str, position: int, buffers: Sequence[Buffer]) -> None:
+        began_ns = self._elapsed_ns()
+        self._append(path, position, buffers)
+        self._appended(path, began_ns)
+
+    def try_append(self, path: str, position: int, buffers: Sequence[Buffer]) -> bool:
+        if not self._is_only:
+            return False
+        began_ns = self._elapsed_ns()
+        if began_ns < self._quick_from_ns or not self._try_append(path, position, buffers):
+            return False
+        self._appended(path, began_ns)
+        return True
+
+    def _appended(self, path: str, began_ns: int) -> None:
+        ended_ns = self._elapsed_ns()
+        took_ns = ended_ns - began_ns
+        self._count_append(took_ns)
+        if took_ns > _QUICK_NS:
+            self._quick_from_ns = ended_ns + _WAITING_SHARE * took_ns
+            if took_ns > self._slowest[0]:
+                self._slowest = took_ns, WRITE, path
+
+    def read(self, path: str, position: int, size: int) -> bytes:
+        began_ns = self._elapsed_ns()
+        data = self._disk.read(path, position, size)
+        self._count(READ, path, began_ns)
+        return data
+
+    def sync(self, path: str) -> None:
+        began_ns = self._elapsed_ns()
+        self._disk.sync(path)
+        self._count(SYNC, path, began_ns)
+
+    def write_file(self, path: str, data: Buffer) -> None:
+        began_ns = self._elapsed_ns()
+        self._disk.write_file(path, data)
+        self._count(SYNC, path, began_ns)
+
+    def settle(
+        self, files: Mapping[str, Buffer], synced: Sequence[str], synced_directories: Sequence[str]
+    ) -> None:
+        began_ns = self._elapsed_ns()
+        self._disk.settle(files, synced, synced_directories)
+        self._count(SYNC, "", began_ns)
+
+    def _count(self, operation: str, path: str, began_ns: int) -> None:
+        took_ns = self._elapsed_ns() - began_ns
+        self.durations[operation].observe(took_ns)
+        if took_ns > self._slowest[0]:
+            self._slowest = took_ns, operation, path
+
+    def take_slowest(self) -> tuple[int, str, str]:
+        """The slowest call since this was last asked: nanoseconds, operation and file."""
+        slowest, self._slowest = self._slowest, (0, "", "")
+        return slowest
+
+    def as_disk(self) -> Disk:
+        """Itself: what it does not time is the disk's own."""
+        return cast(Disk, self)

@@ -1,0 +1,111 @@
+"""Deleted topics in the bucket: each gets a mark, and is removed once it had the mark for the grace time.
+
+In: topics whose deletion the metadata log names. Out: marks and removals in the bucket. It never takes the absence of a
+topic for its deletion: a node that was formatted afresh must not take the history for garbage. Until the marks are in
+the bucket, no metadata snapshot takes the place of the records of those deletions.
+
+A node that took a cluster over also looks, now and then, for topics that the old one registered since.
+"""
+
+import asyncio
+from typing import Final
+from uuid import UUID
+
+import structlog
+
+from stratalog.broker.coordination.cluster_metadata import ClusterMetadata
+from stratalog.broker.tier.partition_archiver import Bucket, PartitionArchiver
+from stratalog.errors import Corrupt, Unavailable
+from stratalog.tier.bucket.identity import delete_topic, list_deleted, remove_deleted_topics
+from stratalog.tier.bucket.incarnation import check_incarnation, mark_strays
+
+_STRAYS_MS: Final = 3600_000
+"""How often to look for topics that the old node registered since."""
+
+
+class DeletedTopics:
+    """Those of one cluster. `forget` is called now and then, and after each deletion."""
+
+    def __init__(self, bucket: Bucket, metadata: ClusterMetadata, incarnation: int) -> None:
+        self._bucket = bucket
+        self._metadata = metadata
+        self._incarnation = incarnation
+        # A crash may have come between a deletion and its mark in the bucket.
+        self._removed = set(metadata.removed_topics)
+        metadata.holds.append(lambda: bool(self._removed))
+        self._tiered: set[UUID] = set()
+        self._ending: set[PartitionArchiver] = set()
+        self._marks_left = True
+        self._marks_seen: dict[str, int] = {}
+        self._strays_due_ms = 0
+        self._forgetting = asyncio.Lock()
+        self._log = structlog.get_logger()
+
+    def tiered(self, topic_id: UUID) -> None:
+        """Note a topic of which a partition is tiered here."""
+        self._tiered.add(topic_id)
+
+    def resigned(self, partition: PartitionArchiver) -> None:
+        """Note a partition that is led here no more: what its last cycle puts must not outlive the topic."""
+        self._ending = {one for one in (*self._ending, partition) if one.is_running}
+
+    def deleted(self, topic_id: UUID) -> bool:
+        """Note that a partition's log is deleted; return whether that makes its topic one to forget.
+
+        A replica that was reassigned leaves its topic, and what the bucket has of the topic.
+        """
+        if topic_id not in self._tiered or topic_id in self._metadata.image.topics_by_id:
+            return False
+        self._tiered.remove(topic_id)
+        self._removed.add(topic_id)
+        return True
+
+    async def forget(self) -> None:
+        """Mark deleted topics as such in the bucket; remove those marked long enough ago. Raises Fenced."""
+        async with self._forgetting:
+            bucket = self._bucket
+            steady_ms = bucket.outside.clock.steady_ms()
+            strays_due = bool(self._incarnation) and steady_ms >= self._strays_due_ms
+            if not (self._removed or self._marks_left or strays_due):
+                return
+            for partition in list(self._ending):
+                await partition.ended()
+                self._ending.discard(partition)
+            removed = list(self._removed)
+            now_ms = bucket.outside.clock.now_ms()
+            try:
+                self._marks_left = await bucket.expirer().submit(
+                    lambda: self._forget(
+                        removed, steady_ms=steady_ms, now_ms=now_ms, strays_due=strays_due
+                    )
+                )
+            except (Unavailable, Corrupt) as error:
+                self._log.warning(
+                    "deleted topics not removed from the bucket yet", reason=str(error)
+                )
+            else:
+                self._removed.difference_update(removed)
+                if strays_due:
+                    self._strays_due_ms = steady_ms + _STRAYS_MS
+
+    def _forget(
+        self, removed: list[UUID], *, steady_ms: int, now_ms: int, strays_due: bool
+    ) -> bool:
+        """Return whether marks are left. Runs on a thread. Raises Fenced, Unavailable, Corrupt."""
+        bucket, metadata = self._bucket, self._metadata
+        store, cluster_id = bucket.store, bucket.cluster_id
+        # A topic that was deleted in a life that is over may be in use in the one that follows.
+        check_incarnation(store, cluster_id, self._incarnation)
+        if strays_due:
+            mark_strays(store, cluster_id, lambda: metadata.image.topics_by_id, now_ms)
+        for topic_id in removed:
+            delete_topic(store, cluster_id, topic_id, now_ms)
+        marked = {mark.topic_id for mark in list_deleted(store, cluster_id)}
+        # As for segments (`tier/writing/grace.py`): from when this node saw the mark first.
+        seen = self._marks_seen
+        self._marks_seen = {one: seen.get(one, steady_ms) for one in marked}
+        due_ms = steady_ms - bucket.config.int("remote.delete.grace.ms")
+        due = {one for one, since in self._marks_seen.items() if since <= due_ms}
+        due = {one for one in due if not bucket.leases.holds_topic(one, steady_ms)}
+        remove_deleted_topics(store, cluster_id, due, set(metadata.image.topics_by_id))
+        return bool(marked)

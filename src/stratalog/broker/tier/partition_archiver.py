@@ -1,0 +1,436 @@
+"""One led partition's share of the bucket, kept up by one cycle at a time.
+
+In: the partition, its tier, the workers to run them on. Out: closed segments in the bucket, local copies that may go,
+objects that retention gives up. Nothing here blocks the event loop, and it decides nothing about formats: `tier` does.
+
+A cycle: take the manifest over (once per leadership), sync and archive what is closed, let local retention take it,
+expire, remove. Where the tier was taken away (KIP-950): give up all that is there, remove it after the grace.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import structlog
+
+from stratalog.broker.partitions.partition import HostedPartition
+from stratalog.broker.storage.survey import TIER_MANIFEST
+from stratalog.broker.tier.copy_pace import CopyPace
+from stratalog.config import BrokerConfig
+from stratalog.errors import Corrupt, ErrorCode, Fenced, Rejected, Unavailable
+from stratalog.log.effects import Unlink, WriteFile
+from stratalog.log.partition_log import SegmentInfo
+from stratalog.metadata.image import Image
+from stratalog.ports import Disk, ObjectStore, Outside, Worker
+from stratalog.tier.bucket.identity import register_topic
+from stratalog.tier.bucket.leases import Leases
+from stratalog.tier.formats.manifest import Manifest
+from stratalog.tier.reading.archives import Archives
+from stratalog.tier.writing.archiver import ClosedSegment
+from stratalog.tier.writing.backoff import Backoff
+from stratalog.tier.writing.merging import MergeLimits
+from stratalog.tier.writing.tier_writer import Retention, TierWriter
+
+_CHUNK_BYTES: Final = 1 << 20
+_SEGMENTS_PER_COMMIT: Final = 8
+_SNAPSHOT_BYTES_MAX: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """What the partitions of one broker share: the bucket, and the threads that work on it.
+
+    `copier` gives the threads that copy from a partition's directory, `expirer` those that remove; `pace` says when
+    the next copy may begin.
+    """
+
+    config: BrokerConfig
+    outside: Outside
+    store: ObjectStore
+    cluster_id: str
+    image: Callable[[], Image]
+    copier: Callable[[HostedPartition], Worker]
+    expirer: Callable[[], Worker]
+    pace: CopyPace
+    check_incarnation: Callable[[], Awaitable[None]]
+    """Raises Fenced, and has the node stop, where the cluster was taken over."""
+    archives: Archives
+    leases: Leases
+
+    def backoff(self) -> Backoff:
+        """How long to wait when the bucket fails, for one who asks it."""
+        return Backoff(
+            self.config.int("remote.log.manager.task.retry.backoff.ms"),
+            self.config.int("remote.log.manager.task.retry.backoff.max.ms"),
+            self.config.float("remote.log.manager.task.retry.jitter"),
+            self.outside.entropy,
+        )
+
+
+class PartitionArchiver:
+    """One led partition and its share of the bucket."""
+
+    def __init__(self, bucket: Bucket, hosted: HostedPartition) -> None:
+        identity = hosted.identity
+        self.tier = TierWriter(
+            bucket.store,
+            bucket.cluster_id,
+            identity.topic_id,
+            identity.topic,
+            identity.index,
+            bucket.config.int("node.id"),
+            bucket.outside.entropy,
+            shared_archives=bucket.archives,
+            steady_ms=bucket.outside.clock.steady_ms,
+            leases=bucket.leases,
+        )
+        self.activated = asyncio.Event()
+        """Set once the manifest is known: from then on offsets can be found in the bucket."""
+        self._bucket = bucket
+        self._hosted = hosted
+        self._active = (-1, False)
+        self._withdrawn = False
+        self._damage: AbstractSet[str] = frozenset()
+        self._looked_to_merge = (-1, MergeLimits(0, 0))
+        self._backoff = bucket.backoff()
+        self._running = False
+        self._again = False
+        self._fenced = False
+        self._resigned = False
+        self._ended = asyncio.Event()
+        self._ended.set()
+        self._log = structlog.get_logger().bind(partition=str(identity))
+
+    def wants_cycle(self) -> bool:
+        """Whether `run` must be started now; one that runs is told to go round once more."""
+        if self._running:
+            self._again = True
+            return False
+        is_done = self._withdrawn and not self._hosted.log.config.remote_storage_enable
+        if self._fenced or self._resigned or is_done:
+            return False
+        self._running = True
+        self._ended.clear()
+        return True
+
+    def activate_again(self) -> None:
+        """The bucket is another one than it was: the next cycle has the topic and a version of the manifest there."""
+        self._active = (-1, False)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a cycle runs: something may come into the bucket yet."""
+        return not self._ended.is_set()
+
+    def resign(self) -> None:
+        """Begin nothing more: the partition is not led here. A cycle that runs ends with the step it is in."""
+        self._resigned = True
+
+    async def ended(self) -> None:
+        """Wait until no cycle runs: nothing more of this partition comes into the bucket, once it was resigned."""
+        await self._ended.wait()
+
+    async def run(self) -> None:
+        """Cycle until nothing is left to do. A bucket that fails is left alone for a while, longer each time: it may be
+        down for what everyone asks of it.
+        """
+        try:
+            self._again = True
+            while self._again and not (self._fenced or self._resigned):
+                self._again = False
+                self._ended.clear()
+                if await self._attempt():
+                    self._backoff.succeeded()
+                else:
+                    self._ended.set()
+                    await asyncio.sleep(self._backoff.failed())
+                    self._again = True
+        finally:
+            self._running = False
+            self._ended.set()
+
+    async def _attempt(self) -> bool:
+        """One cycle; False where it is to be tried again."""
+        try:
+            await self._cycle()
+        except Unavailable as error:
+            self._log.warning("bucket not reached", reason=str(error))
+            return False
+        except Fenced as error:
+            self._fenced = True
+            await self._tell_fenced(error)
+        except FileNotFoundError as error:
+            if not self._resigned:
+                self._log.error("closed segment is gone", reason=str(error))
+        except OSError as error:
+            self._hosted.directory.fail(error)
+        except (Corrupt, Rejected) as error:
+            if not self._resigned:
+                self._log.error("tiering stopped until the next attempt", reason=str(error))
+            return False
+        return True
+
+    async def _tell_fenced(self, error: Fenced) -> None:
+        """A line for this partition, unless it is the whole cluster that was taken over: that has its own."""
+        with suppress(Unavailable, Corrupt):
+            try:
+                await self._bucket.check_incarnation()
+            except Fenced:
+                return
+        self._log.error("fenced: a newer leader writes this partition's tier", reason=str(error))
+
+    async def _cycle(self) -> None:
+        hosted = self._hosted
+        if not hosted.log.config.remote_storage_enable:
+            await self._withdraw()
+            return
+        await self._activate()
+        synced = await self._keep_local()
+        while (
+            hosted.log.config.copies_to_tier
+            and not self.tier.is_leaving
+            and (segments := hosted.log.closed_segments(min(hosted.last_stable_offset, synced)))
+        ):
+            together = segments[: 1 if self._bucket.pace.is_limited else _SEGMENTS_PER_COMMIT]
+            await self._bucket.pace.turn(sum(one.size for one in together))
+            self._check_leads()
+            await self._archive(together)
+            synced = await self._keep_local()
+        self._check_leads()
+        await self._expire()
+        # What is archived is not merged any more: after an outage there is much to merge first.
+        self._check_leads()
+        if not (hosted.log.config.copies_to_tier and await self._merge()):
+            self._check_leads()
+            await self._spill()
+        self._tell_damage()
+
+    def _check_leads(self) -> None:
+        """Raise Rejected where the partition was resigned: another leader may write its tier."""
+        if self._resigned:
+            raise Rejected(ErrorCode.not_leader_or_follower, "it is not led here any more")
+
+    async def _keep_local(self) -> int:
+        """Local retention. Up to the offset returned this disk forgets nothing: the bucket must hold no more."""
+        hosted = self._hosted
+        await hosted.write(hosted.due(tier=hosted.log.config.copies_to_tier))
+        await hosted.sync_closed()
+        synced = hosted.log.recovery_point  # holds once what was decided so far is performed
+        await hosted.write(())
+        return synced
+
+    async def _activate(self) -> None:
+        """Take the manifest over in our leader epoch, and have the topic known in the bucket.
+
+        Once per leadership, and where the tier is taken away or comes back.
+        """
+        self._check_leads()
+        hosted, bucket = self._hosted, self._bucket
+        epoch, enabled = hosted.replica.leader_epoch, hosted.log.config.remote_storage_enable
+        if self._active == (epoch, enabled):
+            return
+        now_ms = bucket.outside.clock.now_ms()
+        identity, image = hosted.identity, bucket.image()
+        topic = image.topics_by_id.get(identity.topic_id)
+        partitions = len(topic.partitions) if topic is not None else identity.index + 1
+        configs = image.topic_configs(identity.topic)
+        disk, path = hosted.directory.disk, f"{hosted.log.directory}/{TIER_MANIFEST}"
+
+        def activate() -> None:
+            register_topic(
+                self.tier.store,
+                self.tier.cluster_id,
+                identity.topic_id,
+                identity.topic,
+                partitions,
+                configs,
+                now_ms,
+            )
+            self.tier.activate(epoch, _small_file(disk, path), now_ms=now_ms)
+
+        await bucket.copier(hosted).submit(activate)
+        # After the first version, not before: who takes over lists what is there once it has begun.
+        await bucket.check_incarnation()
+        if enabled:
+            self._withdrawn = False
+            self._continue()
+        self._active = (epoch, enabled)
+
+    def _continue(self) -> None:
+        """Have the log know what is in the bucket. Raises Corrupt where that cannot be its own."""
+        log, end = self._hosted.log, self.tier.tiered_end
+        if end > log.log_end_offset:
+            # Another record is at an offset that the bucket has given to one: neither may hide the other.
+            raise Corrupt(
+                f"the bucket has records up to {end}, the log ends at {log.log_end_offset}"
+            )
+        log.mark_tiered(end)
+        log.raise_log_start(min(self.tier.log_start_offset, log.log_end_offset))
+        self.activated.set()
+
+    async def _withdraw(self) -> None:
+        """The tier was taken away: nobody finds anything in the bucket any more, and after the grace nothing is there.
+
+        However often this is broken off, the file beside the log says that something is left to do, and no more that
+        the bucket has the log: should the tier come back, nothing local may go on its word.
+        """
+        hosted, bucket = self._hosted, self._bucket
+        if not (hosted.was_tiered or await bucket.expirer().submit(self.tier.exists)):
+            self._withdrawn = True
+            return
+        await self._activate()
+        now_ms = bucket.outside.clock.now_ms()
+        start, end = self.tier.start_offset, self.tier.tiered_end
+        grace_ms = bucket.config.int("remote.delete.grace.ms")
+        nothing = Retention(-1, -1, hosted.log.log_start_offset, 0, grace_ms)
+
+        def withdraw() -> Manifest:
+            self.tier.withdraw(now_ms, nothing.log_start_offset)
+            return self.tier.expire(now_ms, nothing)
+
+        path = f"{hosted.log.directory}/{TIER_MANIFEST}"
+        await hosted.perform((WriteFile(path, b""),))
+        manifest = await bucket.expirer().submit(withdraw)
+        if start < end:
+            self._log.info("tier taken away", first=start, end=end)
+        if not (manifest.segments or manifest.archives):
+            await hosted.perform((Unlink(path),))
+            self._withdrawn = True
+
+    async def _archive(self, infos: list[SegmentInfo]) -> None:
+        hosted, bucket = self._hosted, self._bucket
+        disk, log = hosted.directory.disk, hosted.log
+        parts = [log.segment_parts(info.base_offset) for info in infos]
+        stable, start = hosted.last_stable_offset, log.log_start_offset
+        now_ms = bucket.outside.clock.now_ms()
+
+        def archive() -> None:
+            segments = [
+                ClosedSegment(
+                    base_offset=info.base_offset,
+                    next_offset=info.next_offset,
+                    read=partial(_chunks, disk, info),
+                    leader_epochs=tuple(part.leader_epochs),
+                    producer_snapshot=_small_file(disk, part.snapshot_path) or b"",
+                )
+                for info, part in zip(infos, parts, strict=True)
+            ]
+            self.tier.archive(
+                segments, last_stable_offset=stable, log_start_offset=start, now_ms=now_ms
+            )
+
+        before = self.tier.tiered_end
+        try:
+            await bucket.copier(hosted).submit(archive)
+        except (Unavailable, Corrupt):
+            hosted.figures.copy_errors += 1
+            raise
+        finally:
+            log.mark_tiered(self.tier.tiered_end)
+        await self._keep_manifest()
+        done = [one for one in infos if before < one.next_offset <= self.tier.tiered_end]
+        hosted.figures.copied_segments += len(done)
+        hosted.figures.copied_bytes += sum(one.size for one in done)
+        self._log.info("segments tiered", first=before, end=self.tier.tiered_end)
+
+    async def _merge(self) -> bool:
+        """Have small neighbours in the bucket made one segment, a run of them in each cycle; whether there were any."""
+        config, bucket = self._hosted.log.config, self._bucket
+        limits = MergeLimits(config.segment_bytes, config.segment_ms)
+        looked = (self.tier.tiered_end, limits)
+        if looked == self._looked_to_merge:
+            return False
+        run = await bucket.expirer().submit(lambda: self.tier.mergeable(limits))
+        if not run:
+            self._looked_to_merge = looked
+            return False
+        await bucket.pace.turn(sum(entry.data_size for entry in run))
+        now_ms = bucket.outside.clock.now_ms()
+        first, end = run[0].base_offset, run[-1].last_offset + 1
+        try:
+            await bucket.copier(self._hosted).submit(lambda: self.tier.merge(run, now_ms))
+        except Corrupt as error:
+            self._log.error("tiered segments not merged", first=first, end=end, reason=str(error))
+            return True
+        await self._keep_manifest()
+        self._log.info("tiered segments merged", first=first, end=end, segments=len(run))
+        self._again = True
+        return True
+
+    async def _spill(self) -> None:
+        """Have the manifest short: every version of it is written whole."""
+        if not self.tier.wants_spill:
+            return
+        now_ms = self._bucket.outside.clock.now_ms()
+        manifest = await self._bucket.expirer().submit(lambda: self.tier.spill(now_ms))
+        await self._keep_manifest()
+        self._log.info(
+            "tiered segments archived in the manifest",
+            end=manifest.archives[-1].last_offset + 1,
+            segments=sum(named.segments for named in manifest.live_archives()),
+        )
+
+    def _tell_damage(self) -> None:
+        """Once for each archive manifest that cannot be read; whatever can do without it goes on."""
+        damage = self.tier.damage
+        for path in damage.keys() - self._damage:
+            self._hosted.figures.delete_errors += 1
+            self._log.error("archive manifest unreadable", object=path, reason=damage[path])
+        self._damage = damage.keys()
+
+    async def _keep_manifest(self) -> None:
+        path = f"{self._hosted.log.directory}/{TIER_MANIFEST}"
+        await self._hosted.settle((WriteFile(path, self.tier.manifest_bytes()),))
+
+    async def _expire(self) -> None:
+        hosted, bucket = self._hosted, self._bucket
+        config = hosted.log.config
+        retention = Retention(
+            ms=config.retention_ms,
+            bytes=config.retention_bytes,
+            log_start_offset=hosted.log.log_start_offset,
+            local_only_bytes=_untiered_bytes(hosted),
+            grace_ms=bucket.config.int("remote.delete.grace.ms"),
+        )
+        now_ms = bucket.outside.clock.now_ms()
+        version = self.tier.manifest.version if self.tier.manifest is not None else 0
+        start = self.tier.start_offset
+        try:
+            manifest = await bucket.expirer().submit(lambda: self.tier.expire(now_ms, retention))
+        except (Unavailable, Corrupt):
+            hosted.figures.delete_errors += 1
+            raise
+        if manifest.version != version:
+            if manifest.log_start_offset > start:
+                self._log.info(
+                    "segments expired in the bucket", first=start, end=manifest.log_start_offset
+                )
+            hosted.log.raise_log_start(min(manifest.log_start_offset, hosted.log.log_end_offset))
+            await self._keep_manifest()
+
+
+def _chunks(disk: Disk, info: SegmentInfo) -> Iterator[bytes]:
+    """A segment's bytes, a piece at a time."""
+    position = 0
+    while position < info.size:
+        piece = disk.read(info.path, position, min(_CHUNK_BYTES, info.size - position))
+        if not piece:
+            raise Corrupt(f"{info.path} ends at byte {position} of {info.size}")
+        yield piece
+        position += len(piece)
+
+
+def _untiered_bytes(hosted: HostedPartition) -> int:
+    log = hosted.log
+    return sum(one.size for one in log.segments if one.next_offset > log.tiered_end)
+
+
+def _small_file(disk: Disk, path: str) -> bytes | None:
+    try:
+        return disk.read(path, 0, _SNAPSHOT_BYTES_MAX)
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,262 @@
+"""Reads from the bucket for those who consume history: how many at a time, how fast, how far ahead.
+
+In: a tiered segment and what is wanted of it. Out: batches, nothing yet, or Rejected. It is never asked where the local
+log has the offset, and nothing here blocks the event loop.
+
+Names and meaning are Kafka's (KIP-405, KIP-956, KIP-1018): `remote.log.reader.threads` read at a time,
+`remote.log.reader.max.pending.tasks` wait (more are refused, and come again), `remote.fetch.max.wait.ms` is how long a
+fetch waits for the bucket before it is answered without; `remote.log.manager.fetch.max.bytes.per.second` bounds what
+comes. A read that came too late for its fetch stays in the cache for the next one.
+
+Who reads on where the last read ended is a consumer on its way: what comes next is brought before it asks, twice as far
+ahead each time up to a limit, by threads of their own, so that nobody who asked waits for what nobody asked for.
+"""
+
+import asyncio
+from collections.abc import Callable
+from fractions import Fraction
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import structlog
+
+from stratalog.broker.partitions.partition import HostedPartition
+from stratalog.broker.tier.copy_pace import quota_of
+from stratalog.config import BrokerConfig
+from stratalog.errors import Corrupt, ErrorCode, Rejected, Unavailable
+from stratalog.log.reading import Slices
+from stratalog.ports import ObjectStore, Outside, Worker
+from stratalog.tier.formats.manifest import RemoteSegment
+from stratalog.tier.reading.fetcher import RANGE_BYTES, Fetcher
+from stratalog.tier.writing.tier_writer import TierWriter
+from stratalog.wire.batch import scan
+
+T = TypeVar("T")
+_AHEAD_BYTES_MAX: Final = 24 << 20
+_REQUEST_BYTES: Final = 16 << 20
+"""A request costs a server as much as a megabyte or two of its answer, which comes range by range."""
+_AHEAD_THREADS: Final = 2
+"""So many requests are on their way at once: a bucket's answers take their time to begin."""
+_AHEAD_SHARE: Final = Fraction(3, 8)
+"""So much of the cache may be before one reader."""
+_AHEAD_SEGMENTS_MAX: Final = 4
+_READERS_MAX: Final = 16
+"""Readers of a partition that are told apart; beyond, the oldest is forgotten and reads without help."""
+
+
+class _Reader:
+    """How far ahead of a consumer the cache is, and how far it goes the next time, in bytes."""
+
+    __slots__ = ("ahead", "depth")
+
+    def __init__(self) -> None:
+        self.ahead = 0
+        self.depth = 0
+
+
+class RemoteReads:
+    """The reads of one broker."""
+
+    def __init__(self, config: BrokerConfig, outside: Outside, store: ObjectStore) -> None:
+        self._clock = outside.clock
+        self._workers = outside.workers
+        cache_bytes = config.int("tier.cache.bytes")
+        self._fetcher = Fetcher(store, cache_bytes, spent=self._spent)
+        self._ahead_max = min(_AHEAD_BYTES_MAX, int(cache_bytes * _AHEAD_SHARE))
+        self._threads = config.int("remote.log.reader.threads")
+        self._worker = outside.workers.start("tier-read", self._threads, background=True)
+        self._ahead_worker = outside.workers.start("tier-ahead", _AHEAD_THREADS, background=True)
+        self._pending = 0
+        self.configure(config)
+        self._readers: dict[HostedPartition, dict[int, _Reader]] = {}
+        self._log = structlog.get_logger()
+
+    def configure(self, config: BrokerConfig) -> list[Worker]:
+        """Take settings as they are now; the worker that is to be closed, where there are to be other threads."""
+        self._quota = quota_of(
+            config.int("remote.log.manager.fetch.max.bytes.per.second"),
+            config.int("remote.log.manager.fetch.quota.window.num"),
+            config.int("remote.log.manager.fetch.quota.window.size.seconds"),
+            self._clock,
+        )
+        threads = config.int("remote.log.reader.threads")
+        self._pending_max = threads + config.int("remote.log.reader.max.pending.tasks")
+        self._wait_s = config.int("remote.fetch.max.wait.ms") / 1000
+        self._search_s = config.int("remote.list.offsets.request.timeout.ms") / 1000
+        if threads == self._threads:
+            return []
+        before, self._threads = self._worker, threads
+        self._worker = self._workers.start("tier-read", threads, background=True)
+        return [before]
+
+    def _spent(self, size: int) -> None:
+        if self._quota is not None:
+            self._quota.spent(size)
+
+    @property
+    def workers(self) -> tuple[Worker, ...]:
+        """What is to be closed."""
+        return self._worker, self._ahead_worker
+
+    def forget(self, hosted: HostedPartition) -> None:
+        """The partition is gone."""
+        self._readers.pop(hosted, None)
+
+    async def find(
+        self,
+        hosted: HostedPartition,
+        look: Callable[[], RemoteSegment | None],
+        *,
+        search: bool = False,
+    ) -> RemoteSegment | None:
+        """What `look` finds, which may open an archive manifest. Raises Rejected, too where it takes longer than a
+        fetch waits, or a `search` by time: what comes is found at once the next time.
+        """
+        wait_s = self._search_s if search else self._wait_s
+        answer = await self._ask(hosted, str(hosted.identity), lambda: (look(),), wait_s)
+        if answer is None:
+            raise Rejected(
+                ErrorCode.request_timed_out if search else ErrorCode.kafka_storage_error,
+                f"{hosted.identity}: its manifest is not read within {wait_s} s",
+            )
+        return answer[0]
+
+    async def batches(
+        self,
+        hosted: HostedPartition,
+        segment: RemoteSegment,
+        offset: int,
+        max_bytes: int,
+        *,
+        minimum_one: bool,
+    ) -> Slices:
+        """As `Fetcher.read`; empty where the bucket or the quota takes longer than a fetch waits. Raises Rejected.
+
+        What was brought ahead is given at once, though there may be less of it: the rest is on its way meanwhile.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._wait_s
+        while self._quota is not None and (wait := self._quota.wait_ms(self._clock.steady_ms())):
+            rest = deadline - loop.time()
+            if rest <= 0:
+                return Slices([], offset, offset)
+            await asyncio.sleep(min(wait / 1000, rest))
+        held = self._fetcher.held(segment, offset, max_bytes, minimum_one=minimum_one)
+        if held is not None:
+            return held
+        call = partial(self._fetcher.read, segment, offset, max_bytes, minimum_one=minimum_one)
+        data = await self._ask(hosted, segment.path, call, deadline - loop.time())
+        return data or Slices([], offset, offset)
+
+    async def search(
+        self, hosted: HostedPartition, segment: RemoteSegment, timestamp: int, start: int = 0
+    ) -> tuple[int, int] | None:
+        """As `Fetcher.offset_for_timestamp`: (offset, timestamp). Raises Rejected."""
+
+        def call() -> tuple[bool, Any]:
+            return True, self._fetcher.offset_for_timestamp(segment, timestamp, start)
+
+        answer = await self._ask(hosted, segment.path, call, self._search_s)
+        if answer is None:
+            raise Rejected(
+                ErrorCode.request_timed_out, f"{segment.path} is not read within {self._search_s} s"
+            )
+        found = answer[1]
+        return None if found is None else (found.offset, found.timestamp)
+
+    def progress(
+        self, hosted: HostedPartition, tier: TierWriter, offset: int, end: int, size: int
+    ) -> None:
+        """A consumer got `size` bytes, from `offset` to before `end`; if it is on its way, what follows is brought."""
+        readers = self._readers.setdefault(hosted, {})
+        reader = readers.pop(offset, None)
+        known = reader is not None
+        reader = reader or _Reader()
+        readers[end] = reader
+        if len(readers) > _READERS_MAX:
+            del readers[next(iter(readers))]
+        reader.ahead -= size
+        if known and reader.ahead <= reader.depth // 2 and self._ahead_max:
+            reader.depth = min(max(2 * reader.depth, 2 * size, RANGE_BYTES), self._ahead_max)
+            # What was brought ends within a range.
+            there = max(0, reader.ahead - RANGE_BYTES)
+            reader.ahead = reader.depth
+            self._bring(tier, end, hosted.log.local_start_offset, range(there, reader.depth))
+
+    def _bring(self, tier: TierWriter, offset: int, stop: int, span: range) -> None:
+        """What lies so many bytes behind `offset`. `stop`: what is from there on is on the local disk, too."""
+        if self._quota is not None and self._quota.wait_ms(self._clock.steady_ms()):
+            return  # what consumers ask for comes first
+
+        def bring(skip: int, left: int) -> None:
+            at = offset
+            for _ in range(_AHEAD_SEGMENTS_MAX):
+                segment = tier.lookup.at(at)
+                if segment is None or left <= 0 or at >= stop:
+                    break
+                there = self._fetcher.prefetch(segment, at, left, skip)
+                left -= max(0, min(left, there - skip))
+                skip = max(0, skip - there)
+                at = segment.entry.last_offset + 1
+
+        for skip in span[::_REQUEST_BYTES]:
+            left = min(_REQUEST_BYTES, span.stop - skip)
+            self._ahead_worker.submit(partial(bring, skip, left)).add_done_callback(_heard)
+
+    async def _ask(
+        self, hosted: HostedPartition, name: str, call: Callable[[], T], wait_s: float
+    ) -> T | None:
+        """The call's result; None where it takes longer than `wait_s`, and then it goes on unheard."""
+        if self._pending >= self._pending_max:
+            hosted.figures.remote_errors += 1
+            raise Rejected(
+                ErrorCode.kafka_storage_error, f"{self._pending} reads wait for the bucket"
+            )
+        future = self._worker.submit(call)
+        self._pending += 1
+        future.add_done_callback(self._ended)
+        done, _late = await asyncio.wait((future,), timeout=wait_s)
+        if not done:
+            return None
+        try:
+            return future.result()
+        except Unavailable as error:
+            hosted.figures.remote_errors += 1
+            raise Rejected(ErrorCode.kafka_storage_error, str(error)) from error
+        except Corrupt as error:
+            hosted.figures.remote_errors += 1
+            count, is_news = hosted.figures.unreadable(name)
+            if is_news:
+                self._log.error(
+                    "tiered segment unreadable",
+                    partition=str(hosted.identity),
+                    object=name,
+                    reason=str(error),
+                    reads=count,
+                )
+            raise Rejected(ErrorCode.corrupt_message, str(error)) from error
+
+    def _ended(self, future: "asyncio.Future[Any]") -> None:
+        self._pending -= 1
+        _heard(future)
+
+
+def _heard(future: "asyncio.Future[Any]") -> None:
+    """Whoever asked may be gone: a failure that nobody waits for is no bug."""
+    if not future.cancelled():
+        future.exception()
+
+
+def slices_below(found: Slices, end_offset: int) -> Slices:
+    """Return the batches that begin below `end_offset`."""
+    buffers, next_offset = [], found.first_offset
+    for buffer in found.buffers:
+        cut = 0
+        for position, header in scan(buffer):
+            if header.base_offset >= end_offset:
+                break
+            cut, next_offset = position + header.size, header.next_offset
+        buffers.append(buffer[:cut])
+        if cut < len(buffer):
+            break
+    return Slices([buffer for buffer in buffers if buffer], found.first_offset, next_offset)

@@ -1,0 +1,172 @@
+"""Tells the bucket what it lacks: topics, settings and committed offsets, so that it is enough to begin anew.
+
+In: metadata, hosted partitions, groups. Out: versions of the cluster's state in the bucket
+(`tier/bucket/cluster_state.py`), every `tier.state.interval.ms` in which something changed, and at a clean stop.
+Nothing here blocks the event loop, and a bucket that fails keeps nobody waiting: the next interval, or a later one,
+brings what is newest then.
+
+What must not be in a bucket is left out: settings that are secrets.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, NoReturn
+from uuid import UUID
+
+import structlog
+
+from stratalog.broker.coordination.cluster_metadata import ClusterMetadata
+from stratalog.broker.coordination.groups import Groups
+from stratalog.broker.coordination.runtime import in_turns
+from stratalog.broker.partitions.hosting import Hosting
+from stratalog.broker.tier.partition_archiver import Bucket
+from stratalog.config.broker_settings import is_secret
+from stratalog.coordinators.records import KeptOffset
+from stratalog.errors import Corrupt, Rejected, Unavailable
+from stratalog.metadata.image import Image, ResourceType
+from stratalog.tier.bucket.cluster_state import (
+    ClusterState,
+    StateOffset,
+    StatePartition,
+    StateTopic,
+    put_state,
+    state_version,
+)
+from stratalog.tier.bucket.incarnation import check_incarnation
+from stratalog.wire.ids import topic_id_text
+
+Ends = dict[tuple[UUID, int], tuple[int, int]]
+"""Log start and end of each hosted partition."""
+_UNKNOWN: Final = (-1, -1)
+
+
+class StateUpload:
+    """The state of one node's cluster. `upload` one at a time; nothing is put where the bucket is not ours."""
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        metadata: ClusterMetadata,
+        hosting: Hosting,
+        groups: Groups,
+        incarnation: int,
+        is_ours: Callable[[], bool],
+    ) -> None:
+        self._bucket = bucket
+        self._is_ours = is_ours
+        self._metadata = metadata
+        self._hosting = hosting
+        self._groups = groups
+        self._incarnation = incarnation
+        self._version: int | None = None
+        self._told: tuple[int, Ends] | None = None
+        self._log = structlog.get_logger()
+
+    async def repeat(self) -> NoReturn:
+        """Upload for ever. Raises Fenced once the cluster was taken over."""
+        interval_s = self._bucket.config.int("tier.state.interval.ms") / 1000
+        backoff = self._bucket.backoff()
+        wait_s = interval_s
+        while True:
+            await asyncio.sleep(wait_s)
+            try:
+                await self.upload()
+            except (Unavailable, Corrupt) as error:
+                self._log.warning("cluster state not in the bucket", reason=str(error))
+                wait_s = backoff.failed()
+            else:
+                backoff.succeeded()
+                wait_s = interval_s
+
+    def tell_again(self) -> None:
+        """The bucket is another one than it was, and knows nothing."""
+        self._version, self._told = None, None
+
+    async def upload(self) -> None:
+        """Put the state as it is now; nothing is asked of the bucket where nothing has changed since the last time.
+
+        While some groups' offsets are not loaded there is nothing to tell: what was told before knows more. Raises
+        Fenced, Unavailable, Corrupt.
+        """
+        image = self._metadata.image
+        ends = self._ends()
+        # Offsets are committed into a partition too: this sees them change.
+        told = (image.offset, ends)
+        if told == self._told or not (self._groups.is_loaded and self._is_ours()):
+            return
+        bucket, incarnation = self._bucket, self._incarnation
+        cluster_id = bucket.cluster_id
+        now_ms = bucket.outside.clock.now_ms()
+        committed: list[tuple[str, list[tuple[str, int, KeptOffset]]]] = []
+        await in_turns(map(committed.append, self._groups.committed()))
+        try:
+            await self._groups.settled()
+        except Rejected:
+            return  # these offsets may never be committed; the next coordinator uploads its own
+        known = self._version
+
+        def put() -> int:
+            check_incarnation(bucket.store, cluster_id, incarnation)
+            state = ClusterState(
+                cluster_id=cluster_id,
+                incarnation=incarnation,
+                node_id=bucket.config.int("node.id"),
+                written_ms=now_ms,
+                next_producer_id=image.next_producer_id,
+                brokers=_brokers(image),
+                topics=_topics(image, ends),
+                groups={group: _offsets(kept) for group, kept in committed if kept},
+            )
+            after = known
+            if after is None:
+                after = state_version(bucket.store, cluster_id, incarnation)
+            return put_state(bucket.store, state, after).version
+
+        self._version = await bucket.expirer().submit(put)
+        self._told = told
+
+    def _ends(self) -> Ends:
+        return {
+            key: (hosted.log.log_start_offset, hosted.high_watermark)
+            for key, hosted in self._hosting.by_id.items()
+        }
+
+
+def _brokers(image: Image) -> dict[str, dict[str, str]]:
+    return {
+        name: {key: value for key, value in sorted(configs.items()) if not is_secret(key)}
+        for (kind, name), configs in sorted(image.configs.items())
+        if kind == ResourceType.BROKER
+    }
+
+
+def _topics(image: Image, ends: Ends) -> tuple[StateTopic, ...]:
+    topics = sorted(image.topics_by_id.values(), key=lambda topic: topic.name)
+    return tuple(
+        StateTopic(
+            name=topic.name,
+            topic_id=topic_id_text(topic.id),
+            configs=dict(sorted(image.topic_configs(topic.name).items())),
+            partitions=tuple(
+                StatePartition(partition.leader_epoch, *ends.get((topic.id, index), _UNKNOWN))
+                for index, partition in sorted(topic.partitions.items())
+            ),
+        )
+        for topic in topics
+    )
+
+
+def _offsets(kept: list[tuple[str, int, KeptOffset]]) -> tuple[StateOffset, ...]:
+    return tuple(
+        StateOffset(
+            topic,
+            topic_id_text(one.topic_id),
+            partition,
+            one.offset,
+            one.leader_epoch,
+            one.metadata,
+            one.commit_timestamp_ms,
+            one.expire_timestamp_ms,
+        )
+        for topic, partition, one in kept
+    )

@@ -1,0 +1,225 @@
+"""A connection that pipelines without pause: others wait for a turn of each connection, not for all that it sent.
+
+Real sockets on a real event loop; what decides is how many requests were served before another client's, not how long.
+"""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import ExitStack, asynccontextmanager
+from time import perf_counter_ns
+from typing import Any, cast
+
+import pytest
+import uvloop
+
+from stratalog.adapters.network import TcpNetwork
+from stratalog.broker.network.client_memory import ClientMemory
+from stratalog.broker.network.connection import Connection, Later, Shared
+from stratalog.broker.network.turns import Turns
+from stratalog.ports import Buffer
+from stratalog.wire.frames import SCRATCH_BYTES
+
+FLOODERS = 16
+TURN_REQUESTS = 32
+HELD_BYTES_MAX = 64 << 10
+WAIT_S = 30
+FLOOD, PRODUCE, QUIET = b"\0\x03flood", b"\0\0produce", b"\0\x03quiet"
+NewLoop = Callable[[], asyncio.AbstractEventLoop]
+LOOPS: list[NewLoop] = [
+    asyncio.new_event_loop,
+    uvloop.new_event_loop,
+]
+
+
+def framed(body: bytes) -> bytes:
+    return len(body).to_bytes(4, "big") + body
+
+
+class Served:
+    """A dispatcher that writes down what it serves, and answers with the same bytes."""
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self.quiet_is_served = asyncio.get_running_loop().create_future()
+
+    def serve(self, _host: str, frame: memoryview) -> list[Buffer] | Later:
+        body = bytes(frame)
+        self.frames.append(body)
+        if body == QUIET and not self.quiet_is_served.done():
+            self.quiet_is_served.set_result(None)
+        if body == PRODUCE:
+            # As an append that another thread performs: answered later, and others may follow meanwhile.
+            done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+            asyncio.get_running_loop().call_soon(done.set_result, body)
+            return Later(done, lambda answer: [framed(answer)])
+        return [framed(body)]
+
+
+class Sending:
+    """A transport that counts what is sent at once, in bytes."""
+
+    def __init__(self, transport: asyncio.BaseTransport) -> None:
+        self.sent: list[int] = []
+        self._transport: Any = transport
+
+    def write(self, data: Buffer) -> None:
+        self.sent.append(len(data))
+        self._transport.write(data)
+
+    def writelines(self, buffers: list[Buffer]) -> None:
+        self.sent.append(sum(map(len, buffers)))
+        self._transport.writelines(buffers)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+class Counted(Connection):
+    """A connection that counts what it sends."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.sending = Sending(transport)
+        super().connection_made(cast("asyncio.BaseTransport", self.sending))
+
+
+class Serving:
+    """A listener and what it serves; `connect` returns a client's socket once the connection is accepted."""
+
+    def __init__(self, stack: ExitStack, port: int, served: Served, made: list[Counted]) -> None:
+        self.served = served
+        self._stack, self._port, self._made = stack, port, made
+
+    @property
+    def sent(self) -> list[int]:
+        """Return what each call to send took, in bytes, of the first connection."""
+        return self._made[0].sending.sent
+
+    async def connect(self) -> socket.socket:
+        count = len(self._made)
+        one = socket.create_connection(("127.0.0.1", self._port))
+        async with asyncio.timeout(WAIT_S):
+            while len(self._made) == count:
+                await asyncio.sleep(0)
+        return self._stack.enter_context(one)
+
+
+@asynccontextmanager
+async def serving(elapsed_ns: Callable[[], int] = perf_counter_ns) -> AsyncIterator[Serving]:
+    served = Served()
+    memory = ClientMemory(-1, -1)
+    shared = Shared(1 << 20, bytearray(SCRATCH_BYTES), memory, Turns(elapsed_ns))
+    made: list[Counted] = []
+    ended: list[Connection] = []
+
+    def accept() -> Connection:
+        made.append(Counted(served.serve, shared, opened=lambda _: True, closed=ended.append))
+        return made[-1]
+
+    listener = await TcpNetwork().listen("127.0.0.1", 0, accept)
+    try:
+        with ExitStack() as stack:
+            yield Serving(stack, listener.port, served, made)
+    finally:
+        await listener.close()
+        for connection in made:
+            connection.abort()
+        async with asyncio.timeout(WAIT_S):
+            while len(ended) < len(made):
+                await asyncio.sleep(0)
+    assert memory.requests == 0, "nothing is counted that is gone"
+
+
+def run(story: Coroutine[Any, Any, None], new_loop: NewLoop) -> None:
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(story)
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+@pytest.mark.parametrize("flood", [FLOOD, PRODUCE])
+def test_one_request_is_served_after_a_turn_of_each_connection_that_floods(
+    new_loop: NewLoop, flood: bytes
+) -> None:
+    blob = framed(flood) * (SCRATCH_BYTES // len(framed(flood)))
+
+    async def story() -> None:
+        async with serving() as node:
+            flooders = [await node.connect() for _ in range(FLOODERS)]
+            quiet = await node.connect()
+            for one in flooders:
+                one.sendall(blob)
+            quiet.sendall(framed(QUIET))
+            await asyncio.wait_for(node.served.quiet_is_served, WAIT_S)
+            before = node.served.frames.index(QUIET)
+            assert before <= 2 * FLOODERS * TURN_REQUESTS, f"of {FLOODERS * blob.count(flood)}"
+
+    run(story(), new_loop)
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_all_that_was_pipelined_is_answered_in_its_order_and_then_what_comes_later(
+    new_loop: NewLoop,
+) -> None:
+    bodies = [b"\0\x03%d" % number + b"x" * (number % 300) for number in range(3000)]
+    stream = b"".join(map(framed, bodies))
+
+    async def story() -> None:
+        async with serving() as node:
+            reader, writer = await asyncio.open_connection(sock=await node.connect())
+            for part in (stream, framed(QUIET), stream):
+                writer.write(part)
+                answers = await asyncio.wait_for(reader.readexactly(len(part)), WAIT_S)
+                assert answers == part
+            assert node.served.frames == [*bodies, QUIET, *bodies]
+            writer.close()
+
+    run(story(), new_loop)
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_connections_that_flood_have_as_many_turns_each(new_loop: NewLoop) -> None:
+    async def story() -> None:
+        async with serving() as node:
+            frames = node.served.frames
+            for number in range(4):
+                (await node.connect()).sendall(framed(b"\0\x03from %d" % number) * 2000)
+            async with asyncio.timeout(WAIT_S):
+                while len(frames) < 4000:
+                    await asyncio.sleep(0)
+            counts = [frames.count(b"\0\x03from %d" % number) for number in range(4)]
+            # The first had some turns before the last connected.
+            assert max(counts) <= 2 * min(counts) + 8 * TURN_REQUESTS, counts
+
+    run(story(), new_loop)
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+@pytest.mark.parametrize("asked", [FLOOD, PRODUCE])
+def test_the_answers_of_a_turn_leave_together(new_loop: NewLoop, asked: bytes) -> None:
+    blob = framed(asked) * 10 * TURN_REQUESTS
+
+    async def story() -> None:
+        async with serving(lambda: 0) as node:  # a turn ends by its requests alone
+            reader, writer = await asyncio.open_connection(sock=await node.connect())
+            writer.write(blob)
+            assert await asyncio.wait_for(reader.readexactly(len(blob)), WAIT_S) == blob
+            assert len(node.sent) <= 10 + 1
+            writer.close()
+
+    run(story(), new_loop)
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_large_answers_are_not_held(new_loop: NewLoop) -> None:
+    asked = FLOOD + b"x" * HELD_BYTES_MAX
+    blob = framed(asked) * 3 + framed(QUIET) + framed(asked)
+
+    async def story() -> None:
+        async with serving(lambda: 0) as node:
+            reader, writer = await asyncio.open_connection(sock=await node.connect())
+            writer.write(blob)
+            assert await asyncio.wait_for(reader.readexactly(len(blob)), WAIT_S) == blob
+            assert max(node.sent) < 2 * HELD_BYTES_MAX
+            writer.close()
+
+    run(story(), new_loop)

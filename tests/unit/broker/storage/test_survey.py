@@ -1,0 +1,38 @@
+"""What is found in a log directory before anything of it is loaded."""
+
+from random import Random
+
+import pytest
+from tests.sim.disk import SimDisk
+
+from stratalog.broker.storage.survey import survey_directory
+from stratalog.log.checkpoints import CLEAN_SHUTDOWN
+from stratalog.log.effects import run
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_mark_of_a_clean_stop_does_not_come_back_after_a_loss_of_power(seed: int) -> None:
+    """Or what was written since, and never synced, would be taken for sound."""
+    disk = SimDisk()
+    disk.write_file(CLEAN_SHUTDOWN, b"")
+    assert run(disk, survey_directory()).clean
+    disk.crash(Random(seed))
+    assert not run(disk, survey_directory()).clean
+
+
+@pytest.mark.parametrize(
+    ("log", "is_unborn"), [(b"", True), (b"x", False)], ids=["empty", "written"]
+)
+@pytest.mark.parametrize("identity", [None, b"", b"version: 0\nto"], ids=["none", "empty", "torn"])
+def test_a_partition_whose_making_was_interrupted_is_told_from_one_that_is_damaged(
+    identity: bytes | None, log: bytes, *, is_unborn: bool
+) -> None:
+    """The former may be deleted: nothing can have been acknowledged in it."""
+    disk = SimDisk()
+    disk.make_directory("t-0")
+    if identity is not None:
+        disk.append("t-0/partition.metadata", 0, [identity])
+    disk.append(f"t-0/{0:020}.log", 0, [log])
+    found = run(disk, survey_directory())
+    assert found.partitions == [("t-0", None)]
+    assert found.unborn == ({"t-0"} if is_unborn else set())
