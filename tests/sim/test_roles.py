@@ -7,6 +7,7 @@ keeps appends pending; the records that name it are written to the metadata log 
 import asyncio
 import errno
 from collections.abc import Callable, Coroutine
+from itertools import chain
 from typing import Any
 from uuid import UUID
 
@@ -33,6 +34,7 @@ from stratalog.coordinators.messages import (
     Protocol,
 )
 from stratalog.errors import ErrorCode, Rejected
+from stratalog.replication.roles import Transition
 from stratalog.statemachine import Decision
 from stratalog.wire.batch import parse_header
 from stratalog.wire.internal.metadata_records import PartitionChangeRecord
@@ -284,3 +286,47 @@ async def joined(groups: Groups, member: str) -> JoinGroupAnswer:
         member_id_required=False,
     )
     return await groups.join(request)
+
+
+def test_a_large_change_is_carried_out_in_slices_and_the_next_one_after_it() -> None:
+    async def story() -> None:
+        machine = Machine(World(7))
+        client, other = await machine.restart(), await machine.connect()
+        hosting = machine.broker.hosting
+        slices: list[list[Transition]] = []
+        refused: set[ErrorCode] = set()
+        deleting: list[asyncio.Task[Any]] = []
+
+        def end_slice() -> None:
+            slices.append([])
+            try:
+                hosting.get("many", 999)
+            except Rejected as error:
+                refused.add(error.code)
+            if not deleting:
+                deleting.append(asyncio.create_task(other.delete_topics(["many"])))
+
+        def note(transition: Transition, _hosted: object) -> None:
+            if not slices[-1]:
+                asyncio.get_running_loop().call_soon(end_slice)
+            slices[-1].append(transition)
+
+        slices.append([])
+        hosting.on_transition.append(note)
+        async with asyncio.timeout(600):
+            (created,) = await client.create_topics([NewTopic("many", 1000)])
+            assert created.error is ErrorCode.none
+            (deleted,) = await deleting[0]
+            assert deleted.error is ErrorCode.none
+        seen = list(chain(*slices))
+        assert seen[:1000] == [Transition.LED] * 1000, "all are created before one is deleted"
+        assert (seen.count(Transition.RESIGNED), seen.count(Transition.DELETED)) == (1000, 1000)
+        assert {len(one) for one in slices if one} == {100}
+        assert refused == {ErrorCode.not_leader_or_follower, ErrorCode.unknown_topic_or_partition}
+        assert not hosting.by_id
+        await asyncio.sleep(5)
+        assert not [one for one in machine.world.disk("/data").list("") if "many" in one.name]
+        assert machine.broken_tasks == []
+        await machine.stop()
+
+    run(story())

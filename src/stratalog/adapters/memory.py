@@ -21,7 +21,7 @@ _KEPT_BYTES_MAX: Final = 32 << 20
 _GIVEN_BACK_FROM: Final = 40 << 20
 _STATM: Final = "/proc/self/statm"
 _PAGE_BYTES: Final = os.sysconf("SC_PAGESIZE")
-_COLLECT_AFTER: Final = (10_000, 20, 20)
+_COLLECT_AFTER: Final = (10_000, 5, 80)
 """More containers made than freed; collections of the youngest; of the middle. By default (700, 10, 10)."""
 
 

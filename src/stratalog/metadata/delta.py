@@ -9,6 +9,7 @@ copy. Kafka: MetadataDelta; the rules for each record are those of its `replay` 
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, ClassVar, Generic, TypeVar, get_args
 from uuid import UUID
 
@@ -50,6 +51,20 @@ from stratalog.wire.internal.metadata_records import (
 K = TypeVar("K")
 V = TypeVar("V")
 _LEADER_UNCHANGED = -2
+_SAYS = attrgetter(
+    "replicas",
+    "isr",
+    "leader",
+    "leader_epoch",
+    "partition_epoch",
+    "directories",
+    "removing_replicas",
+    "adding_replicas",
+    "leader_recovery_state",
+    "eligible_leader_replicas",
+    "last_known_elr",
+)
+"""All that `partition_of` reads."""
 
 
 class _Map(Generic[K, V]):
@@ -106,6 +121,8 @@ class Delta:
         self._names = _Map(base.topic_ids_by_name)
         self._configs = _Map(base.configs)
         self._partitions: dict[UUID, dict[int, Partition]] = {}
+        self._alike: tuple[tuple[Any, ...], Partition] | None = None
+        """What the last partition's record says, and that partition: the next one is often the same."""
 
     @property
     def changed_topics(self) -> set[UUID]:
@@ -230,7 +247,10 @@ class Delta:
             self.deleted_topics[topic.id] = self.base.topics_by_id[topic.id]
 
     def _partition(self, record: PartitionRecord) -> None:
-        self._partitions_of(record.topic_id)[record.partition_id] = partition_of(record)
+        says = _SAYS(record)
+        if self._alike is None or self._alike[0] != says:
+            self._alike = says, partition_of(record)
+        self._partitions_of(record.topic_id)[record.partition_id] = self._alike[1]
         self.changed_partitions.setdefault(record.topic_id, set()).add(record.partition_id)
 
     def _partition_change(self, record: PartitionChangeRecord) -> None:

@@ -7,7 +7,7 @@ The image is always that of the last replayed record. Every decision uses it, so
 applied. Kafka: QuorumController and its *ControlManager classes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
@@ -24,6 +24,7 @@ from stratalog.metadata.image import (
     Endpoint,
     FeatureRange,
     Image,
+    TopicIdPartition,
 )
 from stratalog.metadata.snapshot import broker_record
 from stratalog.ports import Entropy
@@ -208,18 +209,28 @@ class Controller:
         )
         return Decision([record], None)
 
-    def activate_leaders(self, broker_id: int) -> Decision[Any, int]:
-        """Name the broker leader, in a new leader epoch, of each partition it led or that only it can lead.
+    def activate_leaders(
+        self, broker_id: int, partitions: Iterable[TopicIdPartition] | None = None
+    ) -> Decision[Any, int]:
+        """Name the broker leader, in a new leader epoch, of each partition (of these) it led or only it can lead.
 
         To be committed before a restarted leader's first append: records it may have lost with its page cache must not
         share an epoch with new ones. Answer: how many partitions.
         """
+        image = self.image
+        every = (
+            TopicIdPartition(topic.id, index)
+            for topic in image.topics_by_id.values()
+            for index in sorted(topic.partitions)
+        )
         records = [
-            PartitionChangeRecord(partition_id=index, topic_id=topic.id, leader=broker_id)
-            for topic in self.image.topics_by_id.values()
-            for index, partition in sorted(topic.partitions.items())
-            if partition.leader == broker_id
-            or (partition.leader == NO_LEADER and broker_id in partition.isr)
+            PartitionChangeRecord(partition_id=index, topic_id=topic_id, leader=broker_id)
+            for topic_id, index in (every if partitions is None else partitions)
+            if (partition := image.partition(topic_id, index)) is not None
+            and (
+                partition.leader == broker_id
+                or (partition.leader == NO_LEADER and broker_id in partition.isr)
+            )
         ]
         return Decision(records, len(records))
 

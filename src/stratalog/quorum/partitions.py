@@ -16,7 +16,7 @@ from stratalog.metadata.image import Image, Topic
 from stratalog.metadata.snapshot import partition_record
 from stratalog.ports import Entropy
 from stratalog.quorum.placement import Replicas, place
-from stratalog.quorum.topics import PARTITIONS_PER_REQUEST_MAX, check_replicas, new_partition
+from stratalog.quorum.topics import PARTITIONS_PER_REQUEST_MAX, check_replicas, new_partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,8 @@ def _extend(image: Image, more: MorePartitions, entropy: Entropy) -> list[Any]:
     else:
         placed = _assigned(image, topic, more.assignments, added)
     return [
-        partition_record(topic, present + index, new_partition(image.brokers, replicas))
-        for index, replicas in enumerate(placed)
+        partition_record(topic, index, partition)
+        for index, partition in enumerate(new_partitions(image.brokers, placed), present)
     ]
 
 

@@ -31,13 +31,17 @@ def place(
     if not leaders:
         raise Rejected(ErrorCode.invalid_replication_factor, "all brokers are fenced")
     placed = []
+    patterns: dict[tuple[int, int], Replicas] = {}  # they repeat after a few laps
     for partition in range(start, start + partitions):
-        leader = leaders[partition % len(leaders)]
         # Each lap begins its followers one broker further on, so that pairs of brokers do not repeat.
-        lap = partition // len(leaders)
-        others = deque(broker for broker in ring if broker is not leader)
-        others.rotate(-(ring.index(leader) + lap))
-        placed.append(_with_followers(leader, others, replication_factor))
+        lap, turn = divmod(partition, len(leaders))
+        pattern = turn, lap % max(len(ring) - 1, 1)
+        if pattern not in patterns:
+            leader = leaders[turn]
+            others = deque(broker for broker in ring if broker is not leader)
+            others.rotate(-(ring.index(leader) + lap))
+            patterns[pattern] = _with_followers(leader, others, replication_factor)
+        placed.append(patterns[pattern])
     return placed
 
 

@@ -238,9 +238,7 @@ def _new_topic(image: Image, topic: NewTopic, rules: TopicRules, entropy: Entrop
     """The topic with its partitions placed; raises Rejected for what cannot be."""
     chosen = bool(topic.assignments)
     placed = _assigned(image, topic) if chosen else _placed(image, topic, rules, entropy)
-    partitions = {
-        index: new_partition(image.brokers, replicas) for index, replicas in enumerate(placed)
-    }
+    partitions = dict(enumerate(new_partitions(image.brokers, placed)))
     return Topic(fresh_topic_id(image, entropy), topic.name, partitions)
 
 
@@ -302,7 +300,13 @@ def check_replicas(image: Image, replicas: Replicas, factor: int) -> None:
         raise Rejected(ErrorCode.invalid_replica_assignment, reason)
 
 
-def new_partition(brokers: Mapping[int, Broker], replicas: Replicas) -> Partition:
+def new_partitions(brokers: Mapping[int, Broker], placed: Sequence[Replicas]) -> list[Partition]:
+    """Partitions that begin on these brokers. Those with the same replicas are one object: it never changes."""
+    made = {replicas: _new_partition(brokers, replicas) for replicas in set(placed)}
+    return [made[replicas] for replicas in placed]
+
+
+def _new_partition(brokers: Mapping[int, Broker], replicas: Replicas) -> Partition:
     """A partition that begins on these brokers, of which one at least is active."""
     isr = tuple(broker for broker in replicas if brokers[broker].is_active)
     assert isr, f"no active broker among {replicas}"

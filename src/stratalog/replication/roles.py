@@ -86,18 +86,21 @@ def roles(delta: Delta, after: Image, node_id: int) -> dict[TopicIdPartition, Ro
         for index, partition in topic.partitions.items():
             if node_id in partition.replicas:
                 found[TopicIdPartition(topic.id, index)] = Delete(topic_is_deleted=True)
-    created: dict[TopicIdPartition, Role] = {}
+    kept: dict[TopicIdPartition, Role] = {}
     for topic_id, indexes in delta.changed_partitions.items():
         now = after.topics_by_id[topic_id].partitions
+        known = delta.base.topics_by_id.get(topic_id)
+        before = {} if known is None else known.partitions
         for index in sorted(indexes):
-            before = delta.base.partition(topic_id, index)
-            had_replica = before is not None and node_id in before.replicas
-            key = TopicIdPartition(topic_id, index)
-            if node_id in now[index].replicas:
-                created[key] = _role(now[index], node_id, is_new=not had_replica)
+            had_replica = index in before and node_id in before[index].replicas
+            partition = now[index]
+            if node_id in partition.replicas:
+                key = TopicIdPartition(topic_id, index)
+                kept[key] = _role(partition, node_id, is_new=not had_replica)
             elif had_replica:
-                found[key] = Delete(topic_is_deleted=False)
-    return found | created
+                found[TopicIdPartition(topic_id, index)] = Delete(topic_is_deleted=False)
+    found.update(kept)
+    return found
 
 
 def replicas_of(image: Image, node_id: int) -> Iterator[tuple[Topic, int, Partition]]:

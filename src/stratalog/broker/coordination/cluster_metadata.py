@@ -10,6 +10,8 @@ first record of it is written.
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
@@ -34,7 +36,7 @@ from stratalog.log.recovery import load as recover
 from stratalog.log.recovery import read_topic_id
 from stratalog.log.segment import LOG
 from stratalog.metadata.delta import Delta
-from stratalog.metadata.image import EMPTY, Endpoint, Image, Topic
+from stratalog.metadata.image import EMPTY, Endpoint, Image, Topic, TopicIdPartition
 from stratalog.metadata.snapshot import (
     SnapshotId,
     decode_snapshot,
@@ -74,6 +76,7 @@ from stratalog.quorum.single import (
     snapshot_control,
 )
 from stratalog.replication.partition import PartitionReplica
+from stratalog.replication.roles import replicas_of
 from stratalog.statemachine import Decision, Now
 from stratalog.wire.batch import BatchHeader, parse_header
 from stratalog.wire.ids import topic_id_text
@@ -83,6 +86,8 @@ from stratalog.wire.records import Record
 
 A = TypeVar("A")
 OnChange = Callable[[Image, Delta], "asyncio.Future[None] | None"]
+_ACTIVATED_AT_ONCE: Final = 1000
+"""Partitions that a start names itself the leader of in one turn."""
 _FILE_BYTES_MAX: Final = 1 << 30
 _LOG_CONFIG: Final = LogConfig(retention_ms=-1, segment_bytes=1 << 30)
 _STATE_PATH: Final = f"{METADATA_DIRECTORY}/{QUORUM_STATE_FILE}"
@@ -216,8 +221,16 @@ class ClusterMetadata:
         await self._submit(
             lambda _now: self._controller.unfence_broker(self._node_id, self._broker_epoch)
         )
-        await self._submit(lambda _now: self._controller.activate_leaders(self._node_id))
+        mine = (
+            TopicIdPartition(topic.id, index)
+            for topic, index, _ in replicas_of(self._image, self._node_id)
+        )
+        while part := list(islice(mine, _ACTIVATED_AT_ONCE)):
+            await self._submit(partial(self._activate, part))
         self.registered = True
+
+    def _activate(self, partitions: Sequence[TopicIdPartition], _now: Now) -> Decision[Any, int]:
+        return self._controller.activate_leaders(self._node_id, partitions)
 
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool

@@ -11,7 +11,6 @@ because that has a little more room today. Between equals the first of `log.dirs
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
-from uuid import UUID
 
 import structlog
 
@@ -49,7 +48,6 @@ class Creating:
         self._tails = tails
         self._config_of = config_of
         self._lost = lost or {}
-        self._configs: dict[UUID, LogConfig] = {}
         self._counts: dict[LogDirectory, int] | None = None
         self._effects: dict[LogDirectory, list[Effect]] = {}
 
@@ -80,9 +78,7 @@ class Creating:
     ) -> PartitionLog:
         """Return an empty log; its directory is made with the next `flush`. Report a directory that is missing."""
         name = str(identity)
-        config = self._configs.get(topic.id)
-        if config is None:
-            config = self._configs[topic.id] = self._config_of(topic)
+        config = self._config_of(topic)
         lost = self._lost.get((identity.topic, identity.index))
         log, made = create(
             name,

@@ -17,7 +17,6 @@ What becomes of a partition is its role (`replication/roles.py`). Subscribers le
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import islice
 from typing import Final, TypeVar
 from uuid import UUID
@@ -170,7 +169,7 @@ class Hosting:
             hosted.was_tiered = found.was_tiered
 
         loading = Loading(self.asides, self.checkpoints, self._clock, self._tails, add)
-        configs = partial(self._topic_config, image=image)
+        configs = self._configs_of(image)
         await loading.run(self.directories, image, self._node_id, removed_topics, configs)
         self.damaged, self.resumed = loading.damaged, loading.resumed
         creating = Creating(self.asides, self._tails, configs, loading.lost)
@@ -189,7 +188,7 @@ class Hosting:
         """
         self._image = image
         changed = roles(delta, image, self._node_id)
-        creating = Creating(self.asides, self._tails, partial(self._topic_config, image=image))
+        creating = Creating(self.asides, self._tails, self._configs_of(image))
         steps = self._carry_out(creating, image, changed, self._configured(image, delta))
         if not self._changing and next(steps, None) is None:
             return creating.done()
@@ -220,7 +219,10 @@ class Hosting:
             gone += self._remove(part)
             if len(part) == _PARTITIONS_A_TURN:
                 yield True
-        self._discard(gone)
+        for part_gone in _slices(gone, _PARTITIONS_A_TURN):
+            self._discard(part_gone)
+            if len(part_gone) == _PARTITIONS_A_TURN:
+                yield True
         kept = ((key, role) for key, role in changed.items() if not isinstance(role, Delete))
         for taken in _slices(kept, _PARTITIONS_A_TURN):
             for key, role in taken:
@@ -307,15 +309,12 @@ class Hosting:
     ) -> "list[asyncio.Future[None]]":
         """Give partitions their topics' settings; return what must be waited for."""
         begun_anew: set[LogDirectory] = set()
-        configs: dict[UUID, LogConfig] = {}
+        config_of = self._configs_of(image)
         for topic, index in partitions:
             hosted = self.by_id.get((topic.id, index))
             if hosted is None:
                 continue
-            config = configs.get(topic.id)
-            if config is None:
-                config = configs[topic.id] = self._topic_config(topic, image)
-            if self._configure_one(hosted, config):
+            if self._configure_one(hosted, config_of(topic)):
                 begun_anew.add(hosted.directory)
         return [one.write(self.checkpoints.files(one)) for one in begun_anew]
 
@@ -328,9 +327,19 @@ class Hosting:
             react(hosted)
         return hosted.log.log_start_offset > start
 
-    def _topic_config(self, topic: Topic, image: Image) -> LogConfig:
+    def _configs_of(self, image: Image) -> Callable[[Topic], LogConfig]:
+        """Return what gives a topic's settings; topics with the same ones share them."""
         broker = DynamicConfigs.of(image.configs, self._node_id).over(self._config)
-        return log_config(broker, image.topic_configs(topic.name))
+        made: dict[frozenset[tuple[str, str]], LogConfig] = {}
+
+        def config_of(topic: Topic) -> LogConfig:
+            own = image.topic_configs(topic.name)
+            key = frozenset(own.items())
+            if key not in made:
+                made[key] = log_config(broker, own)
+            return made[key]
+
+        return config_of
 
     # Roles
 

@@ -89,7 +89,7 @@ class HostedPartition:
         self._syncing = asyncio.Lock()
         self._clock = clock
         self._flush_is_set = False
-        self._gone = Rejected(ErrorCode.unknown_topic_or_partition, f"{identity} was deleted")
+        self._gone: Rejected | None = None
         self._log = structlog.get_logger()
 
     @property
@@ -410,7 +410,7 @@ class HostedPartition:
 
     def check_hosted(self) -> None:
         """Raise `Rejected` where the partition cannot be used any more."""
-        if self.deleted:
+        if self._gone is not None:
             raise self._gone
         self.directory.check()
 
