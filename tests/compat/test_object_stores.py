@@ -335,7 +335,7 @@ def test_the_check_fails_a_server_that_lets_two_writers_win(tmp_path):
         assert done.returncode == 1, done.stderr
         rows = {row["check"]: row for row in json.loads(done.stdout)}
         assert not rows["put-if-absent"]["passed"]
-        assert "writers were told that they had created one object" in rows["put-if-absent"]["seen"]
+        assert "writers received success for creating one object" in rows["put-if-absent"]["seen"]
         assert "must not be used" in done.stderr
 
 

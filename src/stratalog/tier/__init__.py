@@ -1,1 +1,5 @@
-"""Closed segments in object storage: segment objects, manifests, archiver, fetcher."""
+"""The tier: closed segments in object storage.
+
+In: closed segments, retention, a store. Out: segment objects and manifest versions in the bucket; checked batches for
+readers.
+"""

@@ -1,11 +1,11 @@
-"""What the bucket is told of the cluster besides its records: topics, settings, committed offsets.
+"""The cluster's state in the bucket, besides records: topics, settings, committed offsets.
 
 In: values; a store. Out: numbered versions of one sealed JSON object, and the newest of them. It never decides when a
 version is due, and never touches a manifest.
 
-Versions of one incarnation are in a folder of its own, so that a fenced cluster's last words do not come between its
-successor's. Each is put if absent under the next number; a number that is taken (a put of which the answer was lost) is
-passed over. The highest number counts. The newest few are kept: one that is damaged has the one before it.
+Each incarnation's versions have a folder of their own, so that a fenced cluster's last versions do not mix with its
+successor's. A version is put if absent under the next number. A number that is taken (a put whose answer was lost) is
+skipped. The highest number counts. The newest few are kept, so that a damaged one has its predecessor.
 """
 
 from typing import Final

@@ -1,21 +1,22 @@
-"""How a new version of a manifest comes to count, whoever else is writing.
+"""Commit a new version of a manifest, with other writers present.
 
-In: a change to make, as a function of the newest manifest. Out: programs that yield operations on the bucket and are
-sent each one's result, so that tests can drive every interleaving; `run` drives one against a store. Nothing here
-waits or draws an id.
+In: a change, as a function of the newest manifest. Out: programs that yield operations on the bucket and receive each
+one's result, so that tests can drive every interleaving; `run` drives one against a store. Nothing here waits or
+draws an id.
 
 The rules, which `tests/properties/test_tier_commit.py` checks under every interleaving:
 
-- A version is an object put if absent under the next number, so one of several racers has it. A lost race or a
-  time-out is settled by reading the object back: every write has an id of its own.
-- A writer that meets a higher leader epoch (or its own from another node) is fenced. A new leader's first act is a
-  version of its epoch.
-- Old versions are pruned in groups of `fan_out`. Before any of a group is removed its *boundary object* is there, for
-  good (it is put if absent and never changes). A writer looks for its version's boundary object after its put: a leader
-  that slept through the pruning re-creates a version that is gone, and this is where it finds out. Only a write so
-  confirmed counts, and only after one may anything be deleted, here or on a disk.
+- A version is an object put if absent under the next number, so one of several writers gets it. After a lost race or
+  a time-out the writer reads the object back: every write has an id of its own.
+- A writer that finds a higher leader epoch (or its own epoch from another node) is fenced. A new leader first commits
+  a version of its epoch.
+- Old versions are pruned in groups of `fan_out`. Before any version of a group is removed, its *boundary object* is
+  put, and stays (it is put if absent and never changes). After its put, a writer looks for the boundary object of its
+  version's group. A leader that slept through the pruning would re-create a removed version, and learns of it here.
+  Only a write that passes this check is confirmed, and only after a confirmed write may anything be deleted, here or
+  on a disk.
 - Boundary objects of `fan_out` groups are replaced by one of the next level (put first, removed afterwards; looked
-  for in the other order), so that a few remain however many versions there were.
+  for in the other order), so that only a few remain, however many versions there were.
 
 Why not one boundary object that is overwritten: a late write of a slow pruner would move it back.
 """
@@ -104,7 +105,7 @@ Program = Generator[Operation, Any, T]
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Who writes."""
+    """The writer of a version: its node and leader epoch."""
 
     node_id: int
     leader_epoch: int
@@ -155,7 +156,7 @@ def run(store: ObjectStore, program: Program[T]) -> T:
 def load_latest(
     prefix: str, hint: Manifest | None = None, *, fan_out: int = FAN_OUT
 ) -> Program[Manifest | None]:
-    """The newest version of a partition's manifest; None where there is none.
+    """Return the newest version of a partition's manifest; None where there is none.
 
     With a `hint` (a version known before) nothing is listed unless it is long out of date. Without, a stale list can
     give an older version, or None, but never one that does not count. Raises Unavailable, Corrupt.
@@ -230,7 +231,7 @@ def commit(
         if winner is new:
             if not (yield from is_pruned(prefix, new.version, fan_out=fan_out)):
                 return new
-            winner = None  # the version was used and pruned long ago: what we knew is out of date
+            winner = None  # the version was used and pruned long ago: our base is out of date
         tip = yield from load_latest(prefix, winner, fan_out=fan_out)
     raise Unavailable(f"{prefix}: no version could be committed in {ATTEMPTS_MAX} attempts")
 

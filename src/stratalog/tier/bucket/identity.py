@@ -1,4 +1,4 @@
-"""Whose bucket it is, and which topics are in it, so that the bucket can be read without a broker.
+"""The bucket's owner and its registry of topics, so that readers need no broker.
 
 In: the cluster's id, its topics. Out: small sealed JSON objects, and back. It never holds records.
 
@@ -53,7 +53,7 @@ _DELETE_BATCH: Final = 1000
 
 
 class Claim(Struct, frozen=True, kw_only=True):
-    """Which cluster owns the prefix."""
+    """The claim of a cluster on the prefix."""
 
     format: int = FORMAT
     cluster_id: str
@@ -117,7 +117,7 @@ def encode(document: Struct) -> bytes:
 
 
 def read_claim(store: ObjectStore) -> Claim | None:
-    """Who owns the bucket; None where nobody does. Raises Corrupt, Unavailable."""
+    """Return the bucket's owner, or None. Raises Corrupt, Unavailable."""
     try:
         return decode(store.get(CLAIM), Claim, CLAIM)
     except FileNotFoundError:
@@ -180,7 +180,7 @@ def register_topic(  # noqa: PLR0913, PLR0917
 
 
 def _registered(store: ObjectStore, path: str) -> TierTopic | None:
-    """What the registry has; None where there is nothing, or bytes that are altered: whoever registers knows better."""
+    """Return the registered topic; None for a missing or altered object, which registering replaces."""
     try:
         data = store.get(path)
     except FileNotFoundError:
@@ -204,7 +204,7 @@ def _is_there(store: ObjectStore, path: str) -> bool:
 def list_topics(
     store: ObjectStore, cluster_id: str | None = None, damaged: dict[str, str] | None = None
 ) -> list[TierTopic]:
-    """The topics in the bucket that are not deleted, by name. Empty where nobody owns the bucket.
+    """The topics in the bucket that are not deleted, by name. Empty for a bucket without an owner.
 
     Raises Corrupt naming the object, or has it in `damaged` (path: why) where that is given; Unavailable.
     """
@@ -285,8 +285,8 @@ def remove_deleted_topics(
 ) -> list[DeletedTopic]:
     """Remove all objects of those topics (ids) of `due` that are marked deleted; the topics that are gone now.
 
-    To be called now and then by whoever leads the cluster; it costs one list where nothing is marked. Of a `living`
-    topic only the mark goes: a node that the cluster was taken over from put it, too late to be heard.
+    The controller calls it regularly; it costs one list where nothing is marked. Of a `living` topic only the mark
+    goes: the node before a takeover put that mark too late.
 
     The mark goes last, so that whatever interrupts this, the next call goes on. Raises Unavailable, Corrupt.
     """

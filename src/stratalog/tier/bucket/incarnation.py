@@ -1,12 +1,12 @@
-"""Which life of a cluster it is: a takeover begins the next one, and what went before is fenced.
+"""Incarnations: the lives of a cluster. A takeover begins the next one and fences the one before.
 
-In: a store. Out: small sealed JSON objects `<cluster-id>/cluster/incarnations/<number>`, each put if absent, and who
-may go on. It never removes one.
+In: a store. Out: small sealed JSON objects `<cluster-id>/cluster/incarnations/<number>`, each put if absent, and
+whether a node is fenced. It never removes one.
 
-The first life has the number 0 and no object. Whoever takes a cluster over puts the next number; of several exactly
-one does. A node asks for its successor's number, by path, so a stale list does no harm: after it began, before it
-sends what the bucket is to know of the cluster, and after its first version of a partition's manifest. So whoever takes
-over, puts the number first and then lists topics finds every manifest that its predecessor may take for confirmed, and
+The first life has the number 0 and no object. A takeover puts the next number; of several takeovers exactly one
+succeeds. A node looks for its successor's number by path, so a stale list does no harm. It looks after its start,
+before each version of the cluster's state, and after its first version of a partition's manifest. A takeover puts its
+number first and lists topics afterwards. So it finds every manifest that its predecessor may consider confirmed, and
 fences it by a version of a higher leader epoch.
 """
 
@@ -35,7 +35,7 @@ _ATTEMPTS_MAX: Final = 4
 
 
 class Incarnation(Struct, frozen=True, kw_only=True):
-    """One life of a cluster. `write_id` tells whose claim of the number it is."""
+    """One life of a cluster. `write_id` identifies the claim."""
 
     format: int = 1
     cluster_id: str
@@ -69,7 +69,7 @@ def check_incarnation(store: ObjectStore, cluster_id: str, mine: int) -> None:
 def claim_incarnation(
     store: ObjectStore, cluster_id: str, *, node_id: int, write_id: str, now_ms: int
 ) -> Incarnation:
-    """Begin the cluster's next life. Raises UserError where somebody else just did; Unavailable, Corrupt.
+    """Begin the cluster's next life. Raises UserError where another takeover just did; Unavailable, Corrupt.
 
     After Unavailable the number may be claimed all the same: claim again, which takes the next one.
     """

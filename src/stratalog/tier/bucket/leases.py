@@ -1,15 +1,15 @@
-"""Read leases: a query that has pinned manifest versions says so in the bucket, and what they name stays.
+"""Read leases: a query records its pinned manifest versions in the bucket, and their objects stay.
 
-In: a store; pinned versions; steady time. Out: one small object per query (`<cluster>/cluster/leases/<id>`), put when
-it is planned, put again while it runs, removed at its end; and, for those who remove, the oldest version pinned.
+In: a store; pinned versions; steady time. Out: one small object per query (`<cluster>/cluster/leases/<id>`), put at
+planning, renewed while the query runs, removed at its end; and, for the removal of objects, the oldest pinned
+version.
 
-No clock is compared with another's: who removes counts a lease as live until it has not changed for its time (LEASE_MS,
-or what it says) by the remover's own steady clock. One that was abandoned so ends that long after it was first seen
-unchanged, and is removed.
-What a lease must keep was given up after it was put, so a list that is out of date by less than
-`remote.delete.grace.ms` does no harm.
+No clock is compared with another machine's. A remover counts a lease as live until the lease has not changed for its
+duration (LEASE_MS, or the lease's own value) by the remover's steady clock. So an abandoned lease ends that long
+after it was first seen unchanged, and is removed. A list that is out of date by less than `remote.delete.grace.ms`
+does no harm, because objects are given up only after the lease that protects them was put.
 
-Who may not write keeps no lease, and reads on for the grace alone.
+A reader without the right to write keeps no lease, and has the grace period alone.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ __all__ = [
 LEASE_MS: Final = 60 * 60 * 1000
 """A lease that is not renewed for so long has ended, unless it says another time. Renewed after a third of it."""
 LEASE_MS_MAX: Final = 24 * 60 * 60 * 1000
-"""No lease that nobody renews lives longer, whatever it says."""
+"""The longest duration of a lease that is not renewed, whatever its object says."""
 
 
 class Lease(Struct, frozen=True, kw_only=True):
@@ -66,7 +66,7 @@ def put_lease(store: ObjectStore, lease: Lease) -> None:
 
 
 def release_lease(store: ObjectStore, lease: Lease) -> None:
-    """The query has ended. Raises Unavailable."""
+    """Remove the lease: the query has ended. Raises Unavailable."""
     store.delete([lease.path])
 
 
@@ -86,7 +86,7 @@ def _read(store: ObjectStore, path: str) -> Lease | None:
 
 
 class Leases:
-    """The leases of one cluster, as those see them who remove. For any thread; raises Unavailable."""
+    """The leases of one cluster, for the removal of objects. For any thread; raises Unavailable."""
 
     def __init__(self, store: ObjectStore, cluster_id: str) -> None:
         self._store = store

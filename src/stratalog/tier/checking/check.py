@@ -1,12 +1,12 @@
-"""May this store be trusted with a log? What the tier relies on, tried out before anything is at stake.
+"""Check that an object store meets the tier's requirements.
 
-In: several openings of one store, threads, chance. Out: findings, one for each property. It writes only below a
-prefix of its own and removes what it wrote, whatever happens. Passing proves nothing about the store's durability; a
-store that fails loses or duplicates history sooner or later, and must not be used.
+In: several openings of one store, threads, random numbers. Out: findings, one for each property. It writes only below
+a prefix of its own, and removes its objects in any case. Passing proves nothing about the store's durability. A store
+that fails loses or duplicates history sooner or later, and must not be used.
 
-What the tier relies on (`tier/bucket/commit.py`, `docs/stores.md`): of writers that put one absent object exactly one
-wins and all others are told so; what was put is read, sized, ranged and listed at once; ranges are exact; what was
-deleted is gone.
+The requirements (`tier/bucket/commit.py`, `docs/stores.md`): of writers that put one absent object exactly one
+succeeds, and all others get an error that says so; a put object is read, sized, ranged and listed at once; ranges are
+exact; a deleted object is gone.
 """
 
 from collections.abc import Callable, Sequence
@@ -67,7 +67,7 @@ async def check_store(
     large_bytes: int,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> list[Finding]:
-    """Every property in turn; `progress` is told how many of how many are done.
+    """Every property in turn; `progress` receives how many of how many are done.
 
     `stores` are openings of one place, one for each racer, at least two; `worker` has as many threads. Raises
     Unavailable where nothing can be put at all: a wrong key or address is no property of a store.
@@ -103,8 +103,8 @@ async def _race(trial: _Trial, stores: Sequence[ObjectStore], worker: Worker) ->
                 worker.submit(partial(_put_if_absent, store, path, b"writer %d" % racer))
                 for racer, store in enumerate(stores)
             ]
-            told = [await outcome for outcome in racing]
-            await worker.submit(partial(_judge, trial, path, told))
+            reports = [await outcome for outcome in racing]
+            await worker.submit(partial(_judge, trial, path, reports))
     except (_WrongError, Unavailable, FileNotFoundError) as error:
         return Finding(name, passed=False, seen=str(error))
     return Finding(
@@ -113,7 +113,7 @@ async def _race(trial: _Trial, stores: Sequence[ObjectStore], worker: Worker) ->
 
 
 def _put_if_absent(store: ObjectStore, path: str, data: bytes) -> bool | None:
-    """Whether this writer was told that it won; None where it was told nothing."""
+    """Return whether the store reported success to this writer; None without an answer."""
     try:
         store.put_if_absent(path, data)
     except AlreadyExists:
@@ -123,18 +123,18 @@ def _put_if_absent(store: ObjectStore, path: str, data: bytes) -> bool | None:
     return True
 
 
-def _judge(trial: _Trial, path: str, told: Sequence[bool | None]) -> None:
+def _judge(trial: _Trial, path: str, reports: Sequence[bool | None]) -> None:
     """Raises _WrongError where a race had not exactly one winner, or its object is another's."""
-    winners = [racer for racer, won in enumerate(told) if won]
+    winners = [racer for racer, won in enumerate(reports) if won]
     if len(winners) > 1:
         raise _WrongError(
-            f"{len(winners)} of {len(told)} writers were told that they had created one object"
+            f"{len(winners)} of {len(reports)} writers received success for creating one object"
         )
-    if not winners and None not in told:
-        raise _WrongError(f"none of {len(told)} writers created an object that was not there")
+    if not winners and None not in reports:
+        raise _WrongError(f"none of {len(reports)} writers created an object that was not there")
     found = trial.store.get(path)
-    # Who was told nothing may have won: the object says so.
-    possible = winners or [racer for racer, won in enumerate(told) if won is None]
+    # A writer without an answer may have won: the object says so.
+    possible = winners or [racer for racer, won in enumerate(reports) if won is None]
     if found not in {b"writer %d" % racer for racer in possible}:
         raise _WrongError(f"the object of writer {possible[0]} holds {found[:20]!r}")
     if _put_if_absent(trial.store, path, b"late") is not False:
@@ -152,7 +152,7 @@ def _read_after_write(trial: _Trial) -> str:
         if found != data:
             raise _WrongError(f"{data!r} was put and {found!r} was read")
         if trial.store.size(path) != len(data):
-            raise _WrongError(f"{len(data)} bytes were put, {trial.store.size(path)} are told")
+            raise _WrongError(f"{len(data)} bytes were put, {trial.store.size(path)} are reported")
     with suppress(FileNotFoundError):
         trial.store.get(trial.path("never"))
         raise _WrongError("an object was read that was never put")

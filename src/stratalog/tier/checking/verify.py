@@ -1,12 +1,12 @@
-"""Is the bucket whole, and is there anything in it that nothing refers to?
+"""Verify a bucket: check every object, and find objects that nothing refers to.
 
-In: a store. Out: problems, each naming an object. It reads every byte and changes nothing; `sweep` removes what is
-found to be an orphan, and nothing else.
+In: a store. Out: problems, each naming an object. It reads every byte and changes nothing; `sweep` removes orphans,
+and nothing else.
 
-Orphans come from crashes: an object uploaded whose commit never happened, a manifest version put again behind the
-boundary, a topic whose deletion was interrupted before its mark. A young object may be one that a broker is about to
-commit, so orphans count only from `grace_ms` on. While a broker runs, a grace below ORPHAN_GRACE_MS may take an object
-that it is about to name.
+Orphans come from crashes: an object that was uploaded and never committed, a manifest version put again after its
+pruning, a topic whose deletion stopped before its mark. A broker may be about to commit a young object, so an orphan
+must be older than `grace_ms`. While a broker runs, a grace below ORPHAN_GRACE_MS may remove an object that it is
+about to name.
 """
 
 from collections.abc import Callable
@@ -104,7 +104,7 @@ def verify(
     """Read the whole bucket; return what is wrong with it, damage first, and add what was read to `checked`.
 
     Every object that the newest manifests name must be there with exactly the bytes that were archived, all other
-    objects must be sound, and all must belong to something. `progress` is told bytes done and in total. Raises
+    objects must be sound, and all must belong to something. `progress` receives the bytes done and in total. Raises
     Unavailable.
     """
     survey = _Survey(store, now_ms, grace_ms, progress, data=True, checked=checked or Checked())
@@ -119,7 +119,7 @@ def find_orphans(
     grace_ms: int = ORPHAN_GRACE_MS,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> list[Problem]:
-    """The orphans, without reading segments. None are told of a bucket in which anything else is wrong with the
+    """The orphans, without reading segments. None are reported for a bucket in which anything else is wrong with the
     manifests or the registry: an object may seem to be an orphan because what names it is damaged.
 
     Raises Corrupt (naming the damaged object), Unavailable.
@@ -155,7 +155,7 @@ def _walk(survey: _Survey) -> None:
         survey.report(CLAIM, str(corrupt))
         return
     if claim is None:
-        survey.report(CLAIM, "missing: nobody owns this bucket")
+        survey.report(CLAIM, "missing: the bucket has no owner")
         return
     cluster = claim.cluster_id
     # The list comes before the manifests: what they name and it lacks is asked for again, and what it has and they do

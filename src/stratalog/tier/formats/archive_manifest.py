@@ -1,11 +1,10 @@
-"""Archive manifests: the oldest entries of a long manifest, in columns, in an immutable object of their own.
+"""Archive manifests: the oldest entries of a long manifest, as columns, in an immutable object of their own.
 
-In: live entries in the order of offsets. Out: the same as columns, their bytes, and back. It never reads or writes the
-bucket; which archives count, and which of their entries, only a manifest says (`tier/formats/manifest.py`).
+In: live entries in the order of offsets. Out: the same as columns, their bytes, and back. It never reads or writes
+the bucket. Only a manifest says which archives count, and which of their entries (`tier/formats/manifest.py`).
 
-Neighbouring segments differ little, so a column is the differences of its values, laid out byte by byte of their
-significance, and compressed: what is left is the ids and checksums, which nothing makes smaller. `docs/formats.md` has
-the bytes.
+Neighbouring segments differ little. So a column holds the differences of its values, grouped by byte significance,
+and compressed. Ids and checksums remain, which do not compress. `docs/formats.md` has the bytes.
 """
 
 from array import array

@@ -1,11 +1,11 @@
-"""What counts in the bucket: one immutable, versioned manifest per partition.
+"""The manifest: one immutable, versioned list of the objects of a partition that count.
 
 In: values; stored bytes. Out: manifests, their bytes, and answers about offsets. It never reads or writes the bucket:
-`tier/bucket/commit.py` says how versions come to be, `tier/reading/archives.py` opens what a manifest says of its
-oldest entries.
+`tier/bucket/commit.py` commits versions, `tier/reading/archives.py` opens the archive manifests with the oldest
+entries.
 
-Stored as sealed JSON (`tier/formats/envelope.py`); readers ignore fields that they do not know and refuse a `format`
-that they do not know.
+It is stored as sealed JSON (`tier/formats/envelope.py`). Readers ignore unknown fields and refuse an unknown
+`format`.
 """
 
 from bisect import bisect_left
@@ -53,7 +53,7 @@ class SegmentState(StrEnum):
 class Entry(Struct, frozen=True, kw_only=True):
     """One segment object. Sizes are bytes, times epoch ms (timestamps -1: no record), offsets inclusive.
 
-    `id` is the object's id in 22 characters; `leader_epoch` that of the leader who copied it. Objects may be named by
+    `id` is the object's id in 22 characters; `leader_epoch` that of the leader that uploaded it. Objects may cover
     offsets without a batch (compaction), never overlap, and follow each other without a gap. `min_timestamp` is a true
     minimum only where `min_timestamp_exact`. `leader_epochs` are (epoch, first offset) pairs. `state_ms`: since when.
     """

@@ -1,6 +1,6 @@
-"""Where every object of the tier lies below the bucket's prefix.
+"""The paths of all objects of the tier, below the bucket's prefix.
 
-In: cluster, topic and object ids, partitions, offsets. Out: paths (and segment names read back). It never reads the
+In: cluster, topic and object ids, partitions, offsets. Out: paths, and segment names read back. It never reads the
 bucket. `docs/formats.md` has the same layout in prose.
 """
 

@@ -1,13 +1,13 @@
 """The index block of a segment object: one entry for every run of whole batches, as columns.
 
-In: batch headers in the order of the data; an encoded block. Out: the encoded block; which bytes hold an offset or a
-timestamp. It never sees records.
+In: batch headers in the order of the data; an encoded block. Out: the encoded block; the bytes that hold an offset or
+a timestamp. It never sees records.
 
-An entry's CRC32C covers its bytes of the data, so that whoever fetches ranges at entry edges checks all they got
-with the block alone: a batch's own CRC leaves its base offset and leader epoch out.
+An entry's CRC32C covers its bytes of the data. So a reader that fetches ranges at entry edges can check all of them
+with the block alone. (A batch's own CRC leaves out its base offset and leader epoch.)
 
-Layout (big-endian): entries u32, interval u32, then the columns, each whole: base offset i64, last offset i64, position
-i64, length u32, records u32, minimum timestamp i64, maximum timestamp i64, flags u32, CRC32C u32.
+Layout (big-endian): entries u32, interval u32, then the columns, each whole: base offset i64, last offset i64,
+position i64, length u32, records u32, minimum timestamp i64, maximum timestamp i64, flags u32, CRC32C u32.
 """
 
 from array import array

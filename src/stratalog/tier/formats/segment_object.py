@@ -117,7 +117,7 @@ class SegmentIndex:
     `leader_epochs` are (epoch, first offset) pairs; `producer_snapshot` and `aborted_transactions` are Kafka's
     `.snapshot` and `.txnindex` files byte for byte (empty: none).
     `aborted` are all aborted transactions with records here, wherever they begin and end, in the order of last offsets;
-    None where some batch is transactional and whoever archived it did not say.
+    None where some batch is transactional and the uploading version did not record them.
     """
 
     path: str

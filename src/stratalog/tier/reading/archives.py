@@ -1,7 +1,7 @@
-"""All that a manifest names, whether in itself or in its archive manifests, which are opened as they are needed.
+"""Read all entries of a manifest, in itself and in its archive manifests, which are opened on demand.
 
-In: a store, manifests. Out: live segments in the order of offsets, every byte that names them checked. It never lists
-the bucket, never writes, and opens no archive manifest that offsets or times rule out.
+In: a store, manifests. Out: live segments in the order of offsets, with every byte of their entries checked. It never
+lists the bucket, never writes, and opens no archive manifest that offsets or times rule out.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,9 +1,9 @@
-"""A bounded cache of bytes (or what was made of them), shared by threads.
+"""A bounded cache of bytes (or of values decoded from them), shared by threads.
 
-In: values with their sizes. Out: values, the least recently used gone first. It never computes a value.
+In: values with their sizes. Out: values; the least recently used are evicted first. It never computes a value.
 
-It has no lock: each step is one operation of a dict, which Python keeps whole. Two threads that race may both find
-nothing, or keep a value a moment longer; neither ever gets a wrong one.
+It has no lock: each step is one dict operation, which Python makes atomic. Two threads that race may both miss, or
+keep a value a moment longer; neither ever gets a wrong one.
 """
 
 from collections.abc import Hashable

@@ -1,4 +1,4 @@
-"""A segment object's batches, as they lay in the log.
+"""Read a segment object's batches in the order of the log.
 
 In: a store and a segment that a manifest names. Out: runs of whole batches in order, every byte checked, bounded in
 size. It never writes, and opens no batch.

@@ -1,11 +1,12 @@
-"""Reads records back from segment objects.
+"""Read records back from segment objects.
 
 In: a segment that a manifest names, an offset. Out: whole batches, each byte checked against the object's index. It
-never lists the bucket and never returns a byte that was not archived: a missing or altered object is Corrupt, by name.
+never lists the bucket, and never returns a byte that was not uploaded: a missing or altered object raises Corrupt
+with its name.
 
-Objects are read in ranges that begin and end at index entries, about `range_bytes` each and always the same ones, so
-that a sequential reader, and all who follow it, need one request per range; ranges and decoded tails are cached.
-Neighbouring ranges come in one request, and who wants a range that is on its way waits for that one.
+Objects are read in ranges of about `range_bytes` that begin and end at index entries, always the same ones. So a
+sequential reader, and all readers after it, need one request per range. Ranges and decoded tails are cached.
+Neighbouring ranges come in one request, and a thread that needs a range under way waits for that request.
 """
 
 from array import array
@@ -78,8 +79,8 @@ def _same(index: SegmentIndex, entry: Entry) -> bool:
 class Fetcher:
     """Cached reads of tiered segments. Blocking, and safe to use from several threads at once.
 
-    `cache_bytes` bounds the ranges held; decoded tails have a sixteenth of it beside them. `spent` is told the bytes of
-    each request for batches, on the thread that made it.
+    `cache_bytes` bounds the cached ranges; decoded tails have a sixteenth of it beside them. `spent` receives the
+    bytes of each request for batches, on the thread that made it.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class Fetcher:
         self.store = store
         self.range_bytes = range_bytes
         self._spent = spent
-        self._on_their_way: dict[tuple[str, int], Future[Any]] = {}
+        self._in_flight: dict[tuple[str, int], Future[Any]] = {}
         self._ranges: ByteCache[bytes] = ByteCache(cache_bytes)
         self._tails: ByteCache[_Tail] = ByteCache(cache_bytes // 16)
 
@@ -105,7 +106,7 @@ class Fetcher:
         *,
         minimum_one: bool = True,
     ) -> Slices:
-        """Whole batches of `segment` from the one that holds `offset` (in a gap: the next one), at most `max_bytes`.
+        """Return whole batches of `segment` from the one that holds `offset` (in a gap: the next), up to `max_bytes`.
 
         With `minimum_one` the first batch comes whole even where it is larger. Empty where the segment has nothing at
         or after `offset`. Raises Corrupt naming the object, Unavailable.
@@ -114,13 +115,13 @@ class Fetcher:
         found = self._read(
             tail, offset, max_bytes, minimum_one, partial(self._pieces, segment, tail)
         )
-        assert found is not None, "all of it was brought"
+        assert found is not None, "a read waits for every range"
         return found
 
     def held(
         self, segment: RemoteSegment, offset: int, max_bytes: int, *, minimum_one: bool = True
     ) -> Slices | None:
-        """As `read`, of what is in the cache, as far as that goes; None where it does not begin there. Never waits."""
+        """Return what `read` would, as far as the cache has it; None where the first range is missing. Never waits."""
         tail = self._tails.get(segment.path)
         if tail is None:
             return None
@@ -139,14 +140,18 @@ class Fetcher:
         minimum_one: bool,  # noqa: FBT001  # as `read` has it
         pieces_of: Callable[[int, int], list[bytes]],
     ) -> Slices | None:
-        """`pieces_of` gives the bytes of ranges from the first to before the second, or of fewer."""
+        """Return batches from the one that holds `offset`; `pieces_of` returns ranges [first, stop) or fewer, as bytes.
+
+        Positions: in the data of the object (`start`, `origin`), or relative to `origin`, the first range's own.
+        """
         entries = tail.index.entries
         first = entries.entry_of(offset)
         if first == len(entries):
             return Slices([], offset, offset)
         start = entries.positions[first]
         wanted = min(max_bytes, READ_BYTES_MAX)
-        # The batch asked for may lie at the end of its entry: what is before it does not count.
+        # The wanted batch may be the last of its entry. So the ranges must reach `wanted` bytes past the end of the
+        # entry, not past its start.
         before = entries.lengths[first] if entries.base_offsets[first] < offset else 0
         number = stop = tail.range_of(first)
         while stop < len(tail.firsts):
@@ -160,7 +165,7 @@ class Fetcher:
         origin = entries.positions[tail.firsts[number]]
         limit = start - origin + entries.lengths[first]
         reaching = ((at, h) for at, h in scan(pieces[0], start - origin, limit))
-        # The index says that the entry has it.
+        # The index says that this entry has the offset, so the scan finds its batch.
         begin, header = next((at, h) for at, h in reaching if h.last_offset >= offset)
         cut, next_offset = _cut(tail, pieces, number, begin, (first, offset), wanted)
         if cut == begin and minimum_one:
@@ -192,8 +197,8 @@ class Fetcher:
         return None
 
     def prefetch(self, segment: RemoteSegment, offset: int, size: int, skip: int = 0) -> int:
-        """Have in the cache what is from `skip` to `skip + size` bytes behind `offset`, as far as the segment goes;
-        its bytes from `offset` on. What is on its way is not waited for. Raises as `read`.
+        """Ensure bytes [skip, skip + size) after `offset` are cached, as far as the segment goes; return the segment's
+        bytes from `offset` on. Ranges under way are not waited for. Raises as `read`.
         """
         tail = self._tail(segment)
         entries = tail.index.entries
@@ -217,11 +222,11 @@ class Fetcher:
         while tail is None:
             mine = self._claim(segment.path, _TAIL, _TAIL + 1)
             if not mine:
-                other = self._on_their_way.get((segment.path, _TAIL))
+                other = self._in_flight.get((segment.path, _TAIL))
                 tail = self._tails.get(segment.path) if other is None else other.result()
                 continue
             try:
-                # It may have come between the look and the claim.
+                # Another thread may have cached it between the look-up and the claim.
                 tail = self._tails.get(segment.path) or self._request_tail(segment)
                 mine[0].set_result(tail)
             finally:
@@ -243,43 +248,44 @@ class Fetcher:
         pieces: list[bytes] = []
         while number < stop:
             held = self._ranges.get((path, number))
-            other = self._on_their_way.get((path, number)) if held is None else None
+            other = self._in_flight.get((path, number)) if held is None else None
             if other is not None:
                 held = other.result()
             if held is not None:
                 pieces.append(held)
                 number += 1
                 continue
-            mine = self._claim(path, number, stop)  # nothing where another thread was quicker
+            mine = self._claim(path, number, stop)  # empty where another thread was quicker
             if mine:
                 pieces += self._request(segment, tail, number, mine)
             number += len(mine)
         return pieces
 
     def _claim(self, path: str, number: int, stop: int) -> list[Future[Any]]:
-        """What this thread shall bring, from `number` on: a future for each, for those who want it meanwhile."""
+        """Claim ranges from `number` on for this thread to fetch: a future for each, for other threads to wait on."""
         mine: list[Future[Any]] = []
         for one in range(number, stop):
             flight: Future[Any] = Future()
-            if self._on_their_way.setdefault((path, one), flight) is not flight:
+            if self._in_flight.setdefault((path, one), flight) is not flight:
                 break
             mine.append(flight)
-            if self._ranges.get((path, one)) is not None:  # it came before the claim
+            # Another thread may have cached it between the caller's look-up and this claim.
+            if self._ranges.get((path, one)) is not None:
                 self._arrived(path, one, [mine.pop()])
                 break
         return mine
 
     def _arrived(self, path: str, number: int, mine: list[Future[Any]]) -> None:
-        """What was claimed is there; what is not has failed, and those who wait try for themselves."""
+        """End the claims. A range that was not fetched resolves to None: waiting threads fetch it themselves."""
         for at, flight in enumerate(mine):
-            self._on_their_way.pop((path, number + at), None)
+            self._in_flight.pop((path, number + at), None)
             if not flight.done():
                 flight.set_result(None)
 
     def _request(
         self, segment: RemoteSegment, tail: _Tail, number: int, mine: list[Future[Any]]
     ) -> list[bytes]:
-        """Bring the ranges that were claimed, from `number` on."""
+        """Fetch the claimed ranges, from `number` on."""
         entries = tail.index.entries
         numbers = range(number, number + len(mine))
         spans = [tail.entries_of(one) for one in numbers]
@@ -306,10 +312,10 @@ def _cut(
     first: tuple[int, int],
     wanted: int,
 ) -> tuple[int, int]:
-    """The end of the last whole batch within `wanted` bytes of `begin`, in the bytes of ranges `number` on, and the
-    offset behind it. `first`: the index entry that has `begin`, and the offset asked for.
+    """Return the end of the last whole batch within `wanted` bytes of `begin`, and the offset after that batch.
 
-    Only the entry where the bytes run out is scanned.
+    `pieces` are the bytes of ranges `number` on; positions are relative to the first of them. `first`: the index entry
+    that has `begin`, and the requested offset. Whole entries count by the index; only the last one is scanned.
     """
     entries = tail.index.entries
     limit = begin + wanted
@@ -331,7 +337,7 @@ def _cut(
 
 
 def _between(pieces: list[bytes], begin: int, end: int) -> list[memoryview]:
-    """Bytes `begin` to `end` of the pieces put together."""
+    """Return views of bytes [begin, end) of the joined pieces."""
     found = []
     for piece in pieces:
         if begin < len(piece) and end > 0:
@@ -342,7 +348,7 @@ def _between(pieces: list[bytes], begin: int, end: int) -> list[memoryview]:
 
 
 def _end(entries: IndexBlock, stop: int) -> int:
-    """Where the entry before `stop` ends in the data."""
+    """Return the position in the data where the entry before `stop` ends."""
     return entries.positions[stop - 1] + entries.lengths[stop - 1]
 
 

@@ -1,7 +1,7 @@
-"""The segment of one partition that covers an offset or a timestamp.
+"""Find the segment of one partition that covers an offset or a timestamp.
 
-In: the newest manifest, offsets, timestamps. Out: remote segments. It opens archive manifests where it must, and never
-reads a segment object.
+In: the newest manifest, offsets, timestamps. Out: remote segments. It opens archive manifests where necessary, and
+never reads a segment object.
 """
 
 from bisect import bisect_left

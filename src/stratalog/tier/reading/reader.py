@@ -1,4 +1,4 @@
-"""The bucket as those see it who only read: Spark, the command line.
+"""A read-only view of the bucket, for Spark and the command line.
 
 In: a store. Out: topics, pinned manifests, checked bytes. It never writes, and needs no broker.
 """
@@ -60,7 +60,7 @@ class Bucket:
 
 
 def open_bucket(store: ObjectStore) -> Bucket:
-    """The bucket in a store. Raises UserError where it is nobody's, Corrupt, Unavailable."""
+    """Open the bucket in a store. Raises UserError where it has no owner, Corrupt, Unavailable."""
     claim = read_claim(store)
     if claim is None:
         raise UserError(f"{store.url} holds no bucket of stratalog")

@@ -1,10 +1,10 @@
-"""Copies one closed segment into the bucket.
+"""The archiver: upload one closed segment into the bucket.
 
-In: a segment's bytes, read piece by piece, and what belongs to it. Out: an object, and the manifest entry that
-describes it. It never touches a manifest, and never uploads a segment of which a batch fails its CRC.
+In: a segment's bytes, read piece by piece, and its companion files. Out: an object, and the manifest entry that
+describes it. It never touches a manifest, and never uploads a segment with a batch that fails its CRC.
 
-An object whose entry never came to be committed is an orphan: nothing refers to it, `verify` reports it and `sweep`
-removes it.
+An object whose entry is never committed is an orphan: nothing refers to it, `verify` reports it and `sweep` removes
+it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -24,7 +24,7 @@ __all__ = ["ClosedSegment", "PartitionKey", "archive"]
 
 @dataclass(frozen=True, slots=True)
 class PartitionKey:
-    """Which partition."""
+    """The identity of a partition in the bucket."""
 
     cluster_id: str
     topic_id: UUID

@@ -1,7 +1,8 @@
-"""How long to wait before something that failed is tried again.
+"""Backoff: the wait before the next attempt after a failure.
 
-In: chance. Out: seconds, twice as many after each failure up to a limit, each a little off, so that many who failed
-together do not come back together. It never waits and never reads a clock. (Kafka: ExponentialBackoff.)
+In: random numbers. Out: seconds, doubled after each failure up to a limit. Each wait has a random part, so that many
+callers that failed together do not retry together. It never waits and never reads a clock. (Kafka:
+ExponentialBackoff.)
 """
 
 from dataclasses import dataclass
@@ -29,5 +30,5 @@ class Backoff:
         return min(doubled * off, self.max_ms) / 1000
 
     def succeeded(self) -> None:
-        """The next failure is the first again."""
+        """Reset: the next failure counts as the first."""
         self.failures = 0

@@ -1,7 +1,7 @@
-"""What retention no longer keeps of a partition's share of the bucket.
+"""Apply retention to a partition's part of the bucket.
 
-In: a manifest, what is to be kept, and a way to look into its archive manifests. Out: the manifest without what may
-go. It commits nothing and removes nothing.
+In: a manifest, the limits, and access to its archive manifests. Out: the manifest without the expired segments. It
+commits nothing and removes nothing.
 """
 
 from collections.abc import Iterable
@@ -113,7 +113,7 @@ def _parted(
         if not before.takes(archives.oldest(tip, named)):
             return [named]
         archive = archives.open(tip, named)
-    except Corrupt:  # where to cut it nobody knows: it goes as a whole, once all of it may
+    except Corrupt:  # it cannot be cut without its entries: it goes as a whole, once all of it may
         return [named]
     first, stop = archive.span_of(named)
     count = walk.count(archive.entry(at) for at in range(first, stop))
@@ -124,8 +124,8 @@ def _parted(
 
 
 def segments_of(tip: Manifest, named: ArchivedManifest, archives: Archives) -> list[str]:
-    """The objects of an archive that was given up. None where it is damaged: nobody knows which they were, and with
-    the archive forgotten they belong to nothing, which a sweep finds. Raises Unavailable.
+    """The objects of an archive that was given up. None where it is damaged: its objects are unknown. Once the
+    manifest forgets the archive they are orphans, which a sweep finds. Raises Unavailable.
     """
     try:
         return [tip.path_of(entry) for entry in archives.entries_of(tip, named)]

@@ -1,9 +1,9 @@
-"""How long what was given up has been given up, told by a clock that nobody sets.
+"""Track how long each object has been given up, on the steady clock.
 
-In: manifests as they are committed, steady time. Out: what may be removed. It never asks a wall clock: a leader counts
-from when it saw a thing given up first, which is when it did so itself, or when it became the leader. So neither a
-stepped clock nor another machine's can shorten the grace; a new leader begins it anew, and what was given up stays so
-much longer.
+In: manifests as they are committed, steady time. Out: the objects that may be removed. It never reads a wall clock. A
+leader counts from when it first saw an object given up: from its own commit, or from the start of its leadership. So
+neither a stepped clock nor another machine's can shorten the grace period. A new leader begins it again, and objects
+stay so much longer.
 """
 
 from typing import Final
@@ -23,7 +23,7 @@ class GivenUp:
         self._seen: dict[_Key, tuple[int, int]] = {}
 
     def note(self, manifest: Manifest, steady_ms: int) -> None:
-        """This version counts now."""
+        """Note a committed version."""
         gone = [_key(one) for one in manifest.everything() if one.state is not _LIVE]
         now = steady_ms, manifest.version
         self._seen = {key: self._seen.get(key, now) for key in gone}

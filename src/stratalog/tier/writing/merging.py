@@ -1,11 +1,11 @@
-"""Small segments of a quiet topic, made one: who reads years of history must not open an object for every ten minutes.
+"""Merge small segments of a quiet topic, so that readers of years of history open few objects.
 
-In: a manifest's live entries, the topic's limits for one segment. Out: which neighbours to merge, what the merged
-segment holds, and the manifest that has it instead of them. It commits nothing and removes nothing.
+In: a manifest's live entries, the topic's limits for one segment. Out: the neighbours to merge, the merged segment's
+content, and the manifest that names the merged segment instead. It commits nothing and removes nothing.
 
-Neighbours are merged once there are eight of them that make one segment, none more than half of it: so each time a
-byte is copied its segment has at least doubled, and that ends at the size, and the span of time, at which the topic
-would have closed a segment by itself. Retention stays as fine as the topic asks for.
+Neighbours are merged once there are eight of them that make one segment, each at most half of it. So each time a byte
+is copied, its segment has at least doubled. That ends at the size and span of time at which the topic closes a
+segment by itself, and retention stays as fine as the topic asks for.
 """
 
 from collections.abc import Collection, Iterator, Sequence

@@ -1,10 +1,11 @@
-"""Bytes a second, as KIP-956 has them for what goes to the bucket and what comes from it.
+"""A quota in bytes a second for transfers to and from the bucket (KIP-956).
 
-In: bytes that went, the time. Out: how long to wait before more may go. It never waits and never reads a clock.
+In: bytes transferred, the time. Out: how long to wait before the next transfer. It never waits and never reads a
+clock.
 
-A quota lets through what a window of `samples` times `sample_ms` may hold in one go, and `bytes_per_second` on average
-(Kafka: RLMQuotaManager over a Rate of as many samples). What has begun is never cut short: one transfer may overdraw
-it, and the next ones wait until that is made good.
+A quota permits the bytes of a window of `samples` times `sample_ms` at once, and `bytes_per_second` on average
+(Kafka: RLMQuotaManager over a Rate of as many samples). A transfer that has begun is never cut short: it may overdraw
+the quota, and the next ones wait until that is repaid.
 """
 
 from collections import deque
@@ -23,7 +24,7 @@ class ByteQuota:
         self._spent: deque[int] = deque()
 
     def spent(self, size: int) -> None:
-        """So many bytes went."""
+        """Count bytes transferred."""
         self._spent.append(size)
 
     def wait_ms(self, now_ms: int) -> int:

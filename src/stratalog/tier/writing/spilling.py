@@ -1,10 +1,11 @@
-"""A long manifest's oldest entries, moved into an archive manifest: every version of a manifest is written whole.
+"""Move a long manifest's oldest entries into an archive manifest, because every version is written whole.
 
-In: a manifest. Out: what to move and where, and the manifest that names the archive instead. It commits nothing.
+In: a manifest. Out: the entries to move and their archive, and the manifest that names the archive instead. It
+commits nothing.
 
-The archive that is written to last takes more until it is full, as a new object: what is in the bucket never changes,
-and readers of the old version read on in the old one, which is given up. The youngest entries stay: small neighbours
-among them are still to be merged (`tier/writing/merging.py`), and archived ones are not any more.
+The last archive takes more entries until it is full, as a new object: objects in the bucket never change. Readers of
+the old version continue with the old object, which is given up. The youngest entries stay in the manifest: small
+neighbours among them may still be merged (`tier/writing/merging.py`), and archived ones are merged no more.
 """
 
 from collections.abc import Sequence
@@ -31,8 +32,8 @@ __all__ = ["Spill", "SpillLimits", "next_spill", "opened_for", "spilled", "with_
 class SpillLimits:
     """Entries move once `segments` are live in the manifest itself, all but the youngest `kept` (at least one).
 
-    `archive_segments`: how many one archive takes. Ten years of hours in two of them, so that whoever asks for any time
-    in those opens no more; about 3.5 MB each.
+    `archive_segments`: the most entries of one archive. Two archives hold ten years of hourly segments, so that a query
+    for any time opens no more; each has about 3.5 MB.
     """
 
     segments: int = 64

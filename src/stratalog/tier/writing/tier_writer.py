@@ -1,8 +1,8 @@
-"""The writer of one partition's history in the bucket: the objects and manifest versions that its leader makes.
+"""The writer of one partition's history in the bucket: its leader's objects and manifest versions.
 
-In: the leader's epoch, closed segments, retention. Out: objects and manifest versions; what lies where. It never
-removes an object that a confirmed manifest has not given up first, and never serves bytes: `tier/reading/fetcher.py`
-does.
+In: the leader's epoch, closed segments, retention. Out: objects and manifest versions; the location of each segment.
+It removes an object only after a confirmed manifest has given it up, and never serves bytes:
+`tier/reading/fetcher.py` does.
 """
 
 from collections.abc import Callable, Sequence
@@ -283,7 +283,7 @@ class TierWriter:
                 index_interval_bytes=self.index_interval_bytes,
             )
         except Corrupt:
-            # Those at fault stay apart; where they read well now, all do: nobody knows which it was.
+            # Damaged ones stay apart. If all read well now, all stay apart: the faulty one is unknown.
             found = damaged(self.store, run) or entries
             self._damaged.update(entry.id for entry in found)
             raise
@@ -392,7 +392,7 @@ def _put(path: str, data: bytes) -> Program[bool]:
 
 
 def _good_until(uploaded: Entry) -> int:
-    """A sweep may take an object that nobody names: well before that (epoch ms) it is copied again."""
+    """Return when (epoch ms) to upload an uncommitted object again, well before a sweep may remove it."""
     return uploaded.state_ms + ORPHAN_GRACE_MS // 2
 
 

@@ -181,7 +181,7 @@ def test_the_command_tells_a_store_that_forgets_conditions_from_one_that_does_no
         assert done.returncode == 1
         rows = {row["check"]: row for row in json.loads(done.stdout)}
         assert not rows["put-if-absent"]["passed"]
-        assert "were told that they had created one object" in rows["put-if-absent"]["seen"]
+        assert "writers received success for creating one object" in rows["put-if-absent"]["seen"]
         assert rows["ranges"]["passed"]
         assert "must not be used" in done.stderr
         assert list(open_store(url).list("")) == []
