@@ -1,4 +1,4 @@
-"""`strata bench machine`: every limit and figure is measured, shares are what they say, nothing is left behind."""
+"""`strata bench machine`: every limit is measured, shares are what they say, nothing is left behind."""
 
 import json
 import os
@@ -26,13 +26,13 @@ def little(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_box_and_a_broker_are_measured(tmp_path: Path) -> None:
     done = strata("bench", "machine", "--json", "--directory", str(tmp_path))
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert all(figure > 0 for figure in told["machine"].values())
-    assert all(figure is not None and figure >= 0 for figure in told["broker"].values())
-    assert told["broker"]["produce"] > 0
-    assert told["broker"]["consume"] > 0
-    share = told["broker"]["produce"] / told["machine"]["loopback"]
-    assert told["shares"]["produce"]["loopback"] == pytest.approx(share, abs=0.001)
+    printed = json.loads(done.stdout)
+    assert all(rate > 0 for rate in printed["machine"].values())
+    assert all(rate is not None and rate >= 0 for rate in printed["broker"].values())
+    assert printed["broker"]["produce"] > 0
+    assert printed["broker"]["consume"] > 0
+    share = printed["broker"]["produce"] / printed["machine"]["loopback"]
+    assert printed["shares"]["produce"]["loopback"] == pytest.approx(share, abs=0.001)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -49,24 +49,26 @@ def test_shares_are_rates_over_limits_and_times_in_multiples() -> None:
     assert shares["request_p50_s"] == {"loopback_round_trip_s": 10.0}
     assert shares["request_cpu_s"] == {"python_calls": 500.0}
     shown = {row["broker"]: row for row in broker_rows(broker, shares)}
-    assert shown["produce"]["figure"] == "500 MB/s"
+    assert shown["produce"]["measured"] == "500 MB/s"
     assert "50.0% of loopback, 25.0% of page cache write" in shown["produce"]["of the machine"]
     assert shown["one, median"]["of the machine"] == "10.0 loopback round trips"
-    assert {row["machine"]: row["figure"] for row in machine_rows(LIMITS)}["crc32c"] == "4,000 MB/s"
+    assert {row["machine"]: row["measured"] for row in machine_rows(LIMITS)}[
+        "crc32c"
+    ] == "4,000 MB/s"
 
 
 def test_cpu_time_that_cannot_be_had_is_a_dash() -> None:
     broker = Broker(5e8, None, 1e9, None, 1000.0, 200e-6, None)
     shares = shares_of(LIMITS, broker)
     assert "request_cpu_s" not in shares
-    assert [row["figure"] for row in broker_rows(broker, shares) if "CPU" in row["broker"]] == [
+    assert [row["measured"] for row in broker_rows(broker, shares) if "CPU" in row["broker"]] == [
         "-"
     ] * 3
 
 
 def test_a_process_has_used_cpu() -> None:
     before = process_cpu_s(os.getpid())
-    while process_cpu_s(os.getpid()) <= before:  # a hundredth of a second is what is told
+    while process_cpu_s(os.getpid()) <= before:  # a hundredth of a second is what is printed
         sum(range(10_000))
     with pytest.raises(OSError, match="No such file"):
         process_cpu_s(2**22 + 1)

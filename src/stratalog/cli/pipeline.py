@@ -352,12 +352,10 @@ def run_command(
     ] = None,
     master: Annotated[str, typer.Option(metavar="URL", help="Spark's master.")] = "local[*]",
     memory: Annotated[str, typer.Option(metavar="SIZE", help="Heap of Spark's driver.")] = "1g",
-    full: Annotated[
-        bool, typer.Option("--full-refresh", help="Work everything out afresh.")
-    ] = False,
+    full: Annotated[bool, typer.Option("--full-refresh", help="Recompute everything.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print tables and rows as JSON.")] = False,
 ) -> None:
-    """Run one update: streaming tables take in what is new, materialized views are worked out again.
+    """Run one update: streaming tables read new records, materialized views are recomputed.
 
     Example: strata pipeline run mine --conf stratalog.tier.url=s3://bucket
     """

@@ -1,7 +1,7 @@
 """`strata group`: consumer groups of a running cluster.
 
-In: a group's name. Out: who is in it, how far it is behind, and its offsets moved or forgotten. It never moves the
-offsets of a group that has members: the broker refuses.
+In: a group's name. Out: its members, its lag, and its offsets reset or deleted. It never moves the offsets of a group
+that has members: the broker refuses.
 """
 
 from typing import TYPE_CHECKING, Annotated, Any
@@ -53,7 +53,7 @@ async def print_groups(bootstrap: str, as_json: bool) -> None:
 def describe(
     name: GroupName, bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP, json: Json = False
 ) -> None:
-    """Show a group's state, and for each partition its offset, the log's end, the lag and who reads it.
+    """Show a group's state, and for each partition its offset, log end, lag and member.
 
     Lag is in records, and in seconds since the first record that the group has not read was written, by its own
     timestamp.
@@ -164,25 +164,28 @@ async def existing_keys(client: "Client", keys: list[tuple[str, int]]) -> list[t
 def reset_offsets(
     name: GroupName,
     topic: Annotated[
-        str, typer.Option(metavar="TOPIC", help="Whose offsets.", autocompletion=topics)
+        str,
+        typer.Option(
+            metavar="TOPIC", help="The topic whose offsets to reset.", autocompletion=topics
+        ),
     ],
     to: Annotated[
         str,
         typer.Option(
             metavar="beginning|end|OFFSET|@MS",
-            help="Where the group goes on; @MS is the first record at that time (epoch milliseconds).",
+            help="The new position; @MS is the first record at that time (epoch milliseconds).",
         ),
     ],
     partition: Annotated[
         list[int] | None, typer.Option(metavar="N", help="Only this partition; may be repeated.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be, and change nothing.")
+        bool, typer.Option("--dry-run", help="Show the new offsets, and change nothing.")
     ] = False,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    """Let a group without members go on elsewhere. A group that is not there is made.
+    """Reset the offsets of an inactive group. Creates a missing group.
 
     Example: strata group reset-offsets billing --topic orders --to beginning
     """

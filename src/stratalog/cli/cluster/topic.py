@@ -49,7 +49,7 @@ def create(
         list[str] | None, typer.Option("--config", "-c", metavar="NAME=VALUE", help="A setting.")
     ] = None,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Fine if it is there.")
+        bool, typer.Option("--if-not-exists", help="Succeed if the topic exists.")
     ] = False,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     json: Json = False,
@@ -182,7 +182,7 @@ def skew_of(sizes: Sequence[int]) -> float:
 
 
 async def partition_rows(client: "Client", topic: "TopicInfo") -> list[dict[str, Any]]:
-    """One row per partition: who leads it, from which offset to which it goes, and how large it is."""
+    """Return one row per partition: its leader, its first and last offset, its size."""
     from stratalog.client.admin import log_directories
     from stratalog.client.calls import EARLIEST, LATEST
 
@@ -214,7 +214,7 @@ async def partition_rows(client: "Client", topic: "TopicInfo") -> list[dict[str,
 def alter(
     name: TopicName,
     partitions: Annotated[
-        int | None, typer.Option(metavar="N", help="How many there shall be; never fewer.")
+        int | None, typer.Option(metavar="N", help="The new number of partitions; never fewer.")
     ] = None,
     set_values: Sets = None,
     unset: Unsets = None,
@@ -222,7 +222,7 @@ def alter(
 ) -> None:
     """Give a topic more partitions, and change its settings.
 
-    With more partitions a key may go to another one than before.
+    With more partitions, a key may map to another one than before.
 
     Example: strata topic alter orders --partitions 12 -s retention.ms=86400000
     """
@@ -263,7 +263,7 @@ def move(
 ) -> None:
     """Move a partition to another log directory of its broker, while it is written and read.
 
-    It returns at once; `strata log dirs --topic TOPIC` shows how far it is. What a crash ends begins again.
+    Returns at once; `strata log dirs --topic TOPIC` shows the progress. After a crash the move begins again.
 
     Example: strata topic move orders --partition 0 --to /mnt/disk2
     """

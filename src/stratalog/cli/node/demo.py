@@ -1,4 +1,4 @@
-"""`strata demo`: the whole path in ten seconds, told as it happens.
+"""`strata demo`: the whole path in ten seconds, printed as it happens.
 
 In: nothing. Out: a broker of its own in a temporary directory, records produced, tiered and read back, and a story of
 it on standard output. It leaves nothing behind but the broker's log where it fails, and needs neither Spark nor Java.
@@ -98,7 +98,7 @@ async def create(client: "Client") -> None:
 
 
 def value_of(number: int) -> bytes:
-    """The value of a record, so that each can be told from the others when it comes back."""
+    """Return the value of a record, different for each record."""
     return f"record {number:08d} ".encode() + b"." * 180
 
 
@@ -126,12 +126,12 @@ async def watch(place: Path) -> None:
 
     loop = get_running_loop()
     began = loop.time()
-    told = (0, 0)
+    shown = (0, 0)
     while loop.time() < began + PATIENCE_S:
         archived = len(list((place / "bucket").rglob("*.seg")))
         local = len(list((place / "data" / f"{TOPIC}-0").glob("*.log")))
-        if (archived, local) != told:
-            told = (archived, local)
+        if (archived, local) != shown:
+            shown = (archived, local)
             say(
                 f"  {loop.time() - began:4.1f} s  {archived} segment(s) in the bucket, {local} on local disk"
             )

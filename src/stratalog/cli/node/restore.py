@@ -29,23 +29,30 @@ def restore(
     takeover: Annotated[
         bool,
         typer.Option(
-            "--takeover", help="Take the cluster over: its nodes of before are fenced and stop."
+            "--takeover", help="Take the cluster over: earlier nodes are fenced and stop."
         ),
     ] = False,
     data: Annotated[
         Path | None,
-        typer.Option("--data", metavar="DIR", help="An empty log directory for the node; made."),
+        typer.Option(
+            "--data", metavar="DIR", help="The new node's log directory: empty or absent."
+        ),
     ] = None,
     node_id: Annotated[
         int | None,
-        typer.Option("--node-id", metavar="ID", min=0, help="By default that of the node before."),
+        typer.Option(
+            "--node-id",
+            metavar="ID",
+            min=0,
+            help="The new node's id; by default the earlier node's.",
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Say what a bucket can restore; with --takeover make a node of it, which then serves.
+    """Show what a bucket can restore; with --takeover, make a node from it.
 
-    Records that were only on a disk are lost. The topics keep their ids, settings and offsets, the groups what they
-    had committed when the bucket was last told. docs/recovery.md has the bounds.
+    Records that were only on a disk are lost. Topics keep their ids, settings and offsets, and groups the offsets in
+    the cluster's newest state there. docs/recovery.md has the bounds.
 
     Example: strata restore s3://bucket/prefix --takeover --data /data/log
     """
@@ -161,36 +168,35 @@ def topic_id(topic: "FoundTopic") -> str:
 
 
 def lines_of(found: "Found", now_ms: int) -> "Iterator[str]":
-    """Whose it is, how old what is known of it, and what is lost."""
-    told = found.state
+    """Yield lines about the owner, the age of its newest state, and the missing offsets."""
+    state = found.state
     yield f"cluster {found.cluster_id}, incarnation {found.incarnation}"
     yield from (f"warning: {line}" for line in found.damaged)
-    if told is None:
+    if state is None:
         yield (
-            "the bucket was never told of the cluster: topics are those that were tiered, and no group's offsets are "
-            "known"
+            "the bucket has no state of the cluster: topics are the tiered ones, and no "
+            "group's offsets are known"
         )
         return
     offsets = sum(len(kept) for kept in found.groups.values())
     yield (
-        f"node {told.node_id} told of topics and groups {age_text(now_ms - told.written_ms)} ago: "
+        f"state of {age_text(now_ms - state.written_ms)} ago, by node {state.node_id}: "
         f"{len(found.groups)} group(s) with {offsets} committed offset(s)"
     )
     missing = sum(topic.missing for topic in found.topics)
     yield (
-        f"{missing} offset(s) that it had then are not in the bucket (column missing); what it has written since then "
-        "is not known here"
+        f"{missing} offset(s) of that state are not in the bucket (column missing); later ones are unknown"
     )
 
 
 def found_json(found: "Found", now_ms: int) -> dict[str, Any]:
-    """What there is, for programs. Times are epoch ms, ages ms; null where the bucket was never told."""
-    told = found.state
+    """Return the findings for programs. Times are epoch ms, ages ms; null without a state in the bucket."""
+    state = found.state
     return {
         "cluster": found.cluster_id,
         "incarnation": found.incarnation,
-        "told_ms": told.written_ms if told else None,
-        "told_age_ms": now_ms - told.written_ms if told else None,
+        "state_ms": state.written_ms if state else None,
+        "state_age_ms": now_ms - state.written_ms if state else None,
         "groups": len(found.groups),
         "offsets": sum(len(kept) for kept in found.groups.values()),
         "damaged": list(found.damaged),

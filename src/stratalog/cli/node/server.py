@@ -27,15 +27,15 @@ def server(
         str,
         typer.Option(
             metavar="NAME",
-            help="Settings that somebody advises, where nothing else is set: production.",
+            help="Apply a preset of recommended settings (production); explicit values win.",
         ),
     ] = "",
 ) -> None:
     """Run a broker and controller in this process.
 
     Settings have Kafka's names. --override beats the environment (STRATA_LOG_RETENTION_MS is log.retention.ms), the
-    environment beats the file, the file beats a profile. With
-    listeners=PLAINTEXT://:0 a free port is taken; --ready-file tells which.
+    environment beats the file, the file beats a profile. With listeners=PLAINTEXT://:0 a free port is taken;
+    --ready-file reports it.
 
     Example: strata server server.properties --override num.partitions=3
     """

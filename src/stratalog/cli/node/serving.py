@@ -18,7 +18,7 @@ _OPTIONS: Final = ("--override", "--ready-file", "--profile")
 
 @dataclass(slots=True)
 class ServerWords:
-    """What `strata server` was told, by its parameters' names."""
+    """The arguments of `strata server`, by its parameters' names."""
 
     properties: Path | None = None
     override: list[str] = field(default_factory=list)
@@ -28,7 +28,7 @@ class ServerWords:
 
 def plain_words(words: Sequence[str]) -> ServerWords | None:
     """The words as typer reads them; None for all but whole options and one file."""
-    told = ServerWords()
+    found = ServerWords()
     rest = iter(words)
     for word in rest:
         name, equals, value = word.partition("=")
@@ -38,27 +38,27 @@ def plain_words(words: Sequence[str]) -> ServerWords | None:
             if not value or value.startswith("-"):
                 return None
             if name == "--override":
-                told.override.append(value)
+                found.override.append(value)
             elif name == "--ready-file":
-                told.ready_file = Path(value)
+                found.ready_file = Path(value)
             else:
-                told.profile = value
-        elif not word or word.startswith("-") or told.properties is not None:
+                found.profile = value
+        elif not word or word.startswith("-") or found.properties is not None:
             return None
         else:
-            told.properties = Path(word)
-    return told
+            found.properties = Path(word)
+    return found
 
 
-def serve(told: ServerWords) -> None:
+def serve(words: ServerWords) -> None:
     """Serve until SIGTERM, SIGINT or SIGHUP. Raises UserError for what a person must mend."""
     from stratalog.adapters.quick_start import start_quickly
 
     start_quickly()
-    config = load_config(told.properties, told.override, told.profile)
+    config = load_config(words.properties, words.override, words.profile)
     from stratalog.node import run_server
 
-    run_server(config, ready_file=None if told.ready_file is None else str(told.ready_file))
+    run_server(config, ready_file=None if words.ready_file is None else str(words.ready_file))
 
 
 def load_config(

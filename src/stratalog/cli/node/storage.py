@@ -96,7 +96,7 @@ def locked_disk(path: str) -> Any:
 
 @storage_app.command()
 def info(properties: PropertiesFile = None, override: Overrides = None, json: Json = False) -> None:
-    """Show whose the log directories are and what they hold. Works beside a running broker.
+    """Show the owner and the contents of log directories. Works beside a running broker.
 
     Example: strata storage info server.properties --json
     """

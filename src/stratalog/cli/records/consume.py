@@ -39,15 +39,13 @@ Group = Annotated[
     typer.Option(
         metavar="GROUP",
         autocompletion=groups,
-        help="Be a member: share partitions with the others, begin where the group is (--from where it is "
-        "nowhere), commit.",
+        help="Join the group: share partitions, start at its committed offsets (else at "
+        "--from), commit.",
     ),
 ]
 IsolationLevel = Annotated[
     Isolation,
-    typer.Option(
-        help="read_committed: nothing of aborted transactions, nor what lies behind one that is open."
-    ),
+    typer.Option(help="read_committed: skip aborted transactions, and stop before an open one."),
 ]
 
 
@@ -58,20 +56,21 @@ def consume(
         typer.Option(
             "--from",
             metavar="beginning|end|OFFSET|@MS",
-            help="Where to begin; @MS is the first record at that time (epoch milliseconds).",
+            help="Start position; @MS is the first record at that time (epoch milliseconds).",
         ),
     ] = "end",
     partition: Annotated[
         list[int] | None, typer.Option(metavar="N", help="Only this partition; may be repeated.")
     ] = None,
     max_messages: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Stop after so many.")
+        int | None, typer.Option(min=1, metavar="N", help="Stop after this many records.")
     ] = None,
     until_end: Annotated[
-        bool, typer.Option("--until-end", help="Stop at what is the end when it starts.")
+        bool, typer.Option("--until-end", help="Stop at the log end of the start.")
     ] = False,
     timeout: Annotated[
-        float | None, typer.Option(min=0, metavar="S", help="Stop where nothing comes for so long.")
+        float | None,
+        typer.Option(min=0, metavar="S", help="Stop after this long without a record."),
     ] = None,
     key_separator: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Print the key and this before the value.")

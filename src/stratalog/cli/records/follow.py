@@ -23,7 +23,7 @@ ROUND_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to read: from where, as whom, and until when."""
+    """The request of one read: partitions, start, group and end."""
 
     topic: str
     start: str
@@ -72,7 +72,7 @@ async def existing(client: "Client", wanted: Wanted) -> list[int]:
 
 
 async def follow_alone(client: "Client", wanted: Wanted, printer: "Printer") -> None:
-    """Read the partitions asked for; commits, where a group is named, as one who is no member."""
+    """Read the requested partitions. With a group, commit to it without joining."""
     from stratalog.client.admin import commit_offsets
 
     async def commit(offsets: "Offsets") -> bool:
@@ -175,7 +175,7 @@ class Following:
         now = get_running_loop().time
         wanted = self._wanted
         patience_s = float("inf") if wanted.timeout_s is None else wanted.timeout_s
-        heard_s = now()
+        last_record_s = now()
         while reader.positions or not wanted.until_end:
             if not await still_ours():
                 await self._keep()
@@ -188,13 +188,13 @@ class Following:
             for fetched in found:
                 self._print(fetched, reader)
             if found:
-                heard_s = now()
+                last_record_s = now()
                 kept = await self._keep()
                 if self._printer.count == wanted.max_messages:
                     return True
                 if not kept:
                     return False
-            elif now() - heard_s >= patience_s:
+            elif now() - last_record_s >= patience_s:
                 return True
         return True
 

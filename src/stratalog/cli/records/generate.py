@@ -1,4 +1,4 @@
-"""Records that nobody wrote, sent as fast as they are wanted: `strata produce --generate`.
+"""Generate records at a given rate: `strata produce --generate`.
 
 In: a topic, how many and how fast. Out: records at the broker, keyed by visitor. It never holds more of the log than
 the batches under way.

@@ -1,4 +1,4 @@
-"""What `strata produce` was asked to send, whoever makes the records.
+"""The request of `strata produce`, for lines and for generated records.
 
 In: the options, read. Out: one value that says what goes where. It never sends anything.
 """

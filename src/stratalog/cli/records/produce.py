@@ -41,11 +41,11 @@ InputFile = Annotated[
     Path | None, typer.Argument(metavar="FILE", help="A file of lines; by default standard input.")
 ]
 KeySeparator = Annotated[
-    str | None, typer.Option(metavar="TEXT", help="What is before it in a line is the key.")
+    str | None, typer.Option(metavar="TEXT", help="Text between key and value in a line.")
 ]
 TimestampSeparator = Annotated[
     str | None,
-    typer.Option(metavar="TEXT", help="What is before it is the timestamp, in epoch milliseconds."),
+    typer.Option(metavar="TEXT", help="Text after the timestamp (epoch milliseconds) in a line."),
 ]
 OwnHeaders = Annotated[
     list[str] | None,
@@ -56,19 +56,21 @@ Made = Annotated[
     typer.Option(
         "--generate",
         metavar="access-log",
-        help="Lines of a web server's log that nobody wrote, keyed by visitor, instead of a file.",
+        help="Generate lines of a web server's log, keyed by visitor, instead of reading a file.",
     ),
 ]
-Count = Annotated[int | None, typer.Option(metavar="N", min=1, help="How many to generate.")]
+Count = Annotated[int | None, typer.Option(metavar="N", min=1, help="Lines to generate.")]
 Rate = Annotated[
     float | None,
     typer.Option(
         metavar="R",
         min=0.001,
-        help="So many a second as they happen, until interrupted or --count; without it all at once.",
+        help="Lines a second, until interrupted or --count; without it all at once.",
     ),
 ]
-Seed = Annotated[int, typer.Option(metavar="S", help="Another number, another log (--generate).")]
+Seed = Annotated[
+    int, typer.Option(metavar="S", help="Seed of --generate: the same number gives the same lines.")
+]
 
 
 def produce(
@@ -85,10 +87,12 @@ def produce(
         typer.Option("--from-json", help="Lines are objects as `strata consume --json` prints."),
     ] = False,
     partition: Annotated[
-        int | None, typer.Option(metavar="N", help="All to this partition.")
+        int | None, typer.Option(metavar="N", help="Send all records to this partition.")
     ] = None,
     compression: Annotated[str, typer.Option(metavar="|".join(COMPRESSIONS))] = "none",
-    acks: Annotated[str, typer.Option(metavar="all|1|0", help="Who must have it.")] = "all",
+    acks: Annotated[
+        str, typer.Option(metavar="all|1|0", help="Acknowledgements to wait for.")
+    ] = "all",
     made: Made = None,
     count: Count = None,
     rate: Rate = None,
@@ -244,7 +248,7 @@ async def feed(
         now_ms = clock.now_ms()
         for line in chunk:
             await sink.take(line, now_ms)
-        # Whoever writes little at a time wants to see it arrive.
+        # A user that types a line wants to see it arrive.
         if sum(map(len, chunk)) < LITTLE_BYTES:
             await sink.batches.flush()
             await pipeline.drain()

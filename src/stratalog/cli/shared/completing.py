@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from stratalog.client.aio import Client
 
 TIMEOUT_S = 2.0
-"""Whoever presses a key does not wait for longer."""
+"""The longest wait of a completion, in seconds."""
 
 
 def topics(context: typer.Context, incomplete: str) -> list[str]:

@@ -92,10 +92,10 @@ def _served(ready: Path) -> str | None:
     import json
 
     try:
-        told = json.loads(ready.read_text())
+        ready_file = json.loads(ready.read_text())
     except FileNotFoundError:
         return None
-    return f"{told['host']}:{told['port']}"
+    return f"{ready_file['host']}:{ready_file['port']}"
 
 
 def _keep(log: Path, kept: Path) -> None:

@@ -1,6 +1,6 @@
 """`strata bench machine`: what this box can do, and how near to it a broker comes.
 
-In: a directory to measure in. Out: limits and the broker's figures as shares of them, on standard output. It uses at
+In: a directory to measure in. Out: limits and the broker's rates as shares of them, on standard output. It uses at
 most `SPACE_BYTES` and some twenty seconds, leaves nothing behind, and tunes nothing.
 """
 
@@ -53,7 +53,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A broker's figures: rates are bytes of values (read: of batches) a second, CPU is the broker process's."""
+    """A broker's measurements: rates are bytes of values (read: of batches) a second, CPU is the broker process's."""
 
     produce: float
     produce_cpu_s_per_gb: float | None
@@ -68,7 +68,10 @@ class Broker:
 def machine(
     directory: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="On whose disk; by default the temporary directory's."),
+        typer.Option(
+            metavar="DIR",
+            help="A directory on the disk to measure; by default the temporary directory.",
+        ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
@@ -210,7 +213,7 @@ async def asked(client: "Client", pid: int) -> tuple[float, float, float | None]
 
 
 def shares_of(limits: Limits, broker: Broker) -> dict[str, dict[str, float]]:
-    """Each figure of the broker as a share of (rates) or in multiples of (times) what limits it."""
+    """Return each measurement of the broker as a share (rates) or a multiple (times) of its limit."""
     shares = {
         "produce": {
             "loopback": broker.produce / limits.loopback,
@@ -253,11 +256,11 @@ def machine_rows(limits: Limits) -> list[dict[str, Any]]:
     found["loopback round trip"] = f"{limits.loopback_round_trip_s * 1e6:,.1f} µs"
     found["4 KiB write and sync"] = f"{limits.sync_s * 1e6:,.1f} µs"
     found["Python calls"] = f"{limits.python_calls / 1e6:,.1f} million/s"
-    return [{"machine": name.replace("_", " "), "figure": text} for name, text in found.items()]
+    return [{"machine": name.replace("_", " "), "measured": text} for name, text in found.items()]
 
 
 def broker_rows(broker: Broker, shares: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
-    """The broker's figures for a person, each with its shares."""
+    """Return the broker's measurements for a person, each with its shares."""
 
     def cpu(seconds: float | None, scale: float, unit: str) -> str:
         return "-" if seconds is None else f"{seconds * scale:,.2f} {unit}"
@@ -285,6 +288,6 @@ def broker_rows(broker: Broker, shares: Mapping[str, Mapping[str, float]]) -> li
         ),
     }
     return [
-        {"broker": name, "figure": figure, "of the machine": share}
-        for name, (figure, share) in rows.items()
+        {"broker": name, "measured": measured, "of the machine": share}
+        for name, (measured, share) in rows.items()
     ]

@@ -70,7 +70,7 @@ class Latencies:
 
 
 @dataclass(slots=True)
-class Figures:
+class LoadCounts:
     """What was acknowledged within some time."""
 
     began_s: float
@@ -144,7 +144,7 @@ class Load:
         self._filling: _Filling | None = None
         self._sent_batches = 0
         self.added = 0
-        self.total = Figures(self._now())
+        self.total = LoadCounts(self._now())
         self.window = self.total
 
     async def run(
@@ -229,12 +229,12 @@ class Load:
         if future.cancelled() or future.exception() is not None or future.result().error:
             return  # the pipeline raises it
         now_s = self._now()
-        for figures in {id(one): one for one in (self.total, self.window)}.values():
-            figures.records += filling.builder.count
-            figures.value_bytes += filling.value_bytes
-            figures.batch_bytes += batch_bytes
+        for counts in {id(one): one for one in (self.total, self.window)}.values():
+            counts.records += filling.builder.count
+            counts.value_bytes += filling.value_bytes
+            counts.batch_bytes += batch_bytes
             for added_s, records in filling.marks:
-                figures.latencies.add((now_s - added_s) * 1000, records)
+                counts.latencies.add((now_s - added_s) * 1000, records)
 
 
 def random_values(record_bytes: int, pool_bytes: int = 4 * MB) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""`strata perf`: how fast a broker takes and gives records, in the figures of Kafka's own tools.
+"""`strata perf`: measure a broker's rates, in the units of Kafka's own tools.
 
 In: a topic and how much of what to send or read. Out: lines while it runs and one at its end. It never makes a topic,
 save those of `--sweep`, which it deletes again.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from stratalog.client.reader import Wish
 
 perf_app = typer.Typer(
-    help="Measure how fast a broker takes and gives records.", no_args_is_help=True
+    help="Measure a broker's rates of producing and consuming.", no_args_is_help=True
 )
 
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
@@ -51,7 +51,7 @@ Throughput = Annotated[
     typer.Option(
         metavar="N",
         show_default=False,
-        help="At most so many records a second; by default no limit.",
+        help="Most records a second; by default no limit.",
     ),
 ]
 Sweep = Annotated[
@@ -75,7 +75,7 @@ BrokerPid = Annotated[
 def produce(
     topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Not with --sweep.")] = None,
     num_records: Annotated[
-        int, typer.Option(min=1, metavar="N", help="How many to send.")
+        int, typer.Option(min=1, metavar="N", help="Records to send.")
     ] = 1_000_000,
     record_size: Annotated[
         int | None,
@@ -84,10 +84,11 @@ def produce(
         ),
     ] = None,
     payload_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Send what is in it, in a circle.")
+        Path | None, typer.Option(metavar="FILE", help="Send the file's records, again and again.")
     ] = None,
     payload_delimiter: Annotated[
-        str, typer.Option(metavar="TEXT", help="What is between its records; \\n is a line's end.")
+        str,
+        typer.Option(metavar="TEXT", help="Text between the file's records; \\n is a line's end."),
     ] = "\\n",
     throughput: Throughput = -1,
     producer_props: ProducerProps = None,
@@ -96,10 +97,10 @@ def produce(
     seconds: Seconds = 3,
     metrics: Metrics = None,
     broker_pid: BrokerPid = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the last figures as JSON.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the final results as JSON.")] = False,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Send records as fast as the broker takes them, or at a given rate.
+    """Send records as fast as possible, or at a given rate.
 
     Lines are kafka-producer-perf-test's: MB are 2**20 bytes of values, latency is from a record's being put into a
     batch until its acknowledgement. Settings and their defaults are the Kafka producer's, but that batch.size counts
@@ -246,17 +247,17 @@ async def print_produce(
     """Send, print a line now and then, and one at the end. Raises Rejected, Unavailable, UserError."""
     from stratalog.adapters.system import monotonic_s
     from stratalog.cli.shared.reading import chosen_partitions
-    from stratalog.cli.speed.load import Figures, Load, produced_line
+    from stratalog.cli.speed.load import Load, LoadCounts, produced_line
 
     async with connected(bootstrap) as client:
         partitions = await chosen_partitions(client, topic, None)
         load = Load(client, topic, partitions, values, producing)
-        load.window = Figures(load.total.began_s)
+        load.window = LoadCounts(load.total.began_s)
 
         def report(now_s: float) -> None:
             if (now_s - load.window.began_s) * 1000 >= interval_ms:
                 say(produced_line(load.window.summary(now_s), percentiles=False), as_json)
-                load.window = Figures(now_s)
+                load.window = LoadCounts(now_s)
 
         await load.run(records, throughput=throughput, each_tick=report)
         summary = load.total.summary(monotonic_s())
@@ -276,14 +277,14 @@ def consume(
             "--messages",
             min=1,
             metavar="N",
-            help="How many to read; by default what is there when it starts.",
+            help="Records to read; by default up to the log end of the start.",
         ),
     ] = None,
     from_latest: Annotated[
-        bool, typer.Option("--from-latest", help="Begin at the end, not at the beginning.")
+        bool, typer.Option("--from-latest", help="Start at the end, not at the beginning.")
     ] = False,
     timeout: Annotated[
-        int, typer.Option(min=1, metavar="MS", help="Stop where nothing comes for so long.")
+        int, typer.Option(min=1, metavar="MS", help="Stop after this long without a record.")
     ] = 10_000,
     consumer_props: Annotated[
         list[str] | None,
@@ -296,10 +297,10 @@ def consume(
         ),
     ] = None,
     reporting_interval: Interval = 5000,
-    json: Annotated[bool, typer.Option("--json", help="Print the last figures as JSON.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the final results as JSON.")] = False,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Read records as fast as the broker gives them.
+    """Read records as fast as possible.
 
     All partitions are read, each leader with one Fetch under way while the last one's batches are checked (CRC) and
     counted. Records are counted by their batches' headers and not opened: a consumer that decodes them in Python needs

@@ -38,7 +38,7 @@ Downtime = Annotated[
     typer.Option(
         "--downtime",
         metavar="TIME",
-        help="How long a broker is gone that comes back with its volume.",
+        help="How long a broker is away before it returns with its volume.",
     ),
 ]
 Ingress = Annotated[
@@ -138,24 +138,24 @@ def parsed_topic(text: str, shared: "dict[str, str | None]") -> "Topic":
         if not equals or name not in values:
             raise UserError(f"--topic: {item!r} is not one of {', '.join(values)} with =VALUE")
         values[name] = value
-    told = {name: value for name, value in values.items() if value is not None}
-    if "ingress" not in told:
+    values_given = {name: value for name, value in values.items() if value is not None}
+    if "ingress" not in values_given:
         raise UserError("--ingress is missing: bytes a second from producers, such as 100MB/s")
-    retention_s = parse_duration_s(told["retention"], "retention")
+    retention_s = parse_duration_s(values_given["retention"], "retention")
     if retention_s <= 0:
         raise UserError("retention: 0 keeps nothing")
-    if told["tiered"] not in {"yes", "no", "true", "false"}:
-        raise UserError(f"--topic: tiered={told['tiered']} is neither yes nor no")
+    if values_given["tiered"] not in {"yes", "no", "true", "false"}:
+        raise UserError(f"--topic: tiered={values_given['tiered']} is neither yes nor no")
     return Topic(
-        name=told["name"],
-        ingress=positive_bytes(told["ingress"], "ingress"),
+        name=values_given["name"],
+        ingress=positive_bytes(values_given["ingress"], "ingress"),
         retention_s=retention_s,
-        partitions=whole(told["partitions"], "partitions", least=1),
-        replication_factor=whole(told["rf"], "rf", least=1),
-        consumer_groups=whole(told["groups"], "groups", least=0),
-        segment_bytes=round(positive_bytes(told["segment"], "segment")),
-        hotset_s=parse_duration_s(told["hotset"], "hotset"),
-        tiered=told["tiered"] in {"yes", "true"},
+        partitions=whole(values_given["partitions"], "partitions", least=1),
+        replication_factor=whole(values_given["rf"], "rf", least=1),
+        consumer_groups=whole(values_given["groups"], "groups", least=0),
+        segment_bytes=round(positive_bytes(values_given["segment"], "segment")),
+        hotset_s=parse_duration_s(values_given["hotset"], "hotset"),
+        tiered=values_given["tiered"] in {"yes", "true"},
     )
 
 

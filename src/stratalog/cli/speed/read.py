@@ -78,7 +78,7 @@ class Reading:
 
         Raises Corrupt for a batch with a wrong CRC, Rejected, Unavailable.
         """
-        heard_s = self._now()
+        last_record_s = self._now()
         with self._reader as reader:
             while reader.positions and (records is None or self.total.records < records):
                 found = await reader.poll(min(patience_s, 0.5))
@@ -87,8 +87,8 @@ class Reading:
                 now_s = self._now()
                 each_poll(now_s)
                 if found:
-                    heard_s = now_s
-                elif now_s - heard_s > patience_s:
+                    last_record_s = now_s
+                elif now_s - last_record_s > patience_s:
                     return False
         return True
 
@@ -101,9 +101,9 @@ class Reading:
             if self._check_crcs and not crc_holds(fetched.records, position, header):
                 raise Corrupt(f"the batch at offset {header.base_offset} has a wrong CRC")
             following = header.next_offset
-            for figures in (self.total, self.window):
-                figures.records += header.record_count
-                figures.batch_bytes += header.size
+            for counts in (self.total, self.window):
+                counts.records += header.record_count
+                counts.batch_bytes += header.size
         key = (fetched.topic, fetched.partition)
         if key in self._ends and following >= self._ends[key]:
             self._reader.drop(key)

@@ -26,7 +26,7 @@ Cpu = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One combination's figures; `broker_cpu` and `client_cpu` are seconds per 10**9 bytes of values."""
+    """One combination's results; `broker_cpu` and `client_cpu` are seconds per 10**9 bytes of values."""
 
     codec: str
     batch_bytes: int

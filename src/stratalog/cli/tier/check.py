@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 def check(
     url: Url,
     size: Annotated[
-        str, typer.Option("--size", metavar="BYTES", help="Of the object that is timed.")
+        str, typer.Option("--size", metavar="BYTES", help="Size of the object that is timed.")
     ] = "64MiB",
     json: Json = False,
 ) -> None:
-    """Try whether a store may be trusted with a log, before it is. Exit 1 where it may not.
+    """Check that an object store meets the log's requirements. Exit 1 if not.
 
-    Twenty writers race for one object, and what is written is read, listed and deleted at once. Works below a prefix
-    of its own, and removes what it wrote.
+    Twenty writers race for one object, and what is written is read, listed and deleted at once. It uses a prefix of
+    its own, and removes its objects.
 
     Example: strata tier check s3://bucket/prefix
     """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from stratalog.tier.formats.manifest import ArchivedManifest, Entry, Manifest
     from stratalog.tier.reading.reader import Bucket
 
-tier_app = typer.Typer(help="Look at a bucket, and check it.", no_args_is_help=True)
+tier_app = typer.Typer(help="Inspect and check a bucket.", no_args_is_help=True)
 tier_app.command("check")(check)
 tier_app.command("export")(export)
 tier_app.command("leases")(leases)
@@ -157,7 +157,7 @@ def manifest_json(bucket: "Bucket", manifest: "Manifest") -> dict[str, Any]:
 
 @tier_app.command()
 def verify(url: Url, json: Json = False) -> None:
-    """Read every byte of a bucket. Exit 1, naming the objects, where any is missing, altered or nobody's.
+    """Read every byte of a bucket. Exit 1, naming the objects, if any is missing, altered or an orphan.
 
     With --json the report is one object: "sound", counts of what was read, and "problems".
 

@@ -30,7 +30,7 @@ def export(
     url: Url,
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     directory: Annotated[
-        Path, typer.Argument(metavar="DIRECTORY", help="Where files go; it is made.")
+        Path, typer.Argument(metavar="DIRECTORY", help="Where files go; created if missing.")
     ],
     form: Annotated[
         Format,
@@ -66,7 +66,7 @@ def export(
     rows: list[dict[str, Any]] = []
     with progress_of(f"exporting {topic}", quiet=json) as advance:
 
-        def told(chunks: "Iterator[Chunk]") -> "Iterator[Chunk]":
+        def counted(chunks: "Iterator[Chunk]") -> "Iterator[Chunk]":
             nonlocal done
             for chunk in chunks:
                 yield chunk
@@ -77,7 +77,7 @@ def export(
             place = directory / f"{topic}-{manifest.partition}"
             for segment in bucket.live(manifest):
                 target = place / f"{segment.entry.base_offset:020d}.{form.value}"
-                chunks = told(read_segment(bucket.store, segment))
+                chunks = counted(read_segment(bucket.store, segment))
                 records = write(target, chunks, form, max(manifest.log_start_offset, 0))
                 rows.append(
                     {

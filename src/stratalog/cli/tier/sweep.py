@@ -31,7 +31,7 @@ def sweep(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Remove objects that belong to nothing and are too old to be on their way.
+    """Remove orphans: objects that nothing refers to, and that are old enough.
 
     In S3 uploads that were never finished go too; a warning says where no lifecycle rule of the bucket does that.
 
@@ -94,4 +94,4 @@ def uploads_of(at: "BucketUrl", before_ms: int, *, dry_run: bool) -> "list[Probl
                 f"warning: bucket {at.bucket} has no lifecycle rule that aborts incomplete multipart uploads; "
                 "their parts are in no listing and are paid for"
             )
-    return [Problem(upload.path, "an upload that nobody finished", orphan=True) for upload in old]
+    return [Problem(upload.path, "an unfinished upload", orphan=True) for upload in old]

@@ -1,4 +1,4 @@
-"""Load and its figures: percentiles are the records', batches keep to their size, settings have Kafka's names."""
+"""Load and its counts: percentiles are the records', batches keep to their size, settings have Kafka's names."""
 
 import asyncio
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stratalog.cli.speed.load import Figures, Latencies, Load, Producing, produced_line
+from stratalog.cli.speed.load import Latencies, Load, LoadCounts, Producing, produced_line
 from stratalog.cli.speed.load import random_values as random_payload
 from stratalog.cli.speed.perf import pairs_of, producing_of, values_of, wish_of
 from stratalog.cli.speed.sweep import BATCH_BYTES, sizes_for
@@ -37,9 +37,9 @@ def test_percentiles_are_those_of_every_record_by_itself(batches: list[tuple[int
 
 
 def test_the_line_is_one_that_scripts_know() -> None:
-    figures = Figures(10.0, records=1000, value_bytes=2 * 1024 * 1024, batch_bytes=1)
-    figures.latencies.add(1.5, 1000)
-    line = produced_line(figures.summary(12.0), percentiles=True)
+    counts = LoadCounts(10.0, records=1000, value_bytes=2 * 1024 * 1024, batch_bytes=1)
+    counts.latencies.add(1.5, 1000)
+    line = produced_line(counts.summary(12.0), percentiles=True)
     assert line == (
         "1000 records sent, 500.0 records/sec (1.00 MB/sec), 1.50 ms avg latency, 1.50 ms max latency, "
         "1.50 ms 50th, 1.50 ms 95th, 1.50 ms 99th, 1.50 ms 99.9th."
