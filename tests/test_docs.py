@@ -186,7 +186,7 @@ def test_commands_named_in_pages_exist() -> None:
     assert not unknown
 
 
-def test_every_option_of_the_spark_source_is_told() -> None:
+def test_every_option_of_the_spark_source_is_documented() -> None:
     page = (TOP / "docs/spark.md").read_text()
     assert not [name for name in (*OPTION_NAMES, *SINK_OPTIONS) if f"`{name}`" not in page]
 
@@ -195,7 +195,7 @@ def test_every_option_of_the_spark_source_is_told() -> None:
     ("page", "options"),
     [("opensearch.md", OPENSEARCH_OPTIONS), ("cassandra.md", CASSANDRA_OPTIONS)],
 )
-def test_every_option_of_the_other_sinks_is_told(page: str, options: tuple[str, ...]) -> None:
+def test_every_option_of_the_other_sinks_is_documented(page: str, options: tuple[str, ...]) -> None:
     text = (TOP / "docs" / page).read_text()
     assert not [name for name in options if f"`{name}`" not in text]
 

@@ -101,7 +101,7 @@ def test_settings_of_brokers_are_altered_and_described(broker: BrokerProcess) ->
         tool(broker, CONFIGS, "--alter", *entity, "--delete-config", "log.retention.ms")
 
 
-def test_records_are_deleted_and_offsets_told(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_records_are_deleted_and_offsets_listed(broker: BrokerProcess, tmp_path: Path) -> None:
     tool(broker, TOPICS, "--create", "--topic", "cut")
     produce(broker, "cut", 10)
     offsets = tmp_path / "offsets.json"
@@ -210,7 +210,7 @@ def test_offsets_by_partition_and_time(broker: BrokerProcess) -> None:
     assert not [line for line in told if line.startswith("__")]
 
 
-def test_versions_and_the_cluster_are_told(broker: BrokerProcess) -> None:
+def test_versions_and_the_cluster_are_described(broker: BrokerProcess) -> None:
     """Every API that is served is one that the tool can use, in the newest version that it and we know."""
     told = tool(broker, VERSIONS)
     assert f"{broker.address} (id: 1 rack: null isFenced: false)" in told
@@ -223,7 +223,7 @@ def test_versions_and_the_cluster_are_told(broker: BrokerProcess) -> None:
 
 
 @pytest.mark.big
-def test_one_node_elects_nobody_and_reassigns_nothing(
+def test_one_node_elects_no_leader_and_reassigns_nothing(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     cluster_id = cluster(broker, "cluster-id").removeprefix("Cluster ID: ").strip()

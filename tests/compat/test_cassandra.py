@@ -146,7 +146,7 @@ def test_a_value_that_cassandra_refuses_fails_at_once(server):
     assert "\n" not in str(caught.value)
 
 
-def test_nobody_there_is_unavailable_in_one_line():
+def test_no_server_is_unavailable_in_one_line():
     given = {"hosts": "127.0.0.1:1", "keyspace": "k", "table": "t"}
     quick = {"max_retries": "2", "backoff.init": "10ms", "timeout": "1s"}
     with pytest.raises(

@@ -107,7 +107,7 @@ def test_older_versions_answer_as_kafka_does(both: tuple[str, str, Versions], de
     assert "\n".join(left) == ""
 
 
-def test_a_difference_is_told() -> None:
+def test_a_difference_is_reported() -> None:
     found = list(differences({"a": [1, {"b": 2}]}, {"a": [1, {"b": 3, "c": 4}], "d": 5}))
     assert found == [(".a[1].b", 2, 3), (".a[1].c", None, 4), (".d", None, 5)]
     left, used = judged(

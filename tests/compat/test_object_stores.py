@@ -192,7 +192,7 @@ def test_an_answer_that_is_torn_is_asked_for_again_and_never_half_an_object(serv
             assert proxy.torn == 1
 
 
-def test_a_put_whose_answer_is_lost_is_made_again_and_one_of_an_absent_object_is_told_apart(server):
+def test_a_put_without_an_answer_is_repeated_and_one_of_an_absent_object_is_recognised(server):
     with TearingProxy(server.port) as proxy:
         store = open_store(server.url("tier", "lost", endpoint=f"http://127.0.0.1:{proxy.port}"))
         proxy.tear(times=1, keep=0)
@@ -339,7 +339,7 @@ def test_the_check_fails_a_server_that_lets_two_writers_win(tmp_path):
         assert "must not be used" in done.stderr
 
 
-def test_a_sweep_removes_uploads_that_nobody_finished(server):
+def test_a_sweep_removes_unfinished_uploads(server):
     """MinIO lists an upload only by its object's whole name, and removes old ones by itself after a day."""
     import boto3
 

@@ -103,7 +103,7 @@ def test_a_command_needs_no_package_of_the_tests(suite: Suite, repository: Path)
     assert f"tests.compat.{suite.name}" in done.stdout
 
 
-def test_a_test_that_stopped_passing_is_told() -> None:
+def test_a_test_that_stopped_passing_is_reported() -> None:
     one = min(kafka_python.SUITE.must_pass())
     failed = [Outcome(one, "fail", 0.1, "said so"), Outcome("unknown", "fail", 0.1)]
     assert stopped_passing(kafka_python.SUITE, failed) == {one: "fail said so"}

@@ -205,7 +205,7 @@ def test_retention_is_shortened_on_a_running_topic(
     eventually(lambda: watermarks(broker, "shortened")[0] > 0)
 
 
-def test_a_topic_is_tiered_from_when_it_is_told_to(
+def test_a_topic_is_tiered_from_when_its_setting_says_so(
     broker: BrokerProcess, admin: AdminClient
 ) -> None:
     create(admin, "later", segment__bytes="1048576")

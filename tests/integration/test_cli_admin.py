@@ -231,7 +231,7 @@ def test_a_line_that_is_no_record_is_named_and_those_before_it_are_sent(
     assert first.stderr.endswith("; nothing was sent\n")
 
 
-def test_what_was_acknowledged_before_a_refusal_is_told(one: Server) -> None:
+def test_records_acknowledged_before_a_refusal_are_counted(one: Server) -> None:
     ok(one, "topic", "create", "small", "-c", "max.message.bytes=1000")
     lines = "".join(f"{n:0900}\n" for n in range(3)) + "x" * 2000 + "\n"
     done = strata("produce", "small", "-b", one.address, stdin=lines)

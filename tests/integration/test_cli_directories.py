@@ -92,7 +92,7 @@ def test_what_cannot_be_moved_is_one_line(server: Server, places: list[str]) -> 
     assert "topic gone does not exist" in refused(server, "log", "dirs", "--topic", "gone")
 
 
-def test_lag_is_told_in_seconds_too(server: Server) -> None:
+def test_lag_is_reported_in_seconds_too(server: Server) -> None:
     ok(server, "topic", "create", "slow", "--partitions", "3", "-c", "retention.ms=-1")
     now_ms = int(time.time() * 1000)
     for partition, age_s in ((0, 3600), (1, 60)):

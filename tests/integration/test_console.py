@@ -160,7 +160,7 @@ def test_headroom_is_what_retention_leaves(broker: BrokerProcess) -> None:
     assert scrape(broker)("group_retention_headroom_seconds", group="h", topic="kept") == math.inf
 
 
-def test_the_bucket_is_told_of(broker: BrokerProcess) -> None:
+def test_the_bucket_has_metrics(broker: BrokerProcess) -> None:
     create(
         broker,
         "tiered",
@@ -357,7 +357,7 @@ def test_a_failed_directory_makes_it_unready() -> None:
         assert found("log_directory_online", directory=str(broker.directory)) == 0
 
 
-def test_a_taken_port_and_a_wrong_address_are_told_in_one_line(tmp_path: Path) -> None:
+def test_a_taken_port_and_a_wrong_address_are_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         for address, said in (

@@ -404,7 +404,7 @@ def high_watermark(broker: BrokerProcess, topic: str, partition: int) -> int:
         consumer.close()
 
 
-def test_a_full_drive_is_told_and_after_a_restart_with_room_it_serves_again(
+def test_a_full_drive_is_reported_and_after_a_restart_with_room_it_serves_again(
     tmp_path: Path,
 ) -> None:
     with broker_process(tmp_path, **two_directories(tmp_path)) as broker:

@@ -118,7 +118,7 @@ def test_groups_are_listed_described_and_deleted(broker: BrokerProcess, admin: A
     assert committed(admin, "g") == {}
 
 
-def test_offsets_are_changed_from_outside_once_nobody_is_there(
+def test_offsets_are_changed_from_outside_once_the_group_has_no_member(
     broker: BrokerProcess, admin: AdminClient
 ) -> None:
     topic(broker, admin, "moved")

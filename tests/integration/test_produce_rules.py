@@ -39,7 +39,7 @@ def test_every_version_appends(wire: Wire, version: int) -> None:
     assert second.base_offset == first.base_offset + 2
 
 
-def test_a_topic_id_that_nobody_has(wire: Wire) -> None:
+def test_an_unknown_topic_id(wire: Wire) -> None:
     told = wire.produce(UUID(int=77), batch(), version=13)
     assert told.error_code == ErrorCode.unknown_topic_id
     there = wire.topic_id("t")

@@ -404,7 +404,7 @@ def test_rows_are_written_to_a_topic_by_a_job_and_by_a_stream(
     assert "did you mean 'topic'?" in wrong["error"].replace("\\'", "'"), wrong
 
 
-def test_what_a_batch_repeats_can_be_told_by_its_header(
+def test_a_repeated_batch_is_recognised_by_its_header(
     broker: BrokerProcess, driver: Driver, place: Path
 ) -> None:
     """A batch fails when part of it is written; the seam moves, so it is cut into other tasks when it is run again."""

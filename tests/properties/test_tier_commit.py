@@ -302,7 +302,7 @@ def test_a_new_leader_whose_lists_are_stale():
     search(World(bucket_of(base), programs, stale_lists=3))
 
 
-def test_a_leader_who_does_not_hear_that_it_spilled_spills_once():
+def test_a_leader_that_gets_no_answer_to_its_spill_spills_once():
     base = base_version(1)
     outcomes = search(World(bucket_of(base), [old_leader_who_spills(base)], faults=2))
     assert (("first", "a", "b"),) in outcomes

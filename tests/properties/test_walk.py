@@ -69,7 +69,9 @@ def test_what_was_built_is_fine(made: list[Record]) -> None:
 
 
 @given(records, st.data())
-def test_the_first_that_is_not_as_demanded_is_told(made: list[Record], data: st.DataObject) -> None:
+def test_the_first_record_against_the_demands_is_named(
+    made: list[Record], data: st.DataObject
+) -> None:
     batch = bytes(build_batch(made))
     base = parse_header(batch).base_timestamp
     earliest, latest = sorted(data.draw(st.tuples(*[st.integers(0, 1 << 50)] * 2)))
@@ -115,7 +117,7 @@ def test_any_bytes_get_a_verdict(data: bytes, count: int) -> None:
     assert (verdict == PLAIN.FINE) == (index == count)
 
 
-def test_it_goes_on_where_it_was_told_to_stop() -> None:
+def test_it_continues_where_it_was_stopped() -> None:
     data = sound("none")[HEADER_SIZE:]
     base = parse_header(sound("none")).base_timestamp
     _, position, index, _ = imported.walk(data, 0, 0, 2, base, *ALWAYS)

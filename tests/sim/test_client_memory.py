@@ -134,7 +134,7 @@ def test_an_override_that_is_no_address_and_count_is_refused(value: str) -> None
         run(cast(Any, Machine(World(1), {"max.connections.per.ip.overrides": value}).start()))
 
 
-def test_who_asks_for_nothing_is_closed_and_who_waits_is_not() -> None:
+def test_an_idle_connection_is_closed_and_a_waiting_one_is_not() -> None:
     async def tell(machine: Machine) -> None:
         raw = await Raw.connect(machine.world.network)
         await asyncio.sleep(3)

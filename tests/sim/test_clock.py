@@ -57,7 +57,7 @@ class Tale:
 
 
 @stepped
-def test_flush_ms_counts_what_passed_not_what_somebody_set(step_ms: int) -> None:
+def test_flush_ms_counts_steady_time_whatever_the_wall_clock_says(step_ms: int) -> None:
     async def story() -> None:
         tale = Tale()
         await tale.start(flush_ms="60000")

@@ -124,7 +124,7 @@ def test_few_versions_are_kept() -> None:
     tell(story)
 
 
-def test_a_bucket_that_fails_keeps_nobody_from_producing_and_is_told_later() -> None:
+def test_producing_goes_on_while_the_bucket_fails_and_the_state_follows_later() -> None:
     async def story(tale: Tale) -> None:
         await tale.start()
         await tale.create()
@@ -179,7 +179,7 @@ def test_a_damaged_version_gives_way_to_the_one_before() -> None:
     tell(story)
 
 
-def test_while_some_offsets_are_not_loaded_what_was_told_stays() -> None:
+def test_while_some_offsets_are_not_loaded_the_last_state_stays() -> None:
     """A broker that does not coordinate all groups (yet) must not tell of a cluster without them."""
 
     async def story(tale: Tale) -> None:
@@ -200,7 +200,7 @@ def test_while_some_offsets_are_not_loaded_what_was_told_stays() -> None:
     tell(story)
 
 
-def test_a_topic_made_later_and_one_deleted_are_told() -> None:
+def test_a_topic_made_later_and_a_deleted_one_are_reported() -> None:
     async def story(tale: Tale) -> None:
         await tale.start()
         await tale.create("a")

@@ -152,7 +152,7 @@ def epoch_body(version: int, current: int, epoch: int, *, topic: str = "t") -> A
 
 
 @pytest.mark.parametrize("version", [3, 4])
-def test_where_an_epoch_ended_is_told(version: int) -> None:
+def test_the_end_of_an_epoch_is_answered(version: int) -> None:
     """KIP-320: a consumer learns where the log of the epoch it read last was cut or goes on."""
 
     async def tell(machine: Machine, client: Any, raw: Raw) -> None:

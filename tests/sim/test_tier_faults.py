@@ -65,7 +65,7 @@ def test_a_bucket_that_fails_is_asked_less_and_less_and_not_by_all_at_once() -> 
     tell(story)
 
 
-def test_when_the_disk_is_full_producers_are_told_and_nothing_is_lost() -> None:
+def test_when_the_disk_is_full_producers_get_an_error_and_nothing_is_lost() -> None:
     """The bucket is away, so nothing may leave the disk; then the disk has no room. Later both are well again."""
 
     async def story(tale: Tale) -> None:

@@ -208,7 +208,7 @@ def test_a_consumer_on_its_way_finds_what_comes_next_and_each_byte_is_brought_on
     tell(story)
 
 
-def test_who_jumps_about_gets_nothing_ahead_and_the_tail_asks_nothing_of_the_bucket() -> None:
+def test_random_reads_get_no_read_ahead_and_the_tail_reads_nothing_from_the_bucket() -> None:
     async def story(tale: Tale) -> None:
         written = await history(tale)
         began = asyncio.get_running_loop().time()

@@ -113,7 +113,7 @@ def test_retention_lowered_and_raised_on_a_live_topic() -> None:
     tell(story)
 
 
-def test_partitions_added_to_a_live_topic_are_known_to_who_reads_the_bucket_alone() -> None:
+def test_partitions_added_to_a_live_topic_are_known_to_a_reader_of_the_bucket_alone() -> None:
     async def story(tale: Tale) -> None:
         await tale.start()
         await tale.create()
@@ -219,7 +219,7 @@ def test_what_piled_up_in_small_segments_is_merged_before_it_is_archived() -> No
         tell(story)
 
 
-def test_a_damaged_archive_manifest_is_told_once_and_the_rest_goes_on() -> None:
+def test_a_damaged_archive_manifest_is_reported_once_and_the_rest_goes_on() -> None:
     async def story(tale: Tale) -> None:
         await tale.start()
         await tale.create()

@@ -95,7 +95,7 @@ def tell(story: Story, seed: int = 1) -> None:
     run(main())
 
 
-def test_a_bucket_that_cannot_be_reached_keeps_nobody_from_producing() -> None:
+def test_producing_goes_on_while_the_bucket_is_unreachable() -> None:
     async def story(tale: Tale) -> None:
         tale.store.down = True
         await tale.start_once_without_a_bucket()

@@ -87,7 +87,7 @@ def test_a_crowd_gets_what_each_would_get_alone() -> None:
     story(tell)
 
 
-def test_who_misses_more_bytes_waits_on_and_no_longer_than_allowed() -> None:
+def test_a_fetch_that_needs_more_bytes_waits_on_and_no_longer_than_allowed() -> None:
     async def tell(machine: Machine, client: Any) -> None:
         loop = asyncio.get_running_loop()
         topic_id = await topic_id_of(client)
@@ -129,7 +129,7 @@ def test_each_session_of_a_crowd_is_its_own() -> None:
     story(tell)
 
 
-def test_who_hangs_up_while_waiting_is_forgotten() -> None:
+def test_a_client_that_hangs_up_while_waiting_is_forgotten() -> None:
     async def tell(machine: Machine, client: Any) -> None:
         topic_id = await topic_id_of(client)
         raws = [await Raw.connect(machine.world.network) for _ in range(3)]

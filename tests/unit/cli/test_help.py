@@ -110,7 +110,7 @@ def test_topics_and_groups_are_offered(broker: TemporaryBroker) -> None:
     assert completed("bash", f"strata consume orders {at} --group ") == ["billing"]
 
 
-def test_nobody_to_ask_is_no_offer() -> None:
+def test_without_a_server_nothing_is_offered() -> None:
     assert completed("bash", "strata topic describe -b 127.0.0.1:1 o") == []
 
 

@@ -155,7 +155,7 @@ def test_what_an_earlier_run_left_beside_its_specification_goes(tmp_path):
     assert [path.name for path in (state / "project").iterdir()] == ["spark-pipeline.yml"]
 
 
-def test_a_run_that_dies_silently_is_told(monkeypatch, tmp_path):
+def test_a_run_that_dies_silently_is_reported(monkeypatch, tmp_path):
     with pytest.raises(UserError, match="Spark ended without a word"):
         run_with_script(monkeypatch, tmp_path, "import os; os._exit(3)")
 

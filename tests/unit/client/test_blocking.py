@@ -111,7 +111,7 @@ def test_a_connection_that_fails_is_closed_and_opened_anew(
     assert client.call(calls.init_producer_id()) == (5, 0)
 
 
-def test_nobody_there() -> None:
+def test_no_server() -> None:
     refused = ConnectionRefusedError(111, "Connection refused")
     network = ScriptedNetwork([refused] * 20)
     with pytest.raises(Unavailable, match="broker a:1 unreachable: Connection refused"):

@@ -113,7 +113,7 @@ def test_an_error_that_does_not_pass_is_not_asked_again() -> None:
         play(view().list_offsets({("t", 0): 0}, 0), [info(), refused])
 
 
-def test_who_is_tried() -> None:
+def test_the_brokers_to_try() -> None:
     made = view()
     assert [(at.host, at.port) for at in made.candidates(None)] == [("boot", 1), ("other", 2)]
     assert made.candidates(1) == []

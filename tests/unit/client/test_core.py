@@ -128,9 +128,9 @@ def test_a_stream_that_makes_no_sense_is_lost(data: bytes, says: str) -> None:
         feed(made, data)
 
 
-def test_what_nobody_answers_is_not_waited_for() -> None:
+def test_a_produce_without_acknowledgement_is_not_waited_for() -> None:
     made = connection()
     made.send(calls.produce("t", 0, b"batch", acks=0, timeout_ms=1))
-    nobody = made.waiting
+    without = made.waiting
     made.send(calls.produce("t", 0, b"batch", acks=1, timeout_ms=1))
-    assert (nobody, made.waiting) == (0, 1)
+    assert (without, made.waiting) == (0, 1)

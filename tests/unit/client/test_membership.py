@@ -30,7 +30,7 @@ def test_a_run_each_the_first_one_more() -> None:
     st.dictionaries(st.text(max_size=3), st.lists(TOPICS, unique=True), max_size=5),
     st.dictionaries(TOPICS, st.integers(0, 9)),
 )
-def test_every_partition_has_one_reader_who_wants_it(
+def test_every_partition_has_one_reader_that_wants_it(
     members: dict[str, list[str]], partitions: dict[str, int]
 ) -> None:
     assigned = range_assignment(members, partitions)

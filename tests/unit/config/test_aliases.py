@@ -112,7 +112,7 @@ def test_every_alias_is_of_something() -> None:
     assert set(TOPIC_ALIASES.values()) <= set(TOPIC_SETTINGS)
 
 
-def test_a_profile_sets_what_nobody_else_does_and_says_so() -> None:
+def test_a_profile_sets_only_unset_settings_and_says_so() -> None:
     config, lines = BrokerConfig.load(
         {"message.max.bytes": "77"}, ["log.roll.hours=5"], profile="production"
     )
@@ -134,7 +134,7 @@ def test_a_profile_knows_of_a_tier_by_any_name() -> None:
     assert len(lines) == 1 + len(PROFILES["production"])
 
 
-def test_a_profile_that_nobody_knows() -> None:
+def test_an_unknown_profile() -> None:
     with pytest.raises(UserError, match="--profile: 'fast' is not accepted; accepted: production"):
         BrokerConfig.load(profile="fast")
 

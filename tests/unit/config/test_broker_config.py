@@ -59,7 +59,7 @@ def test_unknown_settings_warn_and_suggest() -> None:
     assert "from the override" in warning
 
 
-def test_kafkas_settings_without_effect_are_told_from_unknown_ones() -> None:
+def test_kafkas_settings_without_effect_differ_from_unknown_ones() -> None:
     (warning,) = warnings_of("num.io.threads=8")
     assert warning.startswith(
         "setting num.io.threads (from the override) is Kafka's and has no effect here: "

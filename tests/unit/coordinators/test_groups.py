@@ -130,7 +130,7 @@ def test_no_rebalance_timeout_is_no_busy_loop():
     assert shard.describe("g").state == "Empty"
 
 
-def test_who_is_not_heard_of_is_news_and_so_is_what_follows():
+def test_an_expired_member_is_reported():
     shard = loaded_shard(initial_rebalance_delay_ms=0)
     for name in ("a", "b"):
         shard.join(replace(join("g", name), rebalance_timeout_ms=1_000), name, at(0))
@@ -189,7 +189,7 @@ def test_generations_stay_positive():
     assert group.generation_id == 1
 
 
-def test_only_the_record_of_its_own_generation_settles_a_group():
+def test_only_the_record_of_its_own_generation_makes_a_group_stable():
     shard = loaded_shard(initial_rebalance_delay_ms=0)
     shard.join(join("g"), 1, at(0))
     [(_, answer)] = shard.tick(at(0)).answer.answers

@@ -35,7 +35,7 @@ def test_what_must_be_durable_is_made_so_at_the_end_and_once() -> None:
 
 
 @pytest.mark.parametrize("count", [3, MANY], ids=["few", "many"])
-def test_files_settled_together_are_whole_and_leave_nothing_beside_them(
+def test_files_synced_together_are_whole_and_leave_nothing_beside_them(
     tmp_path: Path, count: int
 ) -> None:
     disk = LocalDisk(str(tmp_path))
@@ -77,7 +77,7 @@ def test_a_log_that_never_had_a_record_leaves_nothing_to_write() -> None:
     assert any(isinstance(effect, Sync) for effect in again.log.close())
 
 
-def test_a_settled_disk_of_a_simulation_keeps_what_was_settled() -> None:
+def test_a_simulated_disk_keeps_all_that_was_synced_together() -> None:
     disk = SimDisk()
     perform(disk, MakeDirectory(DIRECTORY))
     perform(disk, Append(f"{DIRECTORY}/x", 0, (b"x",)))

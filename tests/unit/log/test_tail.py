@@ -68,7 +68,7 @@ def test_nothing_is_left_after_clear():
     assert read(tail, 45) is None
 
 
-def test_a_budget_that_is_spent_takes_from_who_was_appended_to_longest_ago():
+def test_at_the_budget_the_tail_with_the_oldest_append_gives_memory_back():
     budget = TailBudget(bytes_max=4000, tail_bytes_max=3000)
     quiet, busy = (TailCache(budget) for _ in range(2))
     for tail, at in ((quiet, 0), (quiet, 1), (busy, 0), (quiet, 2), (busy, 1), (busy, 2)):

@@ -244,7 +244,7 @@ def test_whatever_the_old_node_commits_meanwhile_is_in_the_new_one_or_was_never_
     assert fenced > STORE_CALLS / 2
 
 
-def test_a_topic_that_the_old_node_makes_meanwhile_is_there_or_its_maker_is_told():
+def test_a_topic_that_the_old_node_makes_meanwhile_exists_or_its_maker_is_fenced():
     made = 0
     for n in range(STORE_CALLS):
         old, disk = OldNode(), SimDisk()
@@ -329,7 +329,7 @@ def test_without_any_state_the_registry_has_what_was_tiered():
     assert read_meta("/new", disk).node_id == 1
 
 
-def test_a_topic_that_is_damaged_in_the_registry_is_as_the_cluster_told_and_holds_up_no_other():
+def test_a_topic_damaged_in_the_registry_comes_from_the_state_and_delays_no_other():
     old = OldNode()
     lost = IDS.uuid()
     register_topic(old.store, CLUSTER, lost, "nobody-told-of-it", 1, {}, NOW_MS)

@@ -73,12 +73,12 @@ def test_views_add_up(state):
     answers.check(11)
 
 
-def test_a_record_that_did_not_come_out_is_told(state):
+def test_a_missing_record_at_the_end_is_reported(state):
     with pytest.raises(Corrupt, match="12 records went in and 11 were"):
         read_answers(state).check(12)
 
 
-def test_a_line_neither_parsed_nor_kept_is_told(state):
+def test_a_line_neither_parsed_nor_kept_is_reported(state):
     (state / "warehouse" / "bad_lines" / "part-0.parquet").unlink()
     write_table(
         pa.Table.from_pylist([{"origin": "bucket", "reason": "empty"}]),

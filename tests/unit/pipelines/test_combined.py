@@ -73,9 +73,7 @@ PIECES = [
 @example(pieces=[TIME, ' "', '" 200'], begun=True)
 @example(pieces=[' "', TIME, ' "', '" 200'], begun=True)
 @given(pieces=st.lists(st.sampled_from(PIECES), max_size=16), begun=st.booleans())
-def test_a_pattern_that_settles_on_the_first_time_finds_what_one_that_tries_all_finds(
-    pieces, begun
-):
+def test_a_pattern_that_keeps_the_first_time_finds_the_same_as_one_that_tries_all(pieces, begun):
     line = (f"h - - {TIME}" if begun else "") + "".join(pieces)
     for settled, backtracking in zip(SETTLED, BACKTRACKING, strict=True):
         found, wanted = settled.search(line), backtracking.search(line)

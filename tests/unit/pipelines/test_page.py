@@ -40,7 +40,7 @@ def parsed(text):
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 200, 5000])
-def test_a_page_is_whole_and_asks_nobody(count):
+def test_a_page_is_whole_and_requests_nothing(count):
     hours = [hour(number, number, number // 9) for number in range(count)]
     hostile = Traffic('/<script>alert("1")</script>&' + "x" * 500, 5, 1, 100)
     text = page(

@@ -85,7 +85,7 @@ def test_a_command_line_that_is_wrong_is_explained(main, arguments, says, capsys
     assert says in capsys.readouterr().err
 
 
-def test_of_what_spark_says_the_last_cause_is_told():
+def test_the_last_cause_of_sparks_error_is_shown():
     assert spark_failure(RuntimeError(STREAM_FAILED)) == "topic visits is another topic now"
     assert spark_failure(RuntimeError("one line: of it")) == "one line: of it"
     assert spark_failure(RuntimeError()) == "RuntimeError"

@@ -42,7 +42,7 @@ def refusal(*arguments, **options):
     return raised.value.code
 
 
-def test_only_what_changed_is_told():
+def test_only_changes_are_answered():
     cache = sessions()
     keys = [("t", 0), ("t", 1)]
     session_id = opened(cache, keys)
@@ -104,7 +104,7 @@ def test_a_session_of_nothing_ends():
     assert cache.partitions == 0
 
 
-def test_who_is_out_of_step_is_told_so():
+def test_a_client_out_of_step_gets_an_error():
     cache = sessions()
     session_id = opened(cache)
     assert refusal(cache, session_id, 2) is ErrorCode.invalid_fetch_session_epoch

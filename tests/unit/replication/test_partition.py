@@ -42,7 +42,7 @@ def test_a_smaller_isr_commits_what_the_lost_one_held_up():
     assert replica.high_watermark == 10
 
 
-def test_one_who_joins_the_isr_does_not_pull_the_high_watermark_back():
+def test_a_replica_that_joins_the_isr_does_not_pull_the_high_watermark_back():
     replica = leader(isr=(1,))
     replica.on_append(10)
     replica.on_follower_fetch(3, 4, 0)

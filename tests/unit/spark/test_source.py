@@ -279,7 +279,7 @@ def test_what_filters_rule_out_is_not_read(
 # --- streams ----------------------------------------------------------------------------------------------------
 
 
-def test_a_stream_begins_where_it_is_told(grown: Grown) -> None:
+def test_a_stream_begins_at_its_starting_offsets(grown: Grown) -> None:
     assert grown.source().streamReader(NONE).initialOffset() == begins_at(30, 10)
     earliest = grown.source(startingOffsets="earliest").streamReader(NONE)
     assert earliest.initialOffset() == begins_at(0, 0)

@@ -148,7 +148,7 @@ def task(partition: int = 0) -> BucketTask:
     return BucketTask(Range("t", topic_id("t"), partition, 0, 10), ())
 
 
-def test_who_may_not_write_is_told_once_and_reads_without(
+def test_a_reader_without_the_right_to_write_is_warned_once_and_reads_without_a_lease(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     store = ReadOnly("memory://read-only")

@@ -114,12 +114,12 @@ def test_what_tunes_the_java_consumer_is_taken_and_changes_nothing(name: str) ->
         ("groupPrefix", "groupIdPrefix"),
     ],
 )
-def test_an_unknown_option_is_told_the_nearest(name: str, meant: str) -> None:
+def test_an_unknown_option_is_answered_with_the_nearest(name: str, meant: str) -> None:
     with pytest.raises(ValueError, match=f"unknown option '{name}': did you mean '{meant}'"):
         parse_options(PLACE | {name: "x"})
 
 
-def test_an_option_like_no_other_is_told_them_all() -> None:
+def test_an_option_like_no_other_is_answered_with_all_options() -> None:
     with pytest.raises(ValueError, match=r"unknown option 'zzz': known are .*tier\.url.*subscribe"):
         parse_options(PLACE | {"zzz": "x"})
 

@@ -214,7 +214,7 @@ def test_fetched_records_are_views_on_both_sides():
 
 @pytest.mark.parametrize("version", [4, 7, 12, 17])
 @pytest.mark.parametrize("records", [b"few", LARGE])
-def test_what_several_readers_are_told_is_written_once_and_stays_as_it_is(records, version):
+def test_a_response_to_several_readers_is_written_once_and_stays_as_it_is(records, version):
     topics = encode_topics(fetched([records]).responses, version)
     for reader in range(3):
         shared = EncodedResponse(0, 100 + reader, topics)

@@ -58,7 +58,7 @@ def test_a_length_that_is_not_allowed_is_found_in_the_rest():
         reader.next_frames()
 
 
-def test_a_rest_that_nobody_wants_is_dropped():
+def test_the_rest_of_a_closed_connection_is_dropped():
     reader = FrameReader(100, bytearray(4096), frames_max=1)
     stream = framed(b"one", b"two")
     reader.get_buffer(-1)[: len(stream)] = stream

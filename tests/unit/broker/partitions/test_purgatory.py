@@ -49,7 +49,7 @@ def story(main: Callable[[Story], Coroutine[Any, Any, None]]) -> None:
     run(told())
 
 
-def test_who_misses_nothing_more_is_served_in_the_order_of_waiting_and_in_one_go() -> None:
+def test_fetches_with_enough_bytes_are_served_in_the_order_of_waiting_and_in_one_go() -> None:
     async def main(told: Story) -> None:
         one, other = Partition(), Partition()
         waits = [
@@ -72,7 +72,7 @@ def test_who_misses_nothing_more_is_served_in_the_order_of_waiting_and_in_one_go
 
 
 @pytest.mark.parametrize("ms", [1, 4, 5, 500, 3_600_000])
-def test_who_gets_nothing_is_served_when_the_time_is_over_and_not_before(ms: int) -> None:
+def test_a_fetch_without_records_is_answered_when_its_time_is_over_and_not_before(ms: int) -> None:
     async def main(told: Story) -> None:
         partition = Partition()
         await asyncio.sleep(0.123)
@@ -96,7 +96,7 @@ def test_times_end_in_their_order_whatever_the_order_of_waiting() -> None:
     story(main)
 
 
-def test_who_is_gone_is_not_served_and_not_remembered() -> None:
+def test_a_cancelled_wait_is_not_served_and_not_remembered() -> None:
     async def main(told: Story) -> None:
         partition = Partition()
         for ms in range(100, 100_000, 10):
@@ -114,7 +114,7 @@ def test_who_is_gone_is_not_served_and_not_remembered() -> None:
     story(main)
 
 
-def test_who_cannot_be_served_is_told_and_the_others_are_served() -> None:
+def test_a_fetch_that_cannot_be_served_gets_an_error_and_the_others_are_served() -> None:
     async def main(told: Story) -> None:
         def fail(_wait: FetchWait, _shared: Shared) -> None:
             raise RuntimeError("a bug")

@@ -24,7 +24,7 @@ def test_the_mark_of_a_clean_stop_does_not_come_back_after_a_loss_of_power(seed:
     ("log", "is_unborn"), [(b"", True), (b"x", False)], ids=["empty", "written"]
 )
 @pytest.mark.parametrize("identity", [None, b"", b"version: 0\nto"], ids=["none", "empty", "torn"])
-def test_a_partition_whose_making_was_interrupted_is_told_from_one_that_is_damaged(
+def test_an_interrupted_creation_of_a_partition_is_not_taken_for_damage(
     identity: bytes | None, log: bytes, *, is_unborn: bool
 ) -> None:
     """The former may be deleted: nothing can have been acknowledged in it."""

@@ -79,7 +79,7 @@ def test_key_and_timestamp_are_split_off_in_that_order() -> None:
         record_of(b"soon v", both, NOW_MS)
 
 
-def test_timestamps_that_mean_trouble_are_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_timestamps_that_mean_trouble_are_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
     limits = Limits(1000, retention_ms=100, before_max_ms=500, after_max_ms=50)
     for age_ms in (0, 100, 101, 500, 501, -50, -51):
         limits.look(NOW_MS - age_ms, NOW_MS)

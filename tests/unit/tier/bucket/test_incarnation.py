@@ -90,7 +90,7 @@ def test_a_store_that_does_not_answer_is_not_taken_for_a_claim():
     assert newest_incarnation(store, CLUSTER) == 0
 
 
-def test_only_what_nobody_knows_and_holds_nothing_is_a_stray():
+def test_only_an_unknown_and_empty_topic_is_a_stray():
     store, ids = MemoryStore("memory://bucket"), CountingEntropy()
     known, registered, begun, filled = (ids.uuid() for _ in range(4))
     for topic_id in (known, registered, begun, filled):

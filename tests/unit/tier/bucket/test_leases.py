@@ -141,7 +141,7 @@ def test_a_lease_on_a_later_version_or_another_partition_holds_nothing_back(stor
     assert len(objects(store)) == 2, "these were live in the version that is pinned"
 
 
-def test_a_lease_that_nobody_renews_ends_and_is_removed(store, tier, steady):
+def test_a_lease_that_is_not_renewed_ends_and_is_removed(store, tier, steady):
     """A reader that crashed: what it held goes LEASE_MS after it was first seen, however often one looks."""
     filled(tier)
     put_lease(store, lease_on(tier, tier.manifest.version))

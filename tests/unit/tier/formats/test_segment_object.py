@@ -96,7 +96,7 @@ def test_locate_gives_the_run_of_batches_that_has_an_offset_or_the_next():
     assert index.locate(25) is None
 
 
-def test_every_flipped_byte_of_an_object_is_noticed_by_who_reads_all_of_it():
+def test_every_flipped_byte_of_an_object_is_noticed_by_a_reader_of_all_of_it():
     data, end = log_bytes(0, [1, 2, 1])
     store, segment = archived(closed(data, 0, end))
     sound = store.get(segment.path)

@@ -133,7 +133,7 @@ def test_an_empty_store_has_nothing():
         MemoryStore().get("x")
 
 
-def test_a_range_that_many_want_at_once_is_asked_for_once_and_a_failure_is_nobody_else_s():
+def test_a_range_is_requested_once_for_many_readers_and_a_failure_stays_with_its_reader():
     """Eight threads read the same new place while the first request is held up; then while it fails."""
     data, end = log_bytes(0, [10] * 20)
     store, segment = archived(closed(data, 0, end))

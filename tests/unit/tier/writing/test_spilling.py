@@ -315,7 +315,7 @@ def test_a_restarted_leader_goes_on_from_its_own_disk_and_from_the_bucket_alone(
         assert made.tiered_end == 90
 
 
-def test_what_lies_damaged_is_told_by_name_and_nothing_is_swept(store, tier):
+def test_a_damaged_object_is_named_and_nothing_is_swept(store, tier):
     filled(tier)
     path = archives(store)[0]
     named = [tier.manifest.archive_path(one) for one in tier.manifest.live_archives()]
