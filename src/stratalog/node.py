@@ -320,8 +320,8 @@ class Node:
     async def _listen(self) -> list[Endpoint]:
         assert self.broker is not None
         ports: dict[str, Listener] = {}
+        dispatcher = Dispatcher(self.broker, self.broker.apis)
         for listener in self.config.listeners:
-            dispatcher = Dispatcher(self.broker, self.broker.apis, listener.name)
             try:
                 bound = await self.outside.network.listen(
                     listener.host,

@@ -26,6 +26,9 @@ def handle(call: Call[ApiVersionsRequest]) -> ApiVersionsResponse:
     image = call.broker.metadata.image
     if call.version >= _FLEXIBLE_FROM and not _is_valid(call.body):
         return ApiVersionsResponse(error_code=ErrorCode.invalid_request, api_keys=[])
+    if call.version >= _FLEXIBLE_FROM:
+        software = f"{call.body.client_software_name} {call.body.client_software_version}"
+        call.session.software = software
     return ApiVersionsResponse(
         error_code=ErrorCode.none,
         api_keys=advertised(call.broker.apis),

@@ -37,7 +37,7 @@ def handle(call: Call[DescribeClusterRequest]) -> DescribeClusterResponse:
         controller_id=broker.node_id,
         brokers=[
             DescribeClusterBroker(broker_id=node, host=host, port=port, rack=rack, is_fenced=False)
-            for node, host, port, rack in broker.live_brokers(call.listener)
+            for node, host, port, rack in broker.live_brokers(call.session.listener)
         ],
         cluster_authorized_operations=OF_CLUSTER
         if call.body.include_cluster_authorized_operations

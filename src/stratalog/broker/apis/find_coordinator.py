@@ -65,7 +65,7 @@ async def _coordinator(call: Call[FindCoordinatorRequest], key: str, key_type: i
     # Offline with its directory, it keeps no group (Kafka: no leader, no coordinator).
     index = partition_for(key, len(offsets.partitions))
     call.broker.hosting.get(OFFSETS_TOPIC, index).check_hosted()
-    for node, host, port, _rack in call.broker.live_brokers(call.listener):
+    for node, host, port, _rack in call.broker.live_brokers(call.session.listener):
         if node == call.broker.node_id:
             return _Found(node, host, port)
     raise Rejected(ErrorCode.coordinator_not_available, "the broker is starting")

@@ -27,8 +27,8 @@ async def handle(call: Call[JoinGroupRequest]) -> JoinGroupResponse:
     request = JoinGroup(
         group_id=body.group_id,
         member_id=body.member_id,
-        client_id=call.client_id,
-        client_host="/" + call.client_host,
+        client_id=call.session.client_id,
+        client_host="/" + call.session.host,
         session_timeout_ms=body.session_timeout_ms,
         rebalance_timeout_ms=body.rebalance_timeout_ms
         if call.version >= 1

@@ -110,7 +110,7 @@ def _answer(
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=node, host=host, port=port, rack=rack)
-            for node, host, port, rack in broker.live_brokers(call.listener)
+            for node, host, port, rack in broker.live_brokers(call.session.listener)
         ],
         cluster_id=broker.cluster_id,
         controller_id=broker.node_id,

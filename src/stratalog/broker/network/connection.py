@@ -23,6 +23,7 @@ from typing import Any, Final, cast
 import structlog
 
 from stratalog.broker.network.client_memory import ClientMemory
+from stratalog.broker.network.session import Session
 from stratalog.broker.network.turns import Turns
 from stratalog.errors import Rejected
 from stratalog.ports import Buffer
@@ -35,6 +36,8 @@ _TURN_NS: Final = 500_000
 _WAITING_BYTES_MAX: Final = 1 << 20
 _HELD_BYTES_MAX: Final = 64 << 10
 _PRODUCE: Final = 0
+_SOFTWARE_CHARACTERS: Final = 100
+"""Of the client's name for its library in the log: the client chooses its length."""
 
 Answer = list[Buffer] | None
 """An answer's buffers, None where the request wants none."""
@@ -58,8 +61,8 @@ class Later:
     size: int = 0
 
 
-Serve = Callable[[str, memoryview], Answer | Later]
-"""Client's address and frame to answer."""
+Serve = Callable[[Session, memoryview], Answer | Later]
+"""The client and the frame to answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +83,14 @@ class Connection(asyncio.BufferedProtocol):
         self,
         serve: Serve,
         shared: Shared,
+        session: Session,
         *,
         opened: Callable[["Connection"], bool],
         closed: Callable[["Connection"], None],
     ) -> None:
         """`opened` says whether the connection is welcome."""
         self.peer = ""
-        self.host = ""
+        self.session = session
         self.active_s = 0.0
         """When the last bytes came, in the loop's time."""
         self.receiving_since_s = 0.0
@@ -142,8 +146,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         self.active_s = self._loop.time()
         peer = transport.get_extra_info("peername")
-        self.host = str(peer[0]) if isinstance(peer, tuple) else str(peer)
-        self.peer = f"{self.host}:{peer[1]}" if isinstance(peer, tuple) else self.host
+        self.session.host = host = str(peer[0]) if isinstance(peer, tuple) else str(peer)
+        self.peer = f"{host}:{peer[1]}" if isinstance(peer, tuple) else host
         if not self._opened(self):
             self.abort()
 
@@ -205,7 +209,8 @@ class Connection(asyncio.BufferedProtocol):
     def refuse(self, why: str) -> None:
         """Close this connection because of what it sent, with a line in the log."""
         if self._transport is not None and not self._transport.is_closing():
-            self._log.warning("connection closed", peer=self.peer, reason=why)
+            software = self.session.software[:_SOFTWARE_CHARACTERS]
+            self._log.warning("connection closed", peer=self.peer, software=software, reason=why)
         self.close()
 
     def finish(self) -> None:
@@ -324,7 +329,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _start(self, frame: memoryview) -> None:
         try:
-            result = self._serve(self.host, frame)
+            result = self._serve(self.session, frame)
         except BaseException as error:  # noqa: BLE001 - carried to the log; the connection ends
             self._fail(error)
             return

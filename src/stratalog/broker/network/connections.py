@@ -10,13 +10,13 @@ faster than `max.connection.creation.rate`, of all or of a listener, are accepte
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Final
 
 import structlog
 
 from stratalog.broker.network.client_memory import ClientMemory
 from stratalog.broker.network.connection import Connection, Serve, Shared
+from stratalog.broker.network.session import Session
 from stratalog.broker.network.turns import Turns
 from stratalog.config import BrokerConfig
 from stratalog.config.listeners import items_of, parse_address_limit
@@ -88,20 +88,23 @@ class Connections:
             return Connection(
                 serve,
                 self._shared,
-                opened=partial(self._opened, listener),
-                closed=partial(self._closed, listener),
+                Session(listener),
+                opened=self._opened,
+                closed=self._closed,
             )
 
         return accept
 
-    def _opened(self, listener: str, connection: Connection) -> bool:
-        refused_by = self._refused_by(listener, connection.host)
+    def _opened(self, connection: Connection) -> bool:
+        session = connection.session
+        listener = session.listener
+        refused_by = self._refused_by(listener, session.host)
         self._count(refused_by is None)
         if refused_by is not None:
             self._log.warning(f"connection refused: {refused_by}", peer=connection.peer)
             return False
         self._all.add(connection)
-        self._by_host[connection.host] += 1
+        self._by_host[session.host] += 1
         self._by_listener[listener] += 1
         wait_s = max(self._until_turn(listener), self._until_turn(""))
         if wait_s > 0:
@@ -125,14 +128,15 @@ class Connections:
             return "max.connections.per.ip"
         return None
 
-    def _closed(self, listener: str, connection: Connection) -> None:
+    def _closed(self, connection: Connection) -> None:
         if connection not in self._all:
             return  # it was refused
+        session = connection.session
         self._all.remove(connection)
-        self._by_listener[listener] -= 1
-        self._by_host[connection.host] -= 1
-        if not self._by_host[connection.host]:
-            del self._by_host[connection.host]
+        self._by_listener[session.listener] -= 1
+        self._by_host[session.host] -= 1
+        if not self._by_host[session.host]:
+            del self._by_host[session.host]
 
     def close_idle(self) -> None:
         """Close who has asked for nothing for long, and while memory is short who takes too long to ask."""

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from stratalog.broker.metrics import error_codes
 from stratalog.broker.network.connection import Answer, Later, as_it_is, is_produce
+from stratalog.broker.network.session import Session
 from stratalog.broker.network.turns import Pace
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.budget import DecodeBudget, OverBudget
@@ -45,15 +46,12 @@ BodyT = TypeVar("BodyT")
 class Call(Struct, Generic[BodyT], frozen=True):
     """One request as its handler sees it: `body` is the decoded request.
 
-    `listener` is the name of the listener it came through: addresses are told as that listener's clients reach them.
     A handler that works on many things does so with `pace.each`.
     """
 
     broker: "Broker"
-    listener: str
+    session: Session
     version: int
-    client_id: str
-    client_host: str
     body: BodyT
     pace: Pace
 
@@ -87,32 +85,31 @@ class Api(Struct, frozen=True, dict=True):
 
 
 class Dispatcher:
-    """Serves frames of any connection of one listener with one broker's handlers."""
+    """Serves frames of any connection with one broker's handlers."""
 
-    def __init__(self, broker: "Broker", apis: dict[int, Api], listener: str) -> None:
+    def __init__(self, broker: "Broker", apis: dict[int, Api]) -> None:
         self._broker = broker
         self._apis = apis
-        self._listener = listener
         self._served = {api.key: api.served for api in apis.values()}
         self._figures = broker.figures.requests
         self._request_bytes_max = broker.config.int("socket.request.max.bytes")
         self._budget = DecodeBudget(_AT_ONCE_BYTES)  # of the request that is decoded now
         self._elapsed_ns = broker.clock.elapsed_ns
 
-    def serve(self, host: str, frame: memoryview) -> Answer | Later:
+    def serve(self, session: Session, frame: memoryview) -> Answer | Later:
         """Answer one frame. Raises `Rejected` where the connection must be closed."""
         began_ns = self._elapsed_ns()
         budget = self._budget
         budget.charged = 0
         try:
             if len(frame) > _AT_ONCE_BYTES and not is_produce(frame):
-                return Later(self._serve_large(host, frame, began_ns), as_it_is)
+                return Later(self._serve_large(session, frame, began_ns), as_it_is)
             request = decode_request(frame, self._served, budget)
         except OverBudget:
-            return Later(self._serve_large(host, frame, began_ns), as_it_is)
+            return Later(self._serve_large(session, frame, began_ns), as_it_is)
         except Rejected as error:
             return self._refuse(error)
-        call = self._call(host, request)
+        call = self._call(session, request)
         result = self._apis[request.header.api_key].handle(call)
         if isinstance(result, CoroutineType):
             work = self._answer_later(call, request, result, began_ns)
@@ -121,7 +118,7 @@ class Dispatcher:
             return Later(result, lambda body: self._answer(request, body, began_ns), budget.charged)
         return self._answer(request, result, began_ns)
 
-    async def _serve_large(self, host: str, frame: memoryview, began_ns: int) -> Answer:
+    async def _serve_large(self, session: Session, frame: memoryview, began_ns: int) -> Answer:
         """As `serve`, for a request that is decoded on a thread."""
         large, memory = self._broker.large, self._broker.client_memory
         budget = DecodeBudget(self._request_bytes_max)
@@ -131,7 +128,7 @@ class Dispatcher:
         except Rejected as error:
             return self._refuse(error)
         try:
-            call = self._call(host, request)
+            call = self._call(session, request)
             result = self._apis[request.header.api_key].handle(call)
             to_come = isinstance(result, (asyncio.Future, CoroutineType))
             body = await result if to_come else result
@@ -146,16 +143,11 @@ class Dispatcher:
             return self._unsupported_api_versions(error.request_header)
         raise error
 
-    def _call(self, host: str, request: Received) -> Call[Any]:
-        return Call(
-            self._broker,
-            self._listener,
-            request.header.version,
-            request.header.client_id or "",
-            host,
-            request.body,
-            Pace(self._broker.turns),
-        )
+    def _call(self, session: Session, request: Received) -> Call[Any]:
+        header = request.header
+        session.client_id = header.client_id or ""
+        pace = Pace(self._broker.turns)
+        return Call(self._broker, session, header.version, request.body, pace)
 
     async def _answer_later(
         self, call: Call[Any], request: Received, result: Awaitable[Any], began_ns: int

@@ -16,6 +16,7 @@ import uvloop
 from stratalog.adapters.network import TcpNetwork
 from stratalog.broker.network.client_memory import ClientMemory
 from stratalog.broker.network.connection import Connection, Later, Shared
+from stratalog.broker.network.session import Session
 from stratalog.broker.network.turns import Turns
 from stratalog.ports import Buffer
 from stratalog.wire.frames import SCRATCH_BYTES
@@ -43,7 +44,7 @@ class Served:
         self.frames: list[bytes] = []
         self.quiet_is_served = asyncio.get_running_loop().create_future()
 
-    def serve(self, _host: str, frame: memoryview) -> list[Buffer] | Later:
+    def serve(self, _session: Session, frame: memoryview) -> list[Buffer] | Later:
         body = bytes(frame)
         self.frames.append(body)
         if body == QUIET and not self.quiet_is_served.done():
@@ -113,7 +114,9 @@ async def serving(elapsed_ns: Callable[[], int] = perf_counter_ns) -> AsyncItera
     ended: list[Connection] = []
 
     def accept() -> Connection:
-        made.append(Counted(served.serve, shared, opened=lambda _: True, closed=ended.append))
+        made.append(
+            Counted(served.serve, shared, Session("T"), opened=lambda _: True, closed=ended.append)
+        )
         return made[-1]
 
     listener = await TcpNetwork().listen("127.0.0.1", 0, accept)

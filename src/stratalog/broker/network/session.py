@@ -1,0 +1,46 @@
+"""What a broker knows of the client at the other end of a connection.
+
+In: the listener and address of an accepted connection, then what its requests say of their client. Out: a `Session`,
+which each `Call` of the connection carries. It never reads a socket, and never decides what a client may do.
+
+Kafka: `RequestContext`, `KafkaPrincipal`, `ClientInformation`.
+"""
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+__all__ = ["ANONYMOUS", "PLAINTEXT", "Principal", "Session"]
+
+
+class Principal(NamedTuple):
+    """Whose requests a connection carries; as text `User:alice`, as in Kafka's ACLs."""
+
+    type: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.type}:{self.name}"
+
+
+ANONYMOUS: Final = Principal("User", "ANONYMOUS")
+"""The principal of a client that does not authenticate (Kafka: `KafkaPrincipal.ANONYMOUS`)."""
+PLAINTEXT: Final = "PLAINTEXT"
+"""The security protocol of a listener without TLS and SASL."""
+
+
+@dataclass(slots=True)
+class Session:
+    """One connection's client, from accept to close."""
+
+    listener: str
+    """The listener's name: brokers' addresses are given as this listener's clients reach them."""
+    host: str = ""
+    """The client's address, without its port."""
+    security_protocol: str = PLAINTEXT
+    principal: Principal = ANONYMOUS
+    authenticated_until_ms: int | None = None
+    """Steady time at which the client must authenticate again (KIP-368); None: never."""
+    client_id: str = ""
+    """The client id of the newest request, "" where it has none."""
+    software: str = ""
+    """Name and version of the client's library, as ApiVersions gives them from version 3 on (KIP-511)."""
