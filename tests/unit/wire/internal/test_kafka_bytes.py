@@ -16,7 +16,7 @@ from stratalog.wire.internal.offsets import (
     encode_value,
 )
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "internal_records" / "kafka-4.3.1.txt"
+GOLDEN = Path(__file__).parents[3] / "golden" / "internal_records" / "kafka-4.3.1.txt"
 
 
 def golden(log):
