@@ -221,7 +221,7 @@ class Race:
         self.runtime.resign()
         for _, then in late:
             then(None)  # the old log may report a commit after the loss
-        assert self.runtime.is_settled
+        assert self.runtime.is_idle
         assert len(self.released) == self.count, "a caller was forgotten"
         self.load()
 

@@ -1,10 +1,10 @@
-"""What a broker counts while it works, so that it can be told later.
+"""The broker's counters, for metrics.
 
-In: nanoseconds, bytes and answers, as they come. Out: running totals that only grow. It renders nothing, keeps no
-history and reads no clock: whoever counts brings the time.
+In: nanoseconds, bytes and answers, as they occur. Out: running totals that only grow. It renders nothing, keeps no
+history and reads no clock: the caller passes the time.
 
-All of it is on the path of every request: a histogram is a list and a bisection, nothing is looked up by name, and
-whatever can be computed when somebody asks (offsets, sizes, lag) is not counted here.
+All of it is on the path of every request: a histogram is a list and a bisection, and no counter is looked up by name.
+Values that a scrape can compute (offsets, sizes, lag) are not counted here.
 """
 
 from bisect import bisect_left

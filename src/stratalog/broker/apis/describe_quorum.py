@@ -19,7 +19,7 @@ from stratalog.wire.messages.describe_quorum import (
 
 
 async def handle(call: Call[DescribeQuorumRequest]) -> DescribeQuorumResponse:
-    """Who leads the metadata log, who votes, and how far each is: a quorum of one, this node."""
+    """Return the metadata log's leader, its voters and their end offsets: a quorum of one, this node."""
     return DescribeQuorumResponse(
         error_code=ErrorCode.none,
         error_message=None,

@@ -1,6 +1,6 @@
 """ElectLeaders (key 43), versions 0-2.
 
-v0 preferred leaders only. v1 unclean ones too, an error for all (KIP-460). v2 flexible. One node elects nobody: a
+v0 preferred leaders only. v1 unclean ones too, an error for all (KIP-460). v2 flexible. One node elects no leader: a
 partition is led already, or its only replica is offline.
 
 Codes are Kafka's (`ReplicationControlManager.electLeaders`): asked for all, those led already are left out,

@@ -32,7 +32,7 @@ _Filled = tuple[HostedPartition, int, int]
 _READ_COMMITTED: Final = 1
 _TOPIC_IDS_FROM: Final = 13
 _SHARED_PARTITIONS_MAX: Final = 16
-"""Who fetches more is not likely to stand where another stands in each of them."""
+"""A fetch of more partitions hardly ever has the same offsets as another one."""
 _AT_ONCE: Final = 200
 """Partitions that are looked at in one slice."""
 

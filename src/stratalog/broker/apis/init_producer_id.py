@@ -10,7 +10,7 @@ from stratalog.wire.messages.init_producer_id import InitProducerIdRequest, Init
 
 
 async def handle(call: Call[InitProducerIdRequest]) -> InitProducerIdResponse:
-    """A producer id of its own, always a new one: without a transactional id nobody can say whose an old one is."""
+    """A producer id of its own, always a new one: without a transactional id the owner of an old one is unknown."""
     body = call.body
     if body.transactional_id == "":
         return InitProducerIdResponse(

@@ -108,7 +108,7 @@ async def _find(
 
 
 def _pending_upload(hosted: HostedPartition) -> int:
-    """The first offset that the bucket lacks; -1 where the topic has no tier, or nobody here knows how far it got."""
+    """The first offset that the bucket lacks; -1 where the topic has no tier, or its end is unknown here."""
     log = hosted.log
     if not log.config.remote_storage_enable:
         return -1

@@ -1,6 +1,6 @@
-"""What a change of metadata is worth in the log: topics and settings that came, changed and went.
+"""Format a metadata change as log lines: topics and settings that were created, changed or deleted.
 
-In: an image and the delta that led to it. Out: lines for people. It acts on nothing.
+In: an image and the delta that led to it. Out: log lines. It acts on nothing.
 """
 
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ def tell_changes(image: Image, delta: Delta) -> None:
     for kind, name in delta.changed_configs:
         is_topic = kind == ResourceType.TOPIC
         if is_topic and (name in created or image.topic(name) is None):
-            continue  # told above
+            continue  # reported above
         old, new = before.configs.get((kind, name), {}), image.configs.get((kind, name), {})
         resource = f"topic {name}" if is_topic else f"broker {name}" if name else "every broker"
         log.info("config changed", resource=resource, settings=_difference(old, new))

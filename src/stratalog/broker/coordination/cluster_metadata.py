@@ -1,10 +1,10 @@
-"""The cluster's metadata on this node: its log, its controller, and what changes because of it.
+"""The cluster's metadata on this node: its log, its controller, and the broker's actions on changes.
 
-In: what handlers and the node want decided. Out: answers, once the records are durable, replayed and acted on by this
-broker. It decides nothing: `quorum.controller` does.
+In: decisions that handlers and the node request. Out: answers, once the records are durable, replayed and acted on by
+this broker. It decides nothing: `quorum.controller` does.
 
-A quorum of one today: opening the log makes this node its leader, in an epoch above any it ever had, saved before the
-first record of it is written.
+The quorum has one node today. Opening the log makes this node its leader, in an epoch above any it ever had, saved
+before the first record of that epoch is written.
 """
 
 import asyncio
@@ -132,7 +132,7 @@ class ClusterMetadata:
         self._snapshotting: asyncio.Task[None] | None = None
         self._log = structlog.get_logger()
         self.holds: list[Callable[[], bool]] = []
-        """Each says whether somebody still needs records that a snapshot does not have: deletions to carry out."""
+        """Each returns whether a part still needs records that a snapshot lacks: deletions to carry out."""
         self.registered = False
         """Whether the image says where this broker can be reached now, and not before it was restarted."""
         self.removed_topics: set[UUID] = set()

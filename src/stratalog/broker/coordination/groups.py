@@ -1,6 +1,6 @@
-"""The group coordinators of this broker: one state machine for each partition of `__consumer_offsets` it leads.
+"""The group coordinators of this broker: one state machine for each partition of `__consumer_offsets` that it leads.
 
-In: what group handlers ask. Out: answers, once what they decided is committed. It decides nothing about groups:
+In: requests of the group APIs. Out: answers, once the decided records are committed. It decides nothing about groups:
 `coordinators` does.
 """
 
@@ -130,7 +130,7 @@ class Groups:
         return shard is not None and shard.partition is partition
 
     def close(self) -> None:
-        """Let everyone who waits go (NOT_COORDINATOR), set no timer any more."""
+        """Answer all waiting requests with NOT_COORDINATOR, and set no more timers."""
         self._closed = True
         for shard in self._shards.values():
             shard.close()
@@ -199,12 +199,12 @@ class Groups:
     def committed(self) -> Iterator[tuple[str, list[tuple[str, int, KeptOffset]]]]:
         """Each group that this broker coordinates and its offsets, as `GroupShard.committed`.
 
-        They are committed once `settled` has returned after this. After `close` too.
+        They are committed once `all_committed` has returned after this. After `close` too.
         """
         for shard in list(self._shards.values()):
             yield from shard.committed()
 
-    async def settled(self) -> None:
+    async def all_committed(self) -> None:
         """Wait until all that was decided so far is committed. Raises Rejected(NOT_COORDINATOR) where it never is."""
         for shard in list(self._shards.values()):
             await shard.look(lambda _shard: None)

@@ -1,10 +1,10 @@
-"""Runs state machines on their logs: decide -> apply -> append -> commit -> publish -> answer.
+"""Run state machines on their logs: decide -> apply -> append -> commit -> publish -> answer.
 
 In: deciding functions. Out: their answers, once every record that a decision saw is committed. It knows nothing of
-what is decided, and never waits for a commit before the next decision (`statemachine.py` has the contract).
+the decisions' content, and never waits for a commit before the next decision (`statemachine.py` has the contract).
 
-The decisions of one turn of the event loop become one batch. A caller may stop waiting at any time; what was decided
-runs to its end all the same.
+The decisions of one turn of the event loop become one batch. A caller may stop waiting at any time; its decision runs
+to its end all the same.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ class Runtime(Generic[R]):
         self._log = structlog.get_logger()
 
     @property
-    def is_settled(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether everything that was decided is committed."""
         return self._ahead.is_empty
 

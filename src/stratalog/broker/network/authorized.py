@@ -1,6 +1,6 @@
-"""What a client may do, as answers tell it (KIP-430): everything, while there is no authorizer.
+"""The operations that a client may perform, as answers list them (KIP-430): all of them, while there is no authorizer.
 
-In: nothing. Out: sets of Kafka's `AclOperation` codes as bits. It never decides who may do what.
+In: nothing. Out: sets of Kafka's `AclOperation` codes as bits. It never decides permissions.
 """
 
 from typing import Final

@@ -1,13 +1,13 @@
-"""The memory that clients together may take: requests received and not yet answered, answers not yet taken.
+"""Bound the memory of all clients: requests received and not yet answered, answers not yet sent.
 
-In: what each connection holds and what large requests become, as it changes. Out: whether a connection may read on,
-and when; how large a fetch's answer may be. It never holds a byte itself.
+In: the bytes that each connection holds, and the decoded size of large requests. Out: whether a connection may read
+on, and when; how large a fetch's answer may be. It never holds a byte itself.
 
-At the limit of requests, connections that hold more than a little stop reading, in the order in which they came to it,
-and go on as answers leave. One of them at a time has the turn: it may finish the request it is receiving, past the
-limit, so that half-received requests cannot wait for each other, and one larger than the limit is served. Connections
-that hold little go on all the while. Kafka: `SimpleMemoryPool` behind `queued.max.request.bytes`; a slow client cannot
-hold up the others here, since what counts is what has come, not what was announced.
+At the limit of requests, connections that hold more than a little stop reading. They continue as answers leave, in
+the order in which they stopped. One of them at a time has the turn. It may finish the request that it is receiving,
+past the limit. So half-received requests cannot wait for each other, and a request larger than the limit is served.
+Connections that hold little always continue. Kafka: `SimpleMemoryPool` behind `queued.max.request.bytes`. Here only
+received bytes count, not announced ones, so a slow client cannot block the others.
 """
 
 import asyncio
@@ -90,7 +90,7 @@ class ClientMemory:
         return False
 
     def freed(self, connection: Reading | None) -> None:
-        """A request of the connection was answered, or nobody waits for it any more."""
+        """Note that a request of the connection was answered or abandoned."""
         if connection is not None and connection is self._turn:
             self._turn = None
         if self._waiting and self._resuming is None:
@@ -110,7 +110,7 @@ class ClientMemory:
             room -= _READ_BYTES
             connection.read_on()
         if self._waiting and self.requests < self.requests_max:
-            # Who reads on may have nothing to read: the next ones' turn comes without an answer leaving.
+            # A connection that continues may have nothing to read: the next ones' turn comes without an answer leaving.
             loop = asyncio.get_running_loop()
             self._resuming = loop.call_later(_AGAIN_S, self._resume)
         elif self._turn is None:

@@ -1,7 +1,7 @@
-"""Requests and answers that take long to decode and encode: on a thread, one at a time.
+"""Decode large requests and encode large answers on a thread, one at a time.
 
-In: a frame's decoding, an answer's encoding. Out: their results. It knows no API, and never decodes two requests at
-once: what they become is counted as memory of clients, and the next one waits while that is short.
+In: a frame's decoding, an answer's encoding. Out: their results. It knows no API. It never decodes two requests at
+once: a decoded request counts as memory of clients, and the next one waits while that is short.
 """
 
 import asyncio

@@ -1,10 +1,10 @@
-"""Whose turn it is: connections with more requests than one turn serves, and large requests, go round.
+"""Take turns: connections with more requests than one turn serves, and large requests, go round.
 
-In: connections that have requests left, and work that is done a slice at a time. Out: calls to each, one after
-another, a few at a time. It knows no request.
+In: connections with pending requests, and work that is done a slice at a time. Out: calls to each, one after another,
+a few at a time. It knows no request.
 
-The event loop reads from its sockets between two rounds. So a client that asks for one thing is served after one round
-at most, whatever others have piled up. A client that pipelines is served as often as any other that does.
+The event loop reads from its sockets between two rounds. So a client with one request is served after one round at
+most, however many requests others have piled up. A client that pipelines is served as often as any other that does.
 
 Kafka: `Selector` takes one request of each connection at a time, `KafkaChannel.mute` until it is answered.
 """

@@ -1,11 +1,11 @@
-"""Creates partitions' directories, a batch of them at a time, each where the most room is.
+"""Create partitions' directories, a batch at a time, each where the most room is.
 
 In: identities and settings of new partitions. Out: their logs, and one write for each log directory. It never decides
 which partitions are to exist: metadata does.
 
-A new partition goes where the most free bytes are for each partition, itself included: equal drives get equally many
-(Kafka's rule), a drive of twice the room twice as many, and a topic of a hundred partitions does not fall on one drive
-because that has a little more room today. Between equals the first of `log.dirs` is taken.
+A new partition goes where the most free bytes are for each partition, itself included. So equal drives get equally
+many (Kafka's rule), and a drive of twice the room gets twice as many. A topic of a hundred partitions does not fall
+on one drive that has a little more room today. Between equals the first of `log.dirs` is taken.
 """
 
 import asyncio

@@ -1,18 +1,19 @@
-"""The partitions this broker hosts: which directory each lives in, and what a change of metadata asks of them.
+"""Host partitions: the directory of each, and the actions that a change of metadata requires.
 
 In: the metadata image and its deltas, the log directories. Out: hosted partitions, found by name or id. It never
-decides what should be hosted: metadata does.
+decides which partitions to host: metadata does.
 
-At start every directory loads its partitions in parallel on its own thread; a directory closed cleanly is believed,
-any other is recovered from its recovery points. Directories of partitions that metadata does not know stay where they
-are until their name is needed, and are renamed to `-stray` then, never deleted: metadata may have lost what knew them.
-Those of topics whose deletion it remembers are deleted. A partition whose directory is damaged is offline.
+At start every directory loads its partitions in parallel on its own thread. A directory that was closed cleanly is
+trusted, any other is recovered from its recovery points. Directories of unknown partitions stay until a new partition
+needs their name. Then they are renamed to `-stray`, and never deleted: metadata may have lost the records about them.
+Directories of topics whose deletion metadata records are deleted. A partition whose directory is damaged is offline.
 
-A change is acted on at once: a partition may be used as soon as it is in the tables, for what is asked of it is
-performed after its directory was made, in the same order. So a stalled drive delays requests for its partitions, and
-no other change. A change of many partitions goes in slices, each in a turn of the event loop of its own.
+A change is acted on at once. A partition may be used as soon as it is in the tables, because its effects run after
+the creation of its directory, in the same order. So a stalled drive delays requests for its partitions, and no other
+change. A change of many partitions goes in slices, each in a turn of the event loop of its own.
 
-What becomes of a partition is its role (`replication/roles.py`). Subscribers learn what a new role changes.
+A partition's role (`replication/roles.py`) says what the broker does with it. Subscribers learn what a new role
+changes.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""Loading partitions at the start of a node, all log directories at once, each on its own thread.
+"""Load partitions at the start of a node, all log directories at once, each on its own thread.
 
-In: what a survey finds in the log directories, and metadata. Out: logs, damaged partitions, moves to begin again. It
-decides nothing: `copies.py` says which directory of a partition counts, `log/recovery.py` what is in it.
+In: the surveys of the log directories, and metadata. Out: logs, damaged partitions, moves to begin again. It decides
+nothing: `copies.py` says which directory of a partition counts, `log/recovery.py` what is in it.
 """
 
 import asyncio

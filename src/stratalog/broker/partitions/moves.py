@@ -1,17 +1,17 @@
-"""Moves partitions from one log directory of this broker to another, while they are written and read.
+"""Move partitions from one log directory of this broker to another, while they are written and read.
 
-In: a partition and the directory it is to live in (AlterReplicaLogDirs, KIP-113). Out: the same log there, byte for
-byte. It decides nothing about a log, and never removes a copy before metadata has another one to go by.
+In: a partition and its new directory (AlterReplicaLogDirs, KIP-113). Out: the same log there, byte for byte. It
+decides nothing about a log, and never removes a copy before metadata names another one.
 
-A move copies to `<topic>-<partition>.<unique>-future`, as Kafka calls it, first what is closed and then what was
-appended meanwhile, until little is missing. Then what is appended is held for a moment: the rest is copied and synced,
-and *metadata's assignment of the partition to the new directory is the commit*. From there on the copy counts (a start
-finishes what a crash left, `copies.py`), gets the partition's name, and takes what was held: a log's effects name
-files below its directory, so they may be performed in any.
+A move copies to `<topic>-<partition>.<unique>-future`, Kafka's name, first the closed segments and then later
+appends, until little is missing. Then appends are held for a moment while the rest is copied and synced. *Metadata's
+assignment of the partition to the new directory is the commit*. From there on the copy counts. It gets the
+partition's name (after a crash at the next start, `copies.py`) and takes the held appends. A log's effects name files
+below its directory, so any directory can perform them.
 
 A crash before the commit leaves the partition where it was and begins the move again at the next start.
 
-A move that the target has no room for is refused, or fails alone when the room runs out during the copy: the copy never
+A move without room on the target is refused, or fails alone when the room runs out during the copy. The copy never
 takes the last `_SPARE_BYTES`, which are for the appends of the partitions that live there.
 """
 
@@ -111,8 +111,8 @@ class Moves:
             return
         reason = f"{needed} bytes are needed; {free} are free, {others} of them for other moves"
         reason += f" and {_SPARE_BYTES} for appends"
-        told = {"partition": str(hosted.identity), "target": target.path}
-        self._log.warning("move refused", reason=reason, **told)
+        fields = {"partition": str(hosted.identity), "target": target.path}
+        self._log.warning("move refused", reason=reason, **fields)
         raise Rejected(ErrorCode.kafka_storage_error, f"{target.path}: {reason}")
 
     def to(self, target: LogDirectory) -> "Iterable[Move]":
@@ -136,8 +136,8 @@ class Moves:
     async def _run(self, move: "Move") -> None:
         """Cancelled while it copies it leaves the copy: the next start begins the move again."""
         hosted = move.hosted
-        told = {"partition": str(hosted.identity), "target": move.target.path}
-        self._log.info("move begun", source=hosted.directory.path, **told)
+        fields = {"partition": str(hosted.identity), "target": move.target.path}
+        self._log.info("move begun", source=hosted.directory.path, **fields)
         try:
             await move.copy()
         except (_Abandoned, Rejected) as error:
@@ -158,13 +158,13 @@ class Moves:
 
     def _end(self, move: "Move", error: _Abandoned | Rejected | None) -> None:
         hosted, target = move.hosted, move.target
-        told = {"partition": str(hosted.identity), "target": target.path}
+        fields = {"partition": str(hosted.identity), "target": target.path}
         if error is None:
-            self._log.info("moved", **told)
+            self._log.info("moved", **fields)
         elif isinstance(error, Rejected):
-            self._log.error("move failed", reason=error.message, **told)
+            self._log.error("move failed", reason=error.message, **fields)
         else:
-            self._log.info("move abandoned", **told)
+            self._log.info("move abandoned", **fields)
         if move.begun and not move.committed and target.failure is None:
             self._hosting.asides.discard(target, [move.future])
         del self._moves[hosted]
@@ -283,7 +283,7 @@ class Move:
             hosted.release()
             raise
         self.committed = True
-        # Should this fail then nobody knows which copy counts: what is held stays so, and the node ends with its
+        # If this fails, it is unknown which copy counts: held appends stay held, and the node ends with its
         # metadata directory.
         is_ours = key in await assign({key: target.id})
         if hosted.deleted or not is_ours:

@@ -1,10 +1,10 @@
-"""One hosted partition: its log, its directory and its place in replication, as handlers see it.
+"""One hosted partition: its log, its directory and its place in replication, for the handlers.
 
 In: record batches to append, offsets to read. Out: calls back once they are committed, slices of batches. It never
 decides an offset (the log does) and never touches a disk (the directory does).
 
-An append runs in three steps: the log decides (offsets, duplicates, effects), the directory performs, and only then
-do the log end offset and the high watermark move, waiting fetches wake and the answer leaves.
+An append runs in three steps. The log decides (offsets, duplicates, effects). The directory performs the effects.
+Only then do the log end offset and the high watermark move, waiting fetches wake, and the answer leaves.
 """
 
 import asyncio
@@ -78,11 +78,11 @@ class HostedPartition:
         """Every directory where the partition's name is taken by it: two while a move ends."""
         self.watching: dict[FetchWait, None] = {}
         self.wakes = 0
-        """How often waiting fetches were told to look again: one that was not waiting yet compares."""
+        """Number of wake-ups of waiting fetches; a fetch compares it before and after its own look-up."""
         self._decided: deque[tuple[Appended, bool, Done]] = deque()
-        """Appends that are not performed; whether they began a segment, and who waits."""
+        """Appends that are not performed; whether each began a segment, and its callback."""
         self._uncommitted: deque[tuple[int, Done]] = deque()
-        """Last offsets of those that not every in-sync replica has, and who waits."""
+        """Last offsets of uncommitted appends, and their callbacks."""
         self._held: list[tuple[Sequence[Effect], Done]] | None = None
         self._held_recovery_point = 0
         self._on_rolled = on_rolled
@@ -180,7 +180,7 @@ class HostedPartition:
             if not self.replica.leads:
                 return  # it resigned or was deleted, which answered all that was pending
             self.replica.on_append(log.log_end_offset)
-        except BaseException as bug:  # told to who waits, and raised on to the directory
+        except BaseException as bug:  # reported to the callback, and raised on to the directory
             then(bug)
             raise
         self._uncommitted.append((appended.last_offset, then))
@@ -189,7 +189,7 @@ class HostedPartition:
             self._on_rolled(self)
 
     def _commit(self, size: int) -> None:
-        """The high watermark may have moved: answer what it passed, wake who waits to read."""
+        """Answer the appends below the high watermark, and wake waiting fetches."""
         high_watermark = self.replica.high_watermark
         waiting = self._uncommitted
         while waiting and waiting[0][0] < high_watermark:

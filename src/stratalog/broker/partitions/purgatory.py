@@ -1,11 +1,11 @@
-"""Fetches that found too few bytes: who waits, until when, and who is served together.
+"""Fetches that wait for more bytes: when to answer each, and which ones to serve together.
 
-In: fetches as they begin to wait, the growth of the partitions that they watch. Out: a call to each whose wait is over.
-It reads no log and knows no request.
+In: fetches as they begin to wait, the growth of the partitions that they watch. Out: a call to each fetch whose wait
+is over. It reads no log and knows no request.
 
-A hundred consumers at one partition's tail wait for the same append. So a wait costs no task and no timer of its own,
-and all that one turn of the loop wakes is served in one go, during which nothing else happens: what one of them finds,
-the next that asks the same need not look for.
+A hundred consumers at one partition's tail wait for the same append. So a wait has no task and no timer of its own.
+All fetches that one turn of the loop wakes are served in one go, during which nothing else happens. A fetch that asks
+for the same as an earlier one reuses what that one found.
 
 Kafka: `DelayedOperationPurgatory`, `DelayedFetch`.
 """
@@ -23,7 +23,7 @@ _TICK_S: Final = 0.005
 _EMPTY_TICKS_MAX: Final = 1000
 
 Shared = dict[Hashable, Any]
-"""What those who are served in one go have found, by what they asked."""
+"""Results of the fetches that are served in one go, by their request."""
 
 
 class Watched(Protocol):
@@ -31,11 +31,11 @@ class Watched(Protocol):
 
     @property
     def watching(self) -> "dict[FetchWait, None]":
-        """Who is told of its growth, in the order in which they came."""
+        """The fetches that watch the partition, in the order in which they came."""
 
 
 class FetchWait(Awaited):
-    """The answer to a fetch that waits. Cancelled where nobody wants it any more."""
+    """The answer to a waiting fetch. Cancelled once its client is gone."""
 
     __slots__ = ("_purgatory", "_watched", "is_woken", "missing_bytes", "serve", "tick")
 
@@ -119,7 +119,7 @@ class Purgatory:
         if len(self._ticks) > 2 * len(self._ending) + _EMPTY_TICKS_MAX:
             self._ticks = sorted(
                 self._ending
-            )  # who hangs up must leave nothing until its time is over
+            )  # a client that hangs up must leave nothing behind until its time is over
 
     def woken(self, wait: FetchWait) -> None:
         """Serve it at the end of this turn of the loop."""

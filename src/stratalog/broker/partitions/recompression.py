@@ -1,12 +1,12 @@
-"""Batches whose compressed records must be opened before they are stored: to be checked, or for another codec.
+"""Decompress batches before they are stored: to check their records, or to compress them with another codec.
 
-In: produced batches of one partition, in order. Out: the same batches as the topic keeps them, in that order. Checks
-are done on threads (codecs let go of the interpreter), compressing in processes beside the broker: the event loop does
-neither, save for batches that are small once restored.
+In: produced batches of one partition, in order. Out: the same batches as the topic stores them, in that order. Checks
+run on threads (codecs release the interpreter), compression in processes beside the broker. The event loop does
+neither, except for batches that are small once decompressed.
 
-While a partition has a batch in work, whatever is produced to it waits behind, so that a producer's sequence and every
-reader's order stay what they were. What waits is bounded in bytes: producers ask `has_room` first. A process that dies
-fails the batch it had with a code that clients retry on, and nothing else.
+While a partition has a batch in work, later batches of the partition wait behind it. So a producer's sequence and
+every reader's order stay as they were. The waiting bytes are bounded: producers ask `has_room` first. A process that
+dies fails its batch with a code on which clients retry, and nothing else.
 """
 
 import asyncio
@@ -89,7 +89,7 @@ class Recompression:
     def check(
         self, hosted: HostedPartition, view: memoryview, header: BatchHeader, wall_ms: int
     ) -> BatchHeader | None:
-        """The header as it must be stored, where that can be told at once; else None: `submit` it.
+        """Return the header to store, if that is known at once; else None: `submit` the batch.
 
         Raises Rejected where the records are not what the topic takes.
         """
@@ -110,7 +110,7 @@ class Recompression:
                 if error.code is not ErrorCode.message_too_large:
                     raise
                 return None
-        return _told(view, header, largest)
+        return _with_timestamp(view, header, largest)
 
     def submit(
         self,
@@ -163,7 +163,7 @@ class Recompression:
         elif one.error is None:
             made = work.result()
             if isinstance(made, int):
-                one.header = _told(one.view, one.header, made)
+                one.header = _with_timestamp(one.view, one.header, made)
             else:
                 one.view = memoryview(made)
                 one.header = parse_header(one.view)
@@ -195,7 +195,7 @@ class Recompression:
             one.failed(error)
 
     async def close(self) -> None:
-        """End threads and processes; what waits for them is told first."""
+        """End threads and processes; waiting batches fail first."""
         for worker in (self._compressing, self._checking):
             if worker is not None:
                 await worker.close()
@@ -217,7 +217,7 @@ def _demands(config: LogConfig, wall_ms: int) -> Demands:
     )
 
 
-def _told(view: memoryview, header: BatchHeader, largest: int) -> BatchHeader:
+def _with_timestamp(view: memoryview, header: BatchHeader, largest: int) -> BatchHeader:
     """Have the batch say what its records' largest timestamp is: retention and look-ups by time go by it."""
     if header.max_timestamp == largest:
         return header

@@ -1,7 +1,7 @@
-"""Whose a log directory is: claimed by lock, known by `meta.properties`, formatted on a first start.
+"""Claim a log directory: by its lock, by `meta.properties`, formatted on a first start.
 
-In: open disks and who this node is. Out: the cluster's id and each directory's. It never starts a node and never
-removes anything.
+In: open disks, the node's id and cluster. Out: the cluster's id and each directory's. It never starts a node and
+never removes anything.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -159,7 +159,7 @@ def claim(
 
 
 def _unusable(path: str, error: OSError) -> UserError:
-    """What a person is told of a directory that cannot be done without."""
+    """Return the message for a directory that is indispensable."""
     return UserError(f"log directory {path}: {error.strerror or error}")
 
 

@@ -1,11 +1,11 @@
-"""Which copy of a partition counts, where log directories hold several, and what becomes of the others.
+"""Decide which copy of a partition counts, where log directories hold several, and what to do with the others.
 
-In: what lies in each directory (`survey.py`), what metadata says. Out: per directory what to load, to rename, to
-delete, to keep aside. It decides only; `hosting.py` carries it out.
+In: the contents of each directory (`survey.py`), the metadata. Out: for each directory what to load, to rename, to
+delete, to keep aside. It decides only; `hosting.py` acts.
 
-Metadata's assignment of a partition to a directory is what a move between directories commits (`moves.py`): the copy
-there counts, finished under its own name or not yet renamed; every other is what the move left behind. A partition
-that is assigned to a directory which is away is not taken from another one: what lies there may be old.
+A move between directories commits metadata's assignment of a partition to a directory (`moves.py`). The copy there
+counts, under its own name or not yet renamed; every other copy is a leftover of the move. A partition that is
+assigned to an offline directory is not taken from another one: the copy there may be old.
 """
 
 from collections.abc import Collection, Mapping

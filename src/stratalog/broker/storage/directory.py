@@ -1,19 +1,19 @@
-"""One log directory: performs the log's effects in order and reads for it, off the event loop.
+"""One log directory: perform the log's effects in order and read for it, off the event loop.
 
-In: effects and programs of the logs that live here. Out: completions on the event loop, in order. It never
-decides anything about a log.
+In: effects and programs of the logs that live here. Out: completions on the event loop, in order. It never decides
+anything about a log.
 
-Every directory has threads of its own, one that writes, one that syncs and some that read, so a stalled drive holds up
-its own partitions and nobody else's, and no append waits behind a sync that need not come before it. What waits to be
-written is bounded in bytes: producers ask `has_room` first and wait for `room`. The first failure (EIO, unmounted,
-full) takes the whole directory offline, as in Kafka: a drive that lost one write cannot be trusted with the order of
-the next, so nothing is written after it.
+Every directory has threads of its own: one writes, one syncs and some read. So a stalled drive delays its own
+partitions only, and no append waits for a sync that need not come before it. The bytes that wait to be written are
+bounded: producers ask `has_room` first and wait for `room`. The first failure (EIO, unmounted, full) takes the whole
+directory offline, as in Kafka: a drive that lost one write cannot be trusted with the order of the next, so nothing
+is written after it.
 
-The writing thread is woken once for all that one turn of the loop brings, and takes whatever waits in one go: appends
+The writing thread is woken once for all that one turn of the loop brings, and takes all waiting jobs at once. Appends
 that follow each other in a file become one write, and a burst costs the loop one completion.
 
-Waking it costs more than a small append does, which is written on the event loop while nothing waits for the thread and
-the disk does not refuse: decision 0008, `timed_disk.py`.
+Waking the thread costs more than a small append. So a small append is written on the event loop while no job waits
+for the thread and the disk does not refuse: decision 0008, `timed_disk.py`.
 """
 
 import asyncio
@@ -89,7 +89,7 @@ class _Burst:
                             self._write()
                             perform(self._disk, effect)
                 self._write()
-            except BaseException as error:  # noqa: BLE001 - carried to whoever waits for the jobs
+            except BaseException as error:  # noqa: BLE001 - carried to the jobs' callers
                 broken = error
                 at = self._first if self._buffers else at
         if broken is not None:
@@ -117,8 +117,8 @@ class _Burst:
         assert job.program is not None
         try:
             job.result = run(self._disk, job.program)
-        except BaseException as error:  # noqa: BLE001 - carried to whoever waits for the job
-            job.error = error  # its own, and nobody else's, unless the drive failed
+        except BaseException as error:  # noqa: BLE001 - carried to the job's caller
+            job.error = error  # the job's own, and no other's, unless the drive failed
         if job.error is not None and _is_drive_failure(job.error):
             raise job.error
 
@@ -161,7 +161,7 @@ class LogDirectory:
 
     @property
     def disk(self) -> Disk:
-        """The drive itself, for who reads from threads of his own."""
+        """The drive itself, for readers with threads of their own."""
         assert self._disk is not None, "it could be opened"
         return self._disk
 
@@ -212,14 +212,14 @@ class LogDirectory:
     def write(self, effects: Sequence[Effect]) -> "asyncio.Future[None]":
         """As `perform`, with a future."""
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.perform(effects, lambda error: _settle(answer, None, error))
+        self.perform(effects, lambda error: _resolve(answer, None, error))
         return answer
 
     def run(self, program: Program[T]) -> "asyncio.Future[T]":
         """Run a program that may write, after all earlier effects."""
         self.check()
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        job = _Job((), program, 0, lambda error: _settle(answer, job.result, error))
+        job = _Job((), program, 0, lambda error: _resolve(answer, job.result, error))
         self._queue(job)
         return answer
 
@@ -286,7 +286,7 @@ class LogDirectory:
         return total, free
 
     def close_idle(self) -> None:
-        """Close files that nobody used since the last call."""
+        """Close files that were not used since the last call."""
         if self._disk is not None:
             self._disk.close_idle()
 
@@ -374,7 +374,7 @@ class LogDirectory:
                 assert error is not None
                 self.fail(error)
                 error = self._refusal(error)
-            _settle(answer, None if error is not None else work.result(), error)
+            _resolve(answer, None if error is not None else work.result(), error)
 
         worker.submit(call).add_done_callback(finished)
         return answer
@@ -393,7 +393,7 @@ def _is_drive_failure(error: Failure) -> bool:
     return isinstance(error, OSError | Unavailable) and not isinstance(error, FileNotFoundError)
 
 
-def _settle(answer: "asyncio.Future[Any]", result: Any, error: Failure) -> None:
+def _resolve(answer: "asyncio.Future[Any]", result: Any, error: Failure) -> None:
     if answer.done():
         return
     if error is None:

@@ -1,7 +1,7 @@
-"""What lies in a log directory before anything of it is loaded.
+"""Survey a log directory before anything in it is loaded.
 
-In: nothing but the directory. Out: a program that ends with its partitions' names and ids, and what its checkpoints
-say. It loads no log, and believes no checkpoint: `hosting.py` does.
+In: the directory. Out: a program that ends with its partitions' names and ids, and its checkpoints. It loads no log,
+and does not judge the checkpoints: `hosting.py` does.
 """
 
 from dataclasses import dataclass, field

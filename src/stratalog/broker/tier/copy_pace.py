@@ -1,6 +1,6 @@
-"""How fast closed segments may go to the bucket, all partitions of a broker together.
+"""Limit the rate of uploads of closed segments, over all partitions of a broker.
 
-In: the size of what is about to be copied. Out: its turn. It never cuts a copy short, and holds nobody up where
+In: the size of the next upload. Out: its turn. It never cuts an upload short, and delays none where
 `remote.log.manager.copy.max.bytes.per.second` is not set.
 """
 
@@ -21,7 +21,7 @@ class CopyPace:
         self.configure(config)
 
     def configure(self, config: BrokerConfig) -> None:
-        """Take the rate as it is set now, from whoever's turn comes next on."""
+        """Apply the present rate, from the next turn on."""
         self._quota = quota_of(
             config.int("remote.log.manager.copy.max.bytes.per.second"),
             config.int("remote.log.manager.copy.quota.window.num"),

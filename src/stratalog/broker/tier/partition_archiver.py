@@ -1,10 +1,12 @@
-"""One led partition's share of the bucket, kept up by one cycle at a time.
+"""Keep one led partition's part of the bucket up to date, one cycle at a time.
 
-In: the partition, its tier, the workers to run them on. Out: closed segments in the bucket, local copies that may go,
-objects that retention gives up. Nothing here blocks the event loop, and it decides nothing about formats: `tier` does.
+In: the partition, its tier, the workers to run them on. Out: closed segments in the bucket, local copies that may be
+deleted, objects that retention gives up. It never blocks the event loop, and decides nothing about formats: `tier`
+does.
 
-A cycle: take the manifest over (once per leadership), sync and archive what is closed, let local retention take it,
-expire, remove. Where the tier was taken away (KIP-950): give up all that is there, remove it after the grace.
+A cycle: take the manifest over (once per leadership), sync and upload closed segments, apply local retention, expire,
+remove. Where the tier was removed from the topic (KIP-950): give up all objects, and remove them after the grace
+period.
 """
 
 import asyncio
@@ -62,7 +64,7 @@ class Bucket:
     leases: Leases
 
     def backoff(self) -> Backoff:
-        """How long to wait when the bucket fails, for one who asks it."""
+        """The backoff of one caller of the bucket."""
         return Backoff(
             self.config.int("remote.log.manager.task.retry.backoff.ms"),
             self.config.int("remote.log.manager.task.retry.backoff.max.ms"),
@@ -106,7 +108,7 @@ class PartitionArchiver:
         self._log = structlog.get_logger().bind(partition=str(identity))
 
     def wants_cycle(self) -> bool:
-        """Whether `run` must be started now; one that runs is told to go round once more."""
+        """Return whether to start `run` now; one that runs already will make another round."""
         if self._running:
             self._again = True
             return False
@@ -253,7 +255,7 @@ class PartitionArchiver:
             self.tier.activate(epoch, _small_file(disk, path), now_ms=now_ms)
 
         await bucket.copier(hosted).submit(activate)
-        # After the first version, not before: who takes over lists what is there once it has begun.
+        # After the first version, not before: a takeover lists the manifests after it has begun.
         await bucket.check_incarnation()
         if enabled:
             self._withdrawn = False
@@ -273,7 +275,7 @@ class PartitionArchiver:
         self.activated.set()
 
     async def _withdraw(self) -> None:
-        """The tier was taken away: nobody finds anything in the bucket any more, and after the grace nothing is there.
+        """Withdraw the tier: readers find nothing in the bucket from now on, and after the grace it holds nothing.
 
         However often this is broken off, the file beside the log says that something is left to do, and no more that
         the bucket has the log: should the tier come back, nothing local may go on its word.

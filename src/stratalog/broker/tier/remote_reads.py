@@ -1,15 +1,17 @@
-"""Reads from the bucket for those who consume history: how many at a time, how fast, how far ahead.
+"""Serve reads of history from the bucket: how many at a time, how fast, how far ahead.
 
-In: a tiered segment and what is wanted of it. Out: batches, nothing yet, or Rejected. It is never asked where the local
-log has the offset, and nothing here blocks the event loop.
+In: a tiered segment and the wanted offsets. Out: batches, nothing yet, or Rejected. It serves no offset that the
+local log has, and never blocks the event loop.
 
-Names and meaning are Kafka's (KIP-405, KIP-956, KIP-1018): `remote.log.reader.threads` read at a time,
-`remote.log.reader.max.pending.tasks` wait (more are refused, and come again), `remote.fetch.max.wait.ms` is how long a
-fetch waits for the bucket before it is answered without; `remote.log.manager.fetch.max.bytes.per.second` bounds what
-comes. A read that came too late for its fetch stays in the cache for the next one.
+Names and meaning are Kafka's (KIP-405, KIP-956, KIP-1018). `remote.log.reader.threads` reads run at a time,
+`remote.log.reader.max.pending.tasks` wait, and more are refused, on which clients retry. `remote.fetch.max.wait.ms`
+is how long a fetch waits for the bucket before its answer leaves without records.
+`remote.log.manager.fetch.max.bytes.per.second` bounds the rate. A read that is too late for its fetch stays in the
+cache for the next one.
 
-Who reads on where the last read ended is a consumer on its way: what comes next is brought before it asks, twice as far
-ahead each time up to a limit, by threads of their own, so that nobody who asked waits for what nobody asked for.
+A reader that continues where its last read ended is a sequential consumer. For it, read-ahead threads fetch the next
+ranges before it asks, twice as far ahead each time up to a limit. They are threads of their own, so that no request
+waits for read-ahead.
 """
 
 import asyncio
@@ -41,7 +43,7 @@ _AHEAD_SHARE: Final = Fraction(3, 8)
 """So much of the cache may be before one reader."""
 _AHEAD_SEGMENTS_MAX: Final = 4
 _READERS_MAX: Final = 16
-"""Readers of a partition that are told apart; beyond, the oldest is forgotten and reads without help."""
+"""Sequential readers tracked for each partition; beyond, the oldest is forgotten and reads without read-ahead."""
 
 
 class _Reader:
@@ -201,7 +203,7 @@ class RemoteReads:
 
         for skip in span[::_REQUEST_BYTES]:
             left = min(_REQUEST_BYTES, span.stop - skip)
-            self._ahead_worker.submit(partial(bring, skip, left)).add_done_callback(_heard)
+            self._ahead_worker.submit(partial(bring, skip, left)).add_done_callback(_consumed)
 
     async def _ask(
         self, hosted: HostedPartition, name: str, call: Callable[[], T], wait_s: float
@@ -238,11 +240,11 @@ class RemoteReads:
 
     def _ended(self, future: "asyncio.Future[Any]") -> None:
         self._pending -= 1
-        _heard(future)
+        _consumed(future)
 
 
-def _heard(future: "asyncio.Future[Any]") -> None:
-    """Whoever asked may be gone: a failure that nobody waits for is no bug."""
+def _consumed(future: "asyncio.Future[Any]") -> None:
+    """Consume the exception of a read whose caller is gone: that is no bug."""
     if not future.cancelled():
         future.exception()
 

@@ -1,12 +1,12 @@
-"""Moves closed segments into the bucket, serves them from there, and removes what retention gives up.
+"""Upload closed segments to the bucket, serve history from it, and remove expired objects.
 
-In: hosted partitions that this broker leads, reads below their local start. Out: manifests in the bucket, batches from
-it. It decides nothing about formats or manifests: `tier` does; nothing here blocks the event loop.
+In: hosted partitions that this broker leads, reads below their local start. Out: manifests in the bucket, batches
+from it. It decides nothing about formats or manifests (`tier` does), and never blocks the event loop.
 
-Each partition has one cycle at a time (`tiered_partition.py`), which starts when a segment closes and at every
-`remote.log.manager.task.interval.ms`. Copying has threads for each log directory, so that a stalled drive holds up its
-own copies only; reading and expiring have pools of their own. A bucket that cannot be reached, at the start or later,
-keeps nobody from producing: closed segments wait on disk. Only the first start of a cluster needs it.
+Each partition has one cycle at a time (`partition_archiver.py`), which starts when a segment closes and at every
+`remote.log.manager.task.interval.ms`. Uploads have threads for each log directory, so that a stalled drive delays its
+own uploads only; reading and expiring have pools of their own. A bucket that cannot be reached, at the start or
+later, does not stop producers: closed segments wait on disk. Only the first start of a cluster needs the bucket.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _SUPERSEDED: Final = (
     "its clients belong to the new one; what only this node's disk has can be read without tier.url"
 )
 _ACTIVATION_S: Final = 5.0
-"""How long a reader waits for a manifest right after a start, before it is told to come again."""
+"""How long a reader waits for a manifest right after a start, before it gets an error to retry on."""
 _CLOSE_S: Final = 5.0
 _COPIERS: Final = "remote.log.manager.copier.thread.pool.size"
 _EXPIRERS: Final = "remote.log.manager.expiration.thread.pool.size"
@@ -311,7 +311,7 @@ class TierService:
     async def _keep_claim(self) -> None:
         """As `_claim`, and again where the bucket was emptied or made anew: it is asked once versions were put in it.
 
-        Then each partition's next cycle has the registry know its topic, and the cluster's state is told anew.
+        Then each partition's next cycle registers its topic again, and the cluster's state is uploaded again.
         """
         tips = [partition.tier.manifest for partition in self._partitions.values()]
         versions = sum(tip.version for tip in tips if tip is not None)
@@ -339,7 +339,7 @@ class TierService:
             raise
 
     def _taken_over(self, error: Fenced) -> None:
-        """Once: whatever this node acknowledged from here on would be seen by nobody."""
+        """Stop the node, once: no reader would see the records that it acknowledges from here on."""
         if not self._fenced:
             self._fenced = True
             self._log.error("fenced: the cluster was taken over", reason=str(error))

@@ -1,11 +1,11 @@
-"""Tells the bucket what it lacks: topics, settings and committed offsets, so that it is enough to begin anew.
+"""Upload the cluster's state: topics, settings and committed offsets, so that a node can be restored from the bucket
+alone.
 
 In: metadata, hosted partitions, groups. Out: versions of the cluster's state in the bucket
-(`tier/bucket/cluster_state.py`), every `tier.state.interval.ms` in which something changed, and at a clean stop.
-Nothing here blocks the event loop, and a bucket that fails keeps nobody waiting: the next interval, or a later one,
-brings what is newest then.
+(`tier/bucket/cluster_state.py`), every `tier.state.interval.ms` in which something changed, and at a clean stop. It
+never blocks the event loop. A bucket that fails delays no client: a later interval uploads the newest state.
 
-What must not be in a bucket is left out: settings that are secrets.
+Settings that are secrets are left out.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ class StateUpload:
         self._groups = groups
         self._incarnation = incarnation
         self._version: int | None = None
-        self._told: tuple[int, Ends] | None = None
+        self._uploaded: tuple[int, Ends] | None = None
         self._log = structlog.get_logger()
 
     async def repeat(self) -> NoReturn:
@@ -80,19 +80,19 @@ class StateUpload:
 
     def tell_again(self) -> None:
         """The bucket is another one than it was, and knows nothing."""
-        self._version, self._told = None, None
+        self._version, self._uploaded = None, None
 
     async def upload(self) -> None:
         """Put the state as it is now; nothing is asked of the bucket where nothing has changed since the last time.
 
-        While some groups' offsets are not loaded there is nothing to tell: what was told before knows more. Raises
+        While some groups' offsets are not loaded, nothing is uploaded: the version before knows more. Raises
         Fenced, Unavailable, Corrupt.
         """
         image = self._metadata.image
         ends = self._ends()
         # Offsets are committed into a partition too: this sees them change.
-        told = (image.offset, ends)
-        if told == self._told or not (self._groups.is_loaded and self._is_ours()):
+        seen = (image.offset, ends)
+        if seen == self._uploaded or not (self._groups.is_loaded and self._is_ours()):
             return
         bucket, incarnation = self._bucket, self._incarnation
         cluster_id = bucket.cluster_id
@@ -100,7 +100,7 @@ class StateUpload:
         committed: list[tuple[str, list[tuple[str, int, KeptOffset]]]] = []
         await in_turns(map(committed.append, self._groups.committed()))
         try:
-            await self._groups.settled()
+            await self._groups.all_committed()
         except Rejected:
             return  # these offsets may never be committed; the next coordinator uploads its own
         known = self._version
@@ -123,7 +123,7 @@ class StateUpload:
             return put_state(bucket.store, state, after).version
 
         self._version = await bucket.expirer().submit(put)
-        self._told = told
+        self._uploaded = seen
 
     def _ends(self) -> Ends:
         return {
