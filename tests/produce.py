@@ -15,13 +15,18 @@ from stratalog.wire.messages.produce import (
 
 
 def produce_body(
-    topic: str | UUID, records: Buffer | None, *, acks: int = -1, index: int = 0
+    topic: str | UUID,
+    records: Buffer | None,
+    *,
+    acks: int = -1,
+    index: int = 0,
+    timeout_ms: int = 10_000,
 ) -> ProduceRequest:
     """One records field for one partition; versions before 13 know a topic by its name."""
     view = None if records is None else memoryview(records)
     return ProduceRequest(
         acks=acks,
-        timeout_ms=10_000,
+        timeout_ms=timeout_ms,
         topic_data=[
             TopicProduceData(
                 name="" if isinstance(topic, UUID) else topic,

@@ -35,7 +35,8 @@ from stratalog.wire.messages.produce import (
 from stratalog.wire.validation import RecordsRefused
 
 _Answer = ProduceResponse | None
-_ACKS: Final = (-1, 0, 1)
+_ALL: Final = -1
+_ACKS: Final = (_ALL, 0, 1)
 _ZSTD_FROM: Final = 7
 _TOPIC_IDS_FROM: Final = 13
 _AT_ONCE: Final = 200
@@ -152,14 +153,16 @@ class _Part:
             whole.settled()
 
     def answer(self) -> PartitionProduceResponse:
-        error = self.error
-        if error is None:
-            appended = self.appended
-            assert appended is not None, "what is settled without an error was appended"
+        error, appended = self.error, self.appended
+        if error is None or (
+            isinstance(error, Rejected) and error.code is ErrorCode.request_timed_out
+        ):
+            # As in Kafka, a timeout's answer has the offsets: this broker's log has the batch.
+            assert appended is not None, "without another error the batch was appended"
             base_offset, _, append_time_ms, start_offset = appended[:4]
             return PartitionProduceResponse(
                 index=self.index,
-                error_code=0,
+                error_code=0 if error is None else error.code,
                 base_offset=base_offset,
                 log_append_time_ms=append_time_ms,
                 log_start_offset=start_offset,
@@ -276,12 +279,14 @@ def _append(
         raise Rejected(ErrorCode.invalid_record, "a produce request without a record batch")
     headers = check_produced(records, max_batch_bytes=log.config.max_message_bytes)
     _check_batch(headers, call.version)
-    if acks == -1:
+    if acks == _ALL:
         broker.check_in_sync_replicas(hosted)
     part.log_start_offset = log.log_start_offset
     opened = broker.recompression.check(hosted, records, headers[0], now_ms)
     if opened is not None:
-        part.appended = hosted.append(records, [opened], now_ms, part)
+        part.appended = hosted.append(
+            records, [opened], now_ms, part, commit_timeout_ms=_commit_timeout_ms(call.body)
+        )
         return
     # Where it will lie is decided in its turn, so is what a producer may write.
     then = partial(_append_opened, call, hosted, part)
@@ -299,7 +304,13 @@ def _append_opened(
         # In a turn of its own: told before `appended` is known, the part would have nothing to answer.
         asyncio.get_running_loop().call_soon(part, error)
 
-    part.appended = hosted.append(view, [header], call.broker.clock.now_ms(), told)
+    now_ms, timeout_ms = call.broker.clock.now_ms(), _commit_timeout_ms(call.body)
+    part.appended = hosted.append(view, [header], now_ms, told, commit_timeout_ms=timeout_ms)
+
+
+def _commit_timeout_ms(request: ProduceRequest) -> int | None:
+    """Return how long the request waits for the in-sync replicas; None where this broker's append is enough."""
+    return max(request.timeout_ms, 0) if request.acks == _ALL else None
 
 
 def _check_batch(headers: list[BatchHeader], version: int) -> None:

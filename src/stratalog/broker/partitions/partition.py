@@ -8,6 +8,7 @@ Only then do the log end offset and the high watermark move, waiting fetches wak
 """
 
 import asyncio
+import math
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,6 +19,7 @@ from typing import Final, TypeVar
 import structlog
 
 from stratalog.broker.metrics import PartitionFigures
+from stratalog.broker.partitions.acknowledgements import Acknowledgements
 from stratalog.broker.partitions.purgatory import FetchWait
 from stratalog.broker.storage.directory import Done, Failure, LogDirectory
 from stratalog.config.kinds import LONG_MAX
@@ -79,10 +81,9 @@ class HostedPartition:
         self.watching: dict[FetchWait, None] = {}
         self.wakes = 0
         """Number of wake-ups of waiting fetches; a fetch compares it before and after its own look-up."""
-        self._decided: deque[tuple[Appended, bool, Done]] = deque()
-        """Appends that are not performed; whether each began a segment, and its callback."""
-        self._uncommitted: deque[tuple[int, Done]] = deque()
-        """Last offsets of uncommitted appends, and their callbacks."""
+        self._decided: deque[tuple[Appended, bool, Done, float | None]] = deque()
+        """Appends that are not performed: whether each began a segment, its callback, its time to wait for a commit."""
+        self._uncommitted = Acknowledgements()
         self._held: list[tuple[Sequence[Effect], Done]] | None = None
         self._held_recovery_point = 0
         self._on_rolled = on_rolled
@@ -102,7 +103,7 @@ class HostedPartition:
         """Offset below which every transaction is decided; the high watermark while there are none."""
         return self.replica.last_stable_offset(self.log.first_unstable_offset)
 
-    def append(
+    def append(  # noqa: PLR0913 - how far it goes before the call
         self,
         view: memoryview,
         headers: list[BatchHeader],
@@ -111,9 +112,12 @@ class HostedPartition:
         *,
         origin: str = "client",
         flush: bool = False,
+        commit_timeout_ms: float | None = math.inf,
     ) -> Appended:
         """Append checked batches as the leader; `then` is called with None once they are committed, or with a failure.
 
+        `commit_timeout_ms` counts from the local append on: then `then` gets REQUEST_TIMED_OUT. With None the local
+        append is enough.
         Offsets are decided before this returns, so calls from one producer keep their order. `then` may be called
         before it returns where `origin` is "client", else never. `flush` makes the batches durable first. Raises
         `Rejected` (producer rules, timestamps, failed directory, deleted topic): then nothing was done.
@@ -136,7 +140,7 @@ class HostedPartition:
         if flush:
             effects = (*effects, *log.flush())
         self.figures.bytes_in += appended.size
-        self._decided.append((appended, len(log.segments) != segments, then))
+        self._decided.append((appended, len(log.segments) != segments, then, commit_timeout_ms))
         self._perform(effects, self._performed, at_once=origin == "client")
         if log.config.flush_ms != LONG_MAX and not self._flush_is_set:
             self._flush_is_set = True
@@ -169,7 +173,7 @@ class HostedPartition:
 
     def _performed(self, error: Failure) -> None:
         """The directory has performed the oldest decided append, or never will."""
-        appended, rolled, then = self._decided.popleft()
+        appended, rolled, then, timeout_ms = self._decided.popleft()
         if error is not None:
             then(error)
             return
@@ -183,18 +187,17 @@ class HostedPartition:
         except BaseException as bug:  # reported to the callback, and raised on to the directory
             then(bug)
             raise
-        self._uncommitted.append((appended.last_offset, then))
+        if timeout_ms is None or appended.last_offset < self.replica.high_watermark:
+            then(None)
+        else:
+            self._uncommitted.add(appended.last_offset, then, timeout_ms)
         self._commit(appended.size)
         if rolled:
             self._on_rolled(self)
 
     def _commit(self, size: int) -> None:
         """Answer the appends below the high watermark, and wake waiting fetches."""
-        high_watermark = self.replica.high_watermark
-        waiting = self._uncommitted
-        while waiting and waiting[0][0] < high_watermark:
-            _, then = waiting.popleft()
-            then(None)
+        self._uncommitted.commit(self.replica.high_watermark)
         for watcher in self.watching:
             watcher.grown(size)
 
@@ -396,14 +399,12 @@ class HostedPartition:
         self.wake()  # also where it did not lead
 
     def _answer_pending(self, error: Rejected) -> None:
-        uncommitted, self._uncommitted = self._uncommitted, deque()
         decided = list(self._decided)
         # The directory still performs them, or fails them, one by one.
-        self._decided = deque((appended, rolled, _answered) for appended, rolled, _ in decided)
-        for _, then in uncommitted:
-            then(error)
-        for _, _, then in decided:
-            then(error)
+        self._decided = deque((one[0], one[1], _answered, None) for one in decided)
+        self._uncommitted.fail(error)
+        for one in decided:
+            one[2](error)
 
     def _not_leading(self) -> Rejected:
         return Rejected(ErrorCode.not_leader_or_follower, f"{self.identity} is not led here")
