@@ -12,9 +12,13 @@ from dataclasses import dataclass, field
 from tests.sim.disk import SimDisk
 
 from stratalog.config import LogConfig
+from stratalog.log.creating import create
 from stratalog.log.effects import Effect, perform, run
-from stratalog.log.partition_log import Appended, PartitionLog, ReadPlan, Slices, create, load
+from stratalog.log.partition_log import PartitionLog
+from stratalog.log.reading import ReadPlan, Slices
+from stratalog.log.recovery import load
 from stratalog.log.tail import TailBudget
+from stratalog.log.values import Appended
 from stratalog.wire.batch import check_produced
 from stratalog.wire.records import Record, build_batch
 

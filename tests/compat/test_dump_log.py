@@ -14,8 +14,9 @@ from tests.log_steps import batch
 
 from stratalog.adapters.local_disk import LocalDisk
 from stratalog.config import LogConfig
+from stratalog.log.creating import create
 from stratalog.log.effects import perform, run
-from stratalog.log.partition_log import create, load
+from stratalog.log.recovery import load
 from stratalog.wire.batch import check_produced, scan
 from stratalog.wire.records import read_records
 

@@ -14,7 +14,9 @@ from tests.sim.disk import SimDisk, paths
 
 from stratalog.config import LogConfig
 from stratalog.log.effects import Append, MakeDirectory, perform, run
-from stratalog.log.partition_log import PartitionLog, ReadPlan, load
+from stratalog.log.partition_log import PartitionLog
+from stratalog.log.reading import ReadPlan
+from stratalog.log.recovery import load
 from stratalog.wire.batch import scan
 from stratalog.wire.records import read_records
 

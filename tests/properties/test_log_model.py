@@ -16,7 +16,8 @@ from tests.log_steps import Steps, batch
 from stratalog.config import LogConfig
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.log.effects import Effect, Rename, perform, run
-from stratalog.log.partition_log import NotLocal, PartitionLog
+from stratalog.log.partition_log import PartitionLog
+from stratalog.log.reading import NotLocal
 from stratalog.wire.batch import crc_holds, parse_header, scan
 from stratalog.wire.records import read_records
 

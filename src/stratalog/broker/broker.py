@@ -32,7 +32,7 @@ from stratalog.config import (
 )
 from stratalog.coordinators.turn import GroupSettings
 from stratalog.errors import ErrorCode, Rejected
-from stratalog.log.partition_log import NotLocal, Slices
+from stratalog.log.reading import NotLocal, Slices
 from stratalog.metadata.image import (
     METADATA_VERSION,
     METADATA_VERSION_LEVEL,

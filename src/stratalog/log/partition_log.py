@@ -1,69 +1,495 @@
-"""The entry point of this package: create or load a partition's log.
+"""The log of one partition on one disk: append, read, roll, expire.
 
-In: a directory and a topic's settings. Out: a PartitionLog, and the values that it answers with. `create` never
-checks whether files exist: `load` does.
+In: checked record batches, offsets to read, the time. Out: offsets at once, and effects for the directory's executor
+to perform in order. It never touches a disk, opens no records on the hot path, and never waits.
+
+The log decides an append before it is written, and may decide several. `next_offset`, producers and segments run
+ahead; `log_end_offset`, and with it readers, move in `performed`. A failed effect fails the whole directory, so the
+log never takes an append back. The caller's duties:
+
+- perform the effects of every method in the order of the calls, then call `performed` for each append, in order;
+- answer a duplicate only once `log_end_offset` has passed its `last_offset`;
+- write `recovery_point` and `log_start_offset` to checkpoints only after the effects that came with them;
+- retry a read that meets FileNotFoundError: retention may have removed the file since the read was planned;
+- pass a steady time as `now_ms` (`ports.Clock.steady_ms`), and wall time as `wall_ms`, which is compared with the
+  records' timestamps.
+
+Invariants: log_start_offset <= log_end_offset <= next_offset. Segments are contiguous: each one's `next_offset` is
+the following one's `base_offset`. There is always at least one segment, and only the last one grows.
 """
 
 import uuid
+from typing import Final
 
 from stratalog.config import LogConfig
-from stratalog.log.checkpoints import PARTITION_METADATA, encode_partition_metadata
-from stratalog.log.effects import Append, Effect, MakeDirectory, Sync, SyncDirectory
-from stratalog.log.epochs import LeaderEpochs
-from stratalog.log.partition import PartitionLog
-from stratalog.log.producers import ProducerStates
-from stratalog.log.reading import NotLocal, ReadPlan, Slices
-from stratalog.log.recovery import load, read_topic_id
-from stratalog.log.segment import Segment
-from stratalog.log.tail import TailBudget
-from stratalog.log.values import Appended, Contents, Recovered, SegmentInfo, SegmentParts
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.log.admission import check_fetched, check_timestamps, is_full, stamp
+from stratalog.log.checkpoints import LEADER_EPOCHS
+from stratalog.log.effects import Append, Effect, Program, SyncDirectory, Unlink, WriteFile
+from stratalog.log.reading import (
+    NotLocal,
+    Places,
+    ReadPlan,
+    Slices,
+    advance,
+    offset_for_timestamp,
+    read_batches,
+    segment_at,
+)
+from stratalog.log.retention import DeletedFiles, deleted_paths, expired_segments
+from stratalog.log.scanning import load_producers
+from stratalog.log.segment import SNAPSHOT, Segment, segment_path
+from stratalog.log.tail import TailBudget, TailCache
+from stratalog.log.truncation import truncate_segments, unlink_snapshots
+from stratalog.log.values import Appended, Contents, SegmentInfo, SegmentParts, repeat
+from stratalog.wire.batch import BatchHeader, assign, scan
 
-__all__ = [
-    "Appended",
-    "NotLocal",
-    "PartitionLog",
-    "ReadPlan",
-    "Recovered",
-    "SegmentInfo",
-    "SegmentParts",
-    "Slices",
-    "TailBudget",
-    "create",
-    "load",
-    "read_topic_id",
-]
+__all__ = ["PartitionLog"]
+
+_LOG_APPEND_TIME: Final = "LogAppendTime"
 
 
-def create(
-    directory: str,
-    topic_id: uuid.UUID,
-    config: LogConfig,
-    *,
-    now_ms: int,
-    start_offset: int = 0,
-    tails: TailBudget | None = None,
-) -> tuple[PartitionLog, tuple[Effect, ...]]:
-    """A new, empty log, and the effects that make its directory. `start_offset` above 0 goes on from a restored log.
+class PartitionLog:
+    """See the module. Made by `create` and by `recovery.load`; used from one thread."""
 
-    `tails` is what its newest batches in memory share with other logs'; by default they have a budget of their own.
-    """
-    segment = Segment(directory, start_offset, now_ms)
-    identity = f"{directory}/{PARTITION_METADATA}"
-    contents = Contents(
-        segments=[segment],
-        producers=ProducerStates(),
-        epochs=LeaderEpochs(),
-        snapshots=set(),
-        log_start_offset=start_offset,
-        recovery_point=start_offset,
-        recovered=Recovered(0, 0),
-    )
-    log = PartitionLog(directory, topic_id, config, contents, tails=tails or TailBudget())
-    return log, (
-        MakeDirectory(directory),
-        Append(identity, 0, (encode_partition_metadata(topic_id),)),
-        Append(segment.path, 0, ()),
-        Sync(identity),
-        SyncDirectory(directory),
-        SyncDirectory(""),
-    )
+    def __init__(
+        self,
+        directory: str,
+        topic_id: uuid.UUID,
+        config: LogConfig,
+        contents: Contents,
+        *,
+        tails: TailBudget,
+    ) -> None:
+        self.directory = directory
+        self.topic_id = topic_id
+        self.config = config
+        self.segments = contents.segments
+        self.producers = contents.producers
+        self.epochs = contents.epochs
+        self.log_start_offset = contents.log_start_offset
+        self.log_end_offset = self.next_offset = contents.segments[-1].next_offset
+        self.recovery_point = contents.recovery_point
+        self.recovered = contents.recovered
+        self.tiered_end = 0
+        self.tail = TailCache(tails)
+        self._snapshots = contents.snapshots
+        self._places = Places()
+        self._sealed: list[Segment] = []  # index files decided, perhaps not written
+        self._deleted = DeletedFiles()
+        self._entries_unsynced = True
+        self._saved = False  # `close` has nothing to write: no append since a clean load or `close`
+
+    @property
+    def local_start_offset(self) -> int:
+        """The first offset on this disk; below it (from `log_start_offset`) the tier has the log."""
+        return max(self.segments[0].base_offset, self.log_start_offset)
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """Where the oldest transaction that is still open begins."""
+        return self.producers.first_unstable_offset()
+
+    @property
+    def size(self) -> int:
+        """Bytes of local log."""
+        return sum(segment.size for segment in self.segments)
+
+    # Appending
+
+    def append_as_leader(
+        self,
+        view: memoryview,
+        headers: list[BatchHeader],
+        *,
+        leader_epoch: int,
+        now_ms: int,
+        wall_ms: int,
+        origin: str = "client",
+    ) -> Appended:
+        """Assign offsets to checked batches, in place in the writable `view`; return them with the effects to perform.
+
+        Only batches of origin "client" must have the next sequence. Raises Rejected, with nothing changed:
+        RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, and the errors of `ProducerStates.check`.
+        """
+        config = self.config
+        size = len(view)
+        if size > config.segment_bytes:
+            raise Rejected(
+                ErrorCode.record_list_too_large,
+                f"{size} bytes where segments have {config.segment_bytes}",
+            )
+        append_time = wall_ms if config.message_timestamp_type == _LOG_APPEND_TIME else -1
+        if append_time < 0:
+            check_timestamps(headers, config, wall_ms)
+        base = self.next_offset
+        if origin == "client":
+            repeated = self.producers.check_all(headers, base, now_ms)
+            if repeated is not None:
+                return repeat(repeated, self.log_start_offset, self.segments[-1], view)
+        if append_time >= 0:
+            headers = stamp(view, headers, wall_ms)
+        at = 0
+        offset = base
+        for header in headers:
+            assign(view, at, offset, leader_epoch)
+            at += header[1]
+            offset += header[6] + 1
+        return self._append(view, headers, (base, offset - 1), leader_epoch, append_time, now_ms)
+
+    def append_as_follower(self, view: memoryview, now_ms: int) -> Appended:
+        """Append batches that already have offsets and epochs, from a leader or a restore.
+
+        Raises Corrupt where they are not whole and sound, or begin below `next_offset`. Gaps are kept.
+        """
+        headers = check_fetched(view, self.next_offset, self.directory)
+        offsets = headers[0].base_offset, headers[-1].last_offset
+        return self._append(view, headers, offsets, None, -1, now_ms)
+
+    def _append(
+        self,
+        view: memoryview,
+        headers: list[BatchHeader],
+        offsets: tuple[int, int],
+        leader_epoch: int | None,
+        append_time: int,
+        now_ms: int,
+    ) -> Appended:
+        """Decide on batches at `offsets` (first and last); without a leader epoch each has its own, and its offset."""
+        base, last_offset = offsets
+        size = len(view)
+        segment = self.segments[-1]
+        effects: list[Effect] = []
+        if segment.size:
+            if is_full(segment, self.config, size, headers, last_offset=last_offset, now_ms=now_ms):
+                effects += self._roll(now_ms)
+                segment = self.segments[-1]
+            elif self._saved:
+                # Its index files are older from here on. They must not be taken for whole after a crash.
+                effects += (Unlink(segment.index_path), Unlink(segment.time_index_path))
+        if not segment.size:
+            effects += segment.begin(self.config, now_ms)
+        self._saved = False
+        position = segment.size
+        interval = self.config.index_interval_bytes
+        offset = base
+        for header in headers:
+            if leader_epoch is None:
+                offset = header[0]
+                self.epochs.assign(header[2], offset)
+            last = offset + header[6]
+            segment.add(last, last + 1, header[1], header[8], interval)
+            if header[9] >= 0:
+                self.producers.update(header, offset, now_ms)
+            offset = last + 1
+        segment.touched_ms = now_ms
+        self.next_offset = offset
+        if leader_epoch is not None and leader_epoch > self.epochs.latest:
+            self.epochs.assign(leader_epoch, base)
+        effects.append(Append(segment.path, position, (view,)))
+        if offset - self.recovery_point >= self.config.flush_messages:
+            effects += self.flush()
+        return Appended(
+            base,
+            offset - 1,
+            append_time,
+            self.log_start_offset,
+            False,  # noqa: FBT003  # positional, for speed
+            tuple(effects),
+            size,
+            segment,
+            position,
+            view,
+            headers,
+        )
+
+    def performed(self, appended: Appended) -> None:
+        """Show `appended` to readers, once its effects are performed. Call in the order of the appends."""
+        if appended.duplicate:
+            return
+        base = appended.base_offset
+        assert base >= self.log_end_offset, "appends are performed in the order they were decided"
+        self.log_end_offset = appended.last_offset + 1
+        appended.segment.readable = appended.position + appended.size
+        if self._sealed and base >= self._sealed[0].next_offset:
+            self._drop_sealed(base)
+        view = appended.view
+        if len(appended.headers) == 1:
+            self.tail.add(base, self.log_end_offset, view)
+            return
+        for at, header in scan(view):
+            self.tail.add(header.base_offset, header.next_offset, view[at : at + header.size])
+
+    def _drop_sealed(self, performed_offset: int) -> None:
+        # An append behind them has been written, so their index files have been too.
+        while self._sealed and self._sealed[0].next_offset <= performed_offset:
+            self._sealed.pop(0).drop_indexes()
+
+    # Rolling, durability
+
+    def roll(self, now_ms: int) -> tuple[Effect, ...]:
+        """Close the active segment, unless it is empty, and begin another one."""
+        if self.segments[-1].size == 0:
+            return ()
+        effects = self._roll(now_ms)
+        # The empty file says, after a restart, where the log goes on.
+        return (*effects, Append(self.segments[-1].path, 0, ()))
+
+    def _roll(self, now_ms: int) -> list[Effect]:
+        old = self.segments[-1]
+        base = old.next_offset
+        effects = old.close(self.config)
+        self._sealed.append(old)
+        effects.append(self._take_snapshot(base))
+        if self.epochs.dirty:
+            effects.append(self._write_epochs())
+        if self.recovery_point >= base:
+            # A checkpoint may say already that the next segment begins at the recovery point. Recovery then trusts the
+            # files of this one, so they are made durable before that segment exists. Its records are durable.
+            effects += [*old.sync(closed=True), SyncDirectory(self.directory)]
+        self.segments.append(Segment(self.directory, base, now_ms))
+        self._entries_unsynced = True
+        self._saved = False
+        return effects
+
+    def _take_snapshot(self, offset: int) -> Effect:
+        self._snapshots.add(offset)
+        return Append(segment_path(self.directory, offset, SNAPSHOT), 0, (self.producers.encode(),))
+
+    def _write_epochs(self) -> Effect:
+        self.epochs.dirty = False
+        return WriteFile(f"{self.directory}/{LEADER_EPOCHS}", self.epochs.encode())
+
+    def flush(self) -> tuple[Effect, ...]:
+        """Return effects that make all decided appends durable. `recovery_point` moves at once: save it after them."""
+        return self._flush_below(self.next_offset)
+
+    def _flush_below(self, end: int) -> tuple[Effect, ...]:
+        """`end` is `next_offset` or a segment's base."""
+        if self.recovery_point >= end:
+            return ()
+        first, syncs = self._making_durable(end)
+        self._entries_unsynced = False
+        self.recovery_point = end
+        return (*first, *syncs)
+
+    def _making_durable(self, end: int) -> tuple[tuple[Effect, ...], list[Effect]]:
+        first = (self._write_epochs(),) if self.epochs.dirty else ()
+        syncs: list[Effect] = []
+        for segment in self.segments:
+            if segment.size and self.recovery_point < segment.next_offset <= end:
+                syncs += segment.sync(closed=segment is not self.segments[-1])
+        if self._entries_unsynced:
+            syncs.append(SyncDirectory(self.directory))
+        return first, syncs
+
+    def unsynced(self) -> tuple[int, tuple[Effect, ...], list[Effect]]:
+        """Where the closed segments end; effects in the order of all others, then syncs in any order, that make them
+        durable. Call `synced` with that offset afterwards, unless the log was truncated; `due` deletes nothing before.
+
+        Kafka: `UnifiedLog.roll`, which has the closed segment and the producers at its end flushed in the background.
+        """
+        end = self.segments[-1].base_offset
+        return (end, *(self._making_durable(end) if self.recovery_point < end else ((), [])))
+
+    def synced(self, end: int) -> None:
+        """Note that the effects and syncs of `unsynced` are performed."""
+        self.recovery_point = max(self.recovery_point, end)
+
+    def close(self) -> tuple[Effect, ...]:
+        """Return the effects of a clean shutdown. The log accepts no append afterwards."""
+        active = self.segments[-1]
+        if self.next_offset == 0:
+            return ()  # nothing was ever in it: what made it is durable, and no epoch of it counts
+        if self._saved and not self.epochs.dirty:
+            return self.flush()
+        effects: list[Effect] = []
+        if active.size:
+            effects += active.close(self.config)
+        effects.append(self._take_snapshot(self.next_offset))
+        if self.epochs.dirty:
+            effects.append(self._write_epochs())
+        effects += self.flush()
+        if active.size:
+            effects += active.sync(closed=True)
+        effects.append(SyncDirectory(self.directory))
+        self._saved = True
+        return tuple(effects)
+
+    def mark_saved(self) -> None:
+        """Note that the files are as `close` leaves them, so that `close` writes nothing."""
+        self._saved = True
+        self._entries_unsynced = False
+
+    # Reading
+
+    def read(
+        self, offset: int, max_bytes: int, *, end_offset: int, minimum_one_batch: bool = True
+    ) -> Slices | ReadPlan:
+        """Return whole batches from the one that holds `offset`, below `end_offset`, from memory; else a plan to read.
+
+        With `minimum_one_batch` the first comes even if it is larger than `max_bytes`. Raises
+        Rejected(OFFSET_OUT_OF_RANGE) outside [log_start_offset, log_end_offset], NotLocal below `local_start_offset`.
+        """
+        log_end = self.log_end_offset
+        if offset < self.log_start_offset or offset > log_end:
+            raise Rejected(
+                ErrorCode.offset_out_of_range,
+                f"offset {offset} outside {self.log_start_offset} to {log_end}",
+            )
+        end = min(end_offset, log_end)
+        if offset >= end:
+            return Slices([], offset, offset)
+        found = self.tail.read(offset, max_bytes, end, minimum_one_batch=minimum_one_batch)
+        if found is not None:
+            return Slices(*found)
+        if offset < self.local_start_offset:
+            raise NotLocal(f"{self.directory}: {offset} is below {self.local_start_offset}")
+        program = read_batches(
+            self.segments,
+            self._places,
+            offset,
+            end,
+            max_bytes,
+            minimum_one_batch=minimum_one_batch,
+        )
+        return advance(program, None)
+
+    def finish_read(self, plan: ReadPlan, data: bytes | bytearray) -> Slices | ReadPlan:
+        """Return the batches in the bytes that a plan's read returned, or another plan. Raises Corrupt."""
+        return advance(plan.program, data)
+
+    def offset_for_timestamp(
+        self, timestamp: int, *, end_offset: int | None = None
+    ) -> Program[tuple[int, int, int] | None]:
+        """Return the first local record at or after `timestamp`, as (offset, timestamp, leader epoch), or None."""
+        end = self.log_end_offset if end_offset is None else min(end_offset, self.log_end_offset)
+        return offset_for_timestamp(self.segments, timestamp, self.local_start_offset, end)
+
+    def offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """Return the largest epoch up to `epoch` and its end offset; (-1, -1) if unknown (KIP-101)."""
+        return self.epochs.end_of(epoch, self.log_end_offset)
+
+    # Keeping
+
+    def due(
+        self, now_ms: int, *, wall_ms: int, limit_offset: int | None = None, tier: bool = False
+    ) -> tuple[Effect, ...]:
+        """Return the effects that are due; call it regularly. It deletes only below `limit_offset` (high watermark).
+
+        Rolls by `tier_max_lag_ms` with `tier`; expires producers; deletes durable segments by retention. Retention uses
+        the records' time, and so does rolling by `segment_ms`, at an append.
+        """
+        config = self.config
+        effects = self._deleted.unlink(now_ms)
+        self.producers.expire(now_ms, config.producer_id_expiration_ms)
+        active = self.segments[-1]
+        if tier and active.size and 0 <= config.tier_max_lag_ms <= now_ms - active.first_append_ms:
+            effects += self.roll(now_ms)
+        limit = self.log_end_offset if limit_offset is None else limit_offset
+        effects += self._expire(now_ms, wall_ms, min(limit, self.log_end_offset))
+        return tuple(effects)
+
+    def _expire(self, now_ms: int, wall_ms: int, limit_offset: int) -> list[Effect]:
+        count = expired_segments(
+            self.segments,
+            self.config,
+            now_ms,
+            wall_ms=wall_ms,
+            limit_offset=limit_offset,
+            log_start_offset=self.log_start_offset,
+            synced_end=self.recovery_point,
+            tiered_end=self.tiered_end,
+        )
+        if count == 0:
+            return []
+        effects: list[Effect] = []
+        if count == len(self.segments):
+            effects += self.roll(now_ms)
+            # The new file and the producers must outlive the old ones, or the next offset and the last sequences would
+            # be forgotten with them.
+            effects += self._flush_below(self.segments[-1].base_offset)
+            effects.append(SyncDirectory(self.directory))
+        gone = self.segments[:count]
+        del self.segments[:count]
+        paths = deleted_paths(gone, self._snapshots)
+        self._snapshots.difference_update(segment.base_offset for segment in gone)
+        if not self.config.remote_storage_enable or gone[-1].next_offset > self.tiered_end:
+            self.raise_log_start(max(self.segments[0].base_offset, self.log_start_offset))
+        return effects + self._deleted.take_out(paths, now_ms + self.config.file_delete_delay_ms)
+
+    def raise_log_start(self, offset: int) -> None:
+        """Move the log start to `offset` (retention, DeleteRecords). The next `due` deletes the files.
+
+        Raises Rejected(OFFSET_OUT_OF_RANGE) beyond the log's end; an offset below the present start changes nothing.
+        """
+        if offset > self.log_end_offset:
+            raise Rejected(
+                ErrorCode.offset_out_of_range, f"{offset} is beyond {self.log_end_offset}"
+            )
+        if offset > self.log_start_offset:
+            self.log_start_offset = offset
+            self.epochs.truncate_start(offset)
+
+    def mark_tiered(self, end_offset: int) -> None:
+        """Note that the bucket has the log below `end_offset`. Without a tier the disk must have all of it."""
+        if self.config.remote_storage_enable:
+            self.tiered_end = end_offset
+
+    def configure(self, config: LogConfig) -> None:
+        """Apply new settings. If they remove the tier, the log begins at its first local offset (KIP-950)."""
+        was_tiered, self.config = self.config.remote_storage_enable, config
+        if was_tiered and not config.remote_storage_enable:
+            self.raise_log_start(min(self.local_start_offset, self.log_end_offset))
+            self.tiered_end = 0
+
+    def assign_epoch(self, leader_epoch: int) -> None:
+        """Note that `leader_epoch` begins at `next_offset`, with this broker as the leader."""
+        self.epochs.assign(leader_epoch, self.next_offset)
+
+    def closed_segments(self, up_to: int) -> list[SegmentInfo]:
+        """Return closed segments that end at or below `up_to` and are not known to be tiered, oldest first."""
+        return [
+            SegmentInfo(s.base_offset, s.next_offset, s.size, s.path, s.max_timestamp)
+            for s in self.segments[:-1]
+            if self.tiered_end < s.next_offset <= up_to and s.readable == s.size
+        ]
+
+    def segment_parts(self, base_offset: int) -> SegmentParts:
+        """Return the companions of the closed segment that begins at `base_offset`, which must be on this disk."""
+        segment = segment_at(self.segments, base_offset)
+        assert segment is not None
+        assert segment.base_offset == base_offset, "a segment of this log"
+        return SegmentParts(
+            self.epochs.between(base_offset, segment.next_offset),
+            segment_path(self.directory, segment.next_offset, SNAPSHOT),
+            segment.index_path,
+            segment.time_index_path,
+        )
+
+    def truncate_to(self, offset: int, now_ms: int) -> Program[None]:
+        """Cut off every batch that reaches `offset` or beyond; below the first local offset, begin anew at `offset`.
+
+        Nothing may be decided and not yet performed; `log_end_offset` may come out below `offset`: batches stay whole.
+        """
+        assert self.next_offset == self.log_end_offset, "every append has been performed"
+        if offset >= self.next_offset:
+            return
+        self.tail.clear()
+        self._places.clear()
+        self._saved = False
+        # Sealed segments have their files by now: nothing is pending.
+        self._drop_sealed(self.next_offset)
+        interval = self.config.index_interval_bytes
+        yield from truncate_segments(self.directory, self.segments, offset, interval, now_ms)
+        end = self.segments[-1].next_offset
+        self.next_offset = self.log_end_offset = end
+        self.recovery_point = min(self.recovery_point, end)
+        self.log_start_offset = min(self.log_start_offset, end)
+        self.epochs.truncate_end(end)
+        if self.epochs.dirty:
+            yield self._write_epochs()
+        yield from unlink_snapshots(self.directory, self._snapshots, end)
+        self.producers = yield from load_producers(
+            self.directory, self.segments, self._snapshots, end, now_ms
+        )

@@ -31,7 +31,7 @@ from stratalog.log.effects import (
     Read,
     WriteFile,
 )
-from stratalog.log.partition import PartitionLog
+from stratalog.log.partition_log import PartitionLog
 from stratalog.log.rebuild import Rebuild
 from stratalog.log.tail import TailBudget
 from stratalog.log.values import Contents, Recovered

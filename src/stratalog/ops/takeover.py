@@ -38,6 +38,7 @@ from stratalog.log.checkpoints import (
     MetaProperties,
     encode_meta_properties,
 )
+from stratalog.log.creating import create
 from stratalog.log.effects import (
     Append,
     Effect,
@@ -48,7 +49,6 @@ from stratalog.log.effects import (
     together,
 )
 from stratalog.log.epochs import LeaderEpochs
-from stratalog.log.partition_log import create
 from stratalog.log.producers import ProducerStates
 from stratalog.log.segment import LOG, SNAPSHOT, segment_path
 from stratalog.metadata.image import (

@@ -10,7 +10,7 @@ from tests.sim.disk import paths
 from stratalog.config import LogConfig
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.log.effects import WriteFile, run
-from stratalog.log.partition_log import NotLocal
+from stratalog.log.reading import NotLocal
 from stratalog.wire.batch import parse_header
 
 SIZE = len(batch(1))

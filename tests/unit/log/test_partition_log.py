@@ -7,7 +7,7 @@ from tests.sim.disk import paths
 from stratalog.config import LogConfig
 from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.log.effects import Append, Sync, SyncDirectory, run
-from stratalog.log.partition_log import ReadPlan
+from stratalog.log.reading import ReadPlan
 from stratalog.wire.batch import check_produced, crc_holds, parse_header
 from stratalog.wire.records import read_records
 

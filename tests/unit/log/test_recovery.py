@@ -10,7 +10,8 @@ from tests.sim.disk import SimDisk, paths
 from stratalog.config import LogConfig
 from stratalog.errors import Corrupt
 from stratalog.log.effects import run
-from stratalog.log.partition_log import Recovered, load, read_topic_id
+from stratalog.log.recovery import load, read_topic_id
+from stratalog.log.values import Recovered
 from stratalog.wire.batch import scan
 
 SIZE = len(batch(1))

@@ -15,7 +15,7 @@ from stratalog.broker.network.dispatch import Call
 from stratalog.broker.partitions.partition import EMPTY, HostedPartition
 from stratalog.broker.partitions.purgatory import FetchWait, Shared
 from stratalog.errors import Rejected
-from stratalog.log.partition_log import Slices
+from stratalog.log.reading import Slices
 from stratalog.ports import Buffer
 from stratalog.replication.fetch_sessions import NO_SESSION, Fetch, PartitionKey
 from stratalog.wire.fetch import EncodedResponse, EncodedTopics, encode_topics

@@ -20,7 +20,7 @@ from stratalog.broker.network.dispatch import Call
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.storage.directory import Failure
 from stratalog.errors import ErrorCode, Rejected
-from stratalog.log.partition_log import Appended
+from stratalog.log.values import Appended
 from stratalog.wire.batch import TRANSACTIONAL, BatchHeader, check_produced
 from stratalog.wire.compression import ZSTD
 from stratalog.wire.messages.produce import (

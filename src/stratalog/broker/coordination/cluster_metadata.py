@@ -30,8 +30,9 @@ from stratalog.config import (
 )
 from stratalog.errors import Corrupt, ErrorCode, Rejected, UserError
 from stratalog.log.checkpoints import PARTITION_METADATA
+from stratalog.log.creating import create
 from stratalog.log.effects import ListDirectory, Program, Read, Unlink, WriteFile
-from stratalog.log.partition_log import PartitionLog, create
+from stratalog.log.partition_log import PartitionLog
 from stratalog.log.recovery import load as recover
 from stratalog.log.recovery import read_topic_id
 from stratalog.log.segment import LOG

@@ -20,8 +20,10 @@ from stratalog.broker.storage.copies import Lost
 from stratalog.broker.storage.directory import LogDirectory
 from stratalog.broker.storage.survey import NameAndIndex
 from stratalog.config import LogConfig
+from stratalog.log.creating import create
 from stratalog.log.effects import Effect, together
-from stratalog.log.partition_log import PartitionLog, TailBudget, create
+from stratalog.log.partition_log import PartitionLog
+from stratalog.log.tail import TailBudget
 from stratalog.metadata.image import Topic
 
 __all__ = ["Creating", "all_of"]

@@ -35,7 +35,8 @@ from stratalog.broker.storage.survey import NameAndIndex
 from stratalog.config import BrokerConfig, DynamicConfigs, LogConfig, log_config
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.log.effects import Effect
-from stratalog.log.partition_log import PartitionLog, TailBudget
+from stratalog.log.partition_log import PartitionLog
+from stratalog.log.tail import TailBudget
 from stratalog.metadata.delta import Delta
 from stratalog.metadata.image import (
     EMPTY,

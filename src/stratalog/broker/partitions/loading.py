@@ -28,8 +28,9 @@ from stratalog.config import LogConfig
 from stratalog.errors import Corrupt, Rejected
 from stratalog.log.checkpoints import LOG_START_OFFSETS, REPLICATION_OFFSETS
 from stratalog.log.effects import Effect, Rename, SyncDirectory
-from stratalog.log.partition_log import PartitionLog, TailBudget
+from stratalog.log.partition_log import PartitionLog
 from stratalog.log.recovery import load
+from stratalog.log.tail import TailBudget
 from stratalog.metadata.image import Image, Topic
 from stratalog.ports import Clock
 

@@ -25,9 +25,10 @@ from stratalog.broker.storage.directory import Done, Failure, LogDirectory
 from stratalog.config.kinds import LONG_MAX
 from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.log.effects import Effect, Program, Read
-from stratalog.log.partition_log import Appended, PartitionLog, ReadPlan, Slices
-from stratalog.log.reading import confirm_time, segment_at
+from stratalog.log.partition_log import PartitionLog
+from stratalog.log.reading import ReadPlan, Slices, confirm_time, segment_at
 from stratalog.log.retention import unconfirmed
+from stratalog.log.values import Appended
 from stratalog.ports import Clock
 from stratalog.replication.partition import PartitionReplica
 from stratalog.wire.batch import BatchHeader

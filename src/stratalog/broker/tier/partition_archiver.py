@@ -25,7 +25,7 @@ from stratalog.broker.tier.copy_pace import CopyPace
 from stratalog.config import BrokerConfig
 from stratalog.errors import Corrupt, ErrorCode, Fenced, Rejected, Unavailable
 from stratalog.log.effects import Unlink, WriteFile
-from stratalog.log.partition_log import SegmentInfo
+from stratalog.log.values import SegmentInfo
 from stratalog.metadata.image import Image
 from stratalog.ports import Disk, ObjectStore, Outside, Worker
 from stratalog.tier.bucket.identity import register_topic

@@ -27,7 +27,7 @@ from stratalog.broker.tier.remote_reads import RemoteReads, slices_below
 from stratalog.broker.tier.state_upload import StateUpload
 from stratalog.config import BrokerConfig
 from stratalog.errors import Corrupt, ErrorCode, Fenced, Rejected, Unavailable, UserError
-from stratalog.log.partition_log import Slices
+from stratalog.log.reading import Slices
 from stratalog.ports import ObjectStore, Outside, Worker
 from stratalog.replication.roles import Transition
 from stratalog.tier.bucket.identity import claim_bucket, read_claim
