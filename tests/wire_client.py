@@ -97,8 +97,8 @@ class Wire:
             include_topic_authorized_operations=False,
         )
         for _ in range(50):
-            (told,) = self.ask(12, body).topics
-            if told.error_code == 0 and told.partitions:
-                found: UUID = told.topic_id
+            (found_topic,) = self.ask(12, body).topics
+            if found_topic.error_code == 0 and found_topic.partitions:
+                found: UUID = found_topic.topic_id
                 return found
-        raise AssertionError(f"no topic {topic}: {told}")
+        raise AssertionError(f"no topic {topic}: {found_topic}")

@@ -54,7 +54,7 @@ class Disk(Protocol):
 
     def sync_directory(self, path: str) -> None: ...
 
-    def settle(
+    def make_durable(
         self, files: Mapping[str, Buffer], synced: Sequence[str], synced_directories: Sequence[str]
     ) -> None:
         """`write_file`, `sync` and `sync_directory` for each of many, in any order: together where that is cheaper."""

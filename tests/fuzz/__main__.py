@@ -30,7 +30,7 @@ def rounds(seed: int, first: int, count: int) -> Counter[int]:
     """Play `count` rounds; frames by API. Raises Broken, also where memory has grown."""
     apis: Counter[int] = Counter()
     warm = 0
-    told = start = time.monotonic()
+    printed_s = start = time.monotonic()
     for number in range(first, first + count):
         found = play(seed, number)
         apis += found.apis
@@ -39,11 +39,11 @@ def rounds(seed: int, first: int, count: int) -> Counter[int]:
             warm = held
         if held > warm + GROWTH_BYTES_MAX:
             raise Broken(f"seed {seed}, round {number}: {held >> 20} MiB after {warm >> 20} MiB")
-        if time.monotonic() - told > PROGRESS_S:
-            told = time.monotonic()
+        if time.monotonic() - printed_s > PROGRESS_S:
+            printed_s = time.monotonic()
             frames = apis.total()
             print(
-                f"{frames} frames, {frames / (told - start):.0f}/s, round {number} done, "
+                f"{frames} frames, {frames / (printed_s - start):.0f}/s, round {number} done, "
                 f"{held >> 20} MiB",
                 flush=True,
             )

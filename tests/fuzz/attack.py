@@ -146,7 +146,7 @@ async def attack(
             continue
         if answers is None:
             found.closed += 1
-            if frame.sound and frame.key != PRODUCE:  # acks=0: closing is how a failure is told
+            if frame.sound and frame.key != PRODUCE:  # acks=0: closing reports a failure
                 found.alarms.append(f"a sound frame closed its connection: {frame}")
         else:
             found.answered += 1

@@ -1,7 +1,7 @@
 """Connections that pipeline without pause: one request over and over, answers read and thrown away.
 
-In: an address, one request's frame. Out: answers per second. A process of its own, so that it costs those who measure
-beside it as little as may be. Only the loopback address is ever its target.
+In: an address, one request's frame. Out: answers per second. It is a process of its own, so that it
+slows a measurement beside it little. Only the loopback address is ever its target.
 """
 
 import json
@@ -48,12 +48,12 @@ class Flood:
         trace: TracebackType | None,
     ) -> None:
         try:
-            told, _ = self._process.communicate("", TIMEOUT_S)
+            printed, _ = self._process.communicate("", TIMEOUT_S)
         finally:
             self._process.kill()
             self._process.wait(TIMEOUT_S)
         if kind is None:
-            figures = json.loads(told)
+            figures = json.loads(printed)
             self.answers_per_second = figures["answers"] / figures["seconds"]
             self.seconds = figures["seconds"]
 

@@ -72,11 +72,11 @@ def record(
     value_length: int | None = None,
     headers: bytes = b"\0",
 ) -> bytes:
-    """One record, lengths as they are or as told."""
+    """One record, with its true lengths or the given ones."""
     body = b"\0" + encode_signed(timestamp_delta) + encode_signed(offset_delta)
-    for field, told in ((key, key_length), (value, value_length)):
+    for field, claimed in ((key, key_length), (value, value_length)):
         size = -1 if field is None else len(field)
-        body += encode_signed(size if told is None else told) + (field or b"")
+        body += encode_signed(size if claimed is None else claimed) + (field or b"")
     body += headers
     return encode_signed(len(body) if length is None else length) + body
 

@@ -70,7 +70,7 @@ async def machine():
 
 
 async def stored(machine, batch):
-    """A batch that nobody looked into, as brokers once took it."""
+    """A batch whose records were not checked, as brokers once accepted it."""
     done = asyncio.get_running_loop().create_future()
     view = memoryview(bytearray(batch))
     hosted = machine.broker.hosting.get("events", 0)

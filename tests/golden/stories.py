@@ -1,7 +1,7 @@
 """Scripts with their traces: each `> command` line is run, and what it tells must be the lines that follow it.
 
 In: a folder of scripts, and a story with `run(command) -> lines`. Out: the assertion that a trace changed, or, with
-GOLDEN_REWRITE=1, the scripts with the traces of today. Never judges a trace: that is for who commits it.
+GOLDEN_REWRITE=1, the scripts with the traces of today. Never judges a trace: its committer does.
 """
 
 import os
@@ -15,12 +15,12 @@ def stories(folder):
 
 def check_story(path, story):
     """Run the script at `path` in a fresh story and hold its trace against the one that is written there."""
-    told = path.read_text()
-    now = _replayed(told, story)
+    recorded = path.read_text()
+    now = _replayed(recorded, story)
     if os.environ.get("GOLDEN_REWRITE") == "1":
         path.write_text(now)
     else:
-        assert now == told
+        assert now == recorded
 
 
 def _replayed(text, story):

@@ -1,4 +1,4 @@
-"""Goal: groups behave as told, to the last answer. Method: scripts, each command followed by its full trace.
+"""Goal: groups behave as recorded, to the last answer. Method: scripts, each command followed by its full trace.
 
 After an intended change run with GOLDEN_REWRITE=1, and commit the difference only if you can explain each line of it.
 """

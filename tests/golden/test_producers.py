@@ -1,4 +1,4 @@
-"""Goal: idempotent producers are answered as told. Method: scripts, each command followed by its full trace.
+"""Goal: idempotent producers are answered as recorded. Method: scripts, each command followed by its full trace.
 
 After an intended change run with GOLDEN_REWRITE=1, and commit the difference only if you can explain each line of it.
 """

@@ -171,7 +171,7 @@ class SimDisk:
         self.syncs += 1
         self._directory(path).sync()
 
-    def settle(
+    def make_durable(
         self, files: Mapping[str, Buffer], synced: Sequence[str], synced_directories: Sequence[str]
     ) -> None:
         for path, data in files.items():

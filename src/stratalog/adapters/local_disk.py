@@ -165,7 +165,7 @@ class LocalDisk:
     def sync_directory(self, path: str) -> None:
         self._sync_full(self._full(path))
 
-    def settle(
+    def make_durable(
         self, files: Mapping[str, Buffer], synced: Sequence[str], synced_directories: Sequence[str]
     ) -> None:
         # One by one, each waits for the drive once or twice: 10,000 partitions took minutes. All that a file system

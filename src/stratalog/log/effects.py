@@ -71,7 +71,7 @@ class SyncDirectory:
 
 
 @dataclass(frozen=True, slots=True)
-class Settle:
+class MakeDurable:
     """Replace whole small files, and make files and directories durable: as the effects for each, in any order."""
 
     files: Mapping[str, Buffer]
@@ -124,7 +124,7 @@ Effect = (
     | ListDirectory
     | Sync
     | SyncDirectory
-    | Settle
+    | MakeDurable
     | Truncate
     | Rename
     | Unlink
@@ -151,7 +151,7 @@ def together(effects: Iterable[Effect]) -> list[Effect]:
                 directories[path] = None
             case _:
                 first.append(effect)
-    return [*first, Settle(files, tuple(synced), tuple(directories))]
+    return [*first, MakeDurable(files, tuple(synced), tuple(directories))]
 
 
 def perform(disk: Disk, effect: Effect) -> Result:  # noqa: C901, PLR0912 - a table
@@ -171,8 +171,8 @@ def perform(disk: Disk, effect: Effect) -> Result:  # noqa: C901, PLR0912 - a ta
             return disk.sync(path)
         case SyncDirectory(path):
             return disk.sync_directory(path)
-        case Settle(files, synced, directories):
-            return disk.settle(files, synced, directories)
+        case MakeDurable(files, synced, directories):
+            return disk.make_durable(files, synced, directories)
         case Truncate(path, size):
             return disk.truncate(path, size)
         case Rename(source, target):

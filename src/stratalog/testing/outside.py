@@ -84,7 +84,7 @@ class CutDisk(LocalDisk):
         self._switch.check()
         super().remove_tree(path)
 
-    def settle(
+    def make_durable(
         self, files: Mapping[str, Buffer], synced: Sequence[str], synced_directories: Sequence[str]
     ) -> None:
         """Replace the files; see the module."""

@@ -12,7 +12,7 @@ from stratalog.config import LogConfig
 from stratalog.log.effects import (
     Append,
     MakeDirectory,
-    Settle,
+    MakeDurable,
     Sync,
     SyncDirectory,
     WriteFile,
@@ -30,7 +30,7 @@ def test_what_must_be_durable_is_made_so_at_the_end_and_once() -> None:
         MakeDirectory("a"),
         Append("a/x", 0, (b"x",)),
         Append("c", 0, (b"c",)),
-        Settle({"b": b"new"}, ("a/x", "c"), ("a", "")),
+        MakeDurable({"b": b"new"}, ("a/x", "c"), ("a", "")),
     ]
 
 
@@ -44,7 +44,7 @@ def test_files_synced_together_are_whole_and_leave_nothing_beside_them(
     for name in names:
         disk.make_directory(name.split("/", maxsplit=1)[0])
         disk.append(name, 0, [b"longer than what comes"])
-    disk.settle({name: name.encode() for name in names}, (), [""])
+    disk.make_durable({name: name.encode() for name in names}, (), [""])
     # Through the disk too: it must not go on with the file that was there.
     assert all(disk.read(name, 0, 100) == name.encode() for name in names)
     assert all((tmp_path / name).read_bytes() == name.encode() for name in names)
@@ -63,7 +63,7 @@ def test_many_files_wait_for_the_drive_no_more_often_than_a_few(
     names = [f"f-{number}" for number in range(MANY)]
     for name in names:
         disk.append(name, 0, [b"x"])
-    disk.settle({"whole": b"x"}, names, [""])
+    disk.make_durable({"whole": b"x"}, names, [""])
     assert len(asked) < MANY
     disk.close()
 
@@ -81,6 +81,6 @@ def test_a_simulated_disk_keeps_all_that_was_synced_together() -> None:
     disk = SimDisk()
     perform(disk, MakeDirectory(DIRECTORY))
     perform(disk, Append(f"{DIRECTORY}/x", 0, (b"x",)))
-    perform(disk, Settle({"whole": b"y"}, (f"{DIRECTORY}/x",), (DIRECTORY, "")))
+    perform(disk, MakeDurable({"whole": b"y"}, (f"{DIRECTORY}/x",), (DIRECTORY, "")))
     disk.crash(Random(0))
     assert disk.read(f"{DIRECTORY}/x", 0, 9) + disk.read("whole", 0, 9) == b"xy"

@@ -416,7 +416,7 @@ class HostedPartition:
             raise self._gone
         self.directory.check()
 
-    async def settle(self, effects: Sequence[Effect]) -> None:
+    async def perform_beside(self, effects: Sequence[Effect]) -> None:
         """Have effects performed whose order among others does not matter, where no append waits behind them.
 
         Raises as `perform`, and FileNotFoundError where a file is gone by then.
@@ -425,7 +425,7 @@ class HostedPartition:
         if self._held is None and effects:
             self.check_hosted()
             # By then another topic of the name may have its directory.
-            await directory.settle(effects, unless=lambda: self.deleted)
+            await directory.perform_beside(effects, unless=lambda: self.deleted)
         if self._held is not None or self.directory is not directory:
             await self.perform(tuple(effects))  # a move may have copied what was there before
 
@@ -441,7 +441,7 @@ class HostedPartition:
                 return
             await self.write(first)  # and what was decided before: indexes
             try:
-                await self.settle(syncs)
+                await self.perform_beside(syncs)
             except FileNotFoundError:
                 return  # retention was quicker
             if self.replica.leader_epoch == epoch:  # else it may have been truncated meanwhile

@@ -233,11 +233,12 @@ class LogDirectory:
             return found
         return self._beside(self._reader, lambda: self.disk.read(path, position, size))
 
-    def settle(
+    def perform_beside(
         self, effects: Sequence[Effect], *, unless: Callable[[], bool]
     ) -> "asyncio.Future[None]":
-        """Perform effects whose order among all others does not matter, on the syncing thread; none where `unless` says
-        so when their turn comes. FileNotFoundError is the caller's.
+        """Perform effects beside the ordered ones, on the syncing thread: their order among the others does not matter.
+
+        Stops where `unless` returns True when an effect's turn comes. Raises FileNotFoundError to the caller.
         """
         self.check()
 

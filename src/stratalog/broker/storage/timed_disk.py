@@ -79,11 +79,11 @@ class TimedDisk:
         self._disk.write_file(path, data)
         self._count(SYNC, path, began_ns)
 
-    def settle(
+    def make_durable(
         self, files: Mapping[str, Buffer], synced: Sequence[str], synced_directories: Sequence[str]
     ) -> None:
         began_ns = self._elapsed_ns()
-        self._disk.settle(files, synced, synced_directories)
+        self._disk.make_durable(files, synced, synced_directories)
         self._count(SYNC, "", began_ns)
 
     def _count(self, operation: str, path: str, began_ns: int) -> None:

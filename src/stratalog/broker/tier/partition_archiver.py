@@ -386,7 +386,7 @@ class PartitionArchiver:
 
     async def _keep_manifest(self) -> None:
         path = f"{self._hosted.log.directory}/{TIER_MANIFEST}"
-        await self._hosted.settle((WriteFile(path, self.tier.manifest_bytes()),))
+        await self._hosted.perform_beside((WriteFile(path, self.tier.manifest_bytes()),))
 
     async def _expire(self) -> None:
         hosted, bucket = self._hosted, self._bucket

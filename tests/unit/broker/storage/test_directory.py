@@ -104,14 +104,14 @@ def test_no_append_waits_for_a_sync_beside_it() -> None:
         disk = SlowToSync()
         directory = LogDirectory("d", disk, SystemWorkers())
         await directory.write(append(0, b"closed"))
-        settling = directory.settle([Sync("log")], unless=lambda: False)
+        syncing = directory.perform_beside([Sync("log")], unless=lambda: False)
         await directory.write(append(6, b"on"))
-        assert not settling.done()
+        assert not syncing.done()
         disk.may_sync.set()
-        await settling
+        await syncing
         with pytest.raises(FileNotFoundError):
-            await directory.settle([Sync("gone")], unless=lambda: False)
-        await directory.settle([Sync("gone")], unless=lambda: True)
+            await directory.perform_beside([Sync("gone")], unless=lambda: False)
+        await directory.perform_beside([Sync("gone")], unless=lambda: True)
         directory.check()
         await directory.close()
 
