@@ -37,7 +37,15 @@ from stratalog.errors import ErrorCode, Rejected
 from stratalog.replication.roles import Transition
 from stratalog.statemachine import Decision
 from stratalog.wire.batch import parse_header
-from stratalog.wire.internal.metadata_records import PartitionChangeRecord
+from stratalog.wire.internal.metadata_records import (
+    BrokerEndpoint,
+    FenceBrokerRecord,
+    PartitionChangeRecord,
+    RegisterBrokerRecord,
+)
+from stratalog.wire.messages.describe_cluster import DescribeClusterRequest
+from stratalog.wire.messages.find_coordinator import FindCoordinatorRequest
+from stratalog.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from stratalog.wire.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -54,7 +62,10 @@ async def change(machine: Machine, topic: str, index: int = 0, **fields: Any) ->
     """Write a change of a partition to the metadata log."""
     found = machine.broker.metadata.topic(topic)
     assert found is not None
-    record = PartitionChangeRecord(partition_id=index, topic_id=found.id, **fields)
+    await write(machine, PartitionChangeRecord(partition_id=index, topic_id=found.id, **fields))
+
+
+async def write(machine: Machine, record: Any) -> None:
     await machine.broker.metadata._submit(lambda _now: Decision([record], None))
 
 
@@ -321,7 +332,13 @@ def test_a_large_change_is_carried_out_in_slices_and_the_next_one_after_it() -> 
         seen = list(chain(*slices))
         assert seen[:1000] == [Transition.LED] * 1000, "all are created before one is deleted"
         assert (seen.count(Transition.RESIGNED), seen.count(Transition.DELETED)) == (1000, 1000)
-        assert {len(one) for one in slices if one} == {100}
+        largest = {one[0]: len(one) for one in slices if one}
+        # Deletions of one turn share a sync of their log directory.
+        assert largest == {
+            Transition.LED: 100,
+            Transition.RESIGNED: 100,
+            Transition.DELETED: 1000,
+        }
         assert refused == {ErrorCode.not_leader_or_follower, ErrorCode.unknown_topic_or_partition}
         assert not hosting.by_id
         await asyncio.sleep(5)
@@ -330,3 +347,55 @@ def test_a_large_change_is_carried_out_in_slices_and_the_next_one_after_it() -> 
         await machine.stop()
 
     run(story())
+
+
+def test_answers_name_the_leader_and_the_controller_that_the_image_names() -> None:
+    async def story() -> None:
+        machine = Machine(World(8), {"offsets.topic.num.partitions": "1"})
+        client = await machine.restart()
+        await client.create_topics([NewTopic("t", 1)])
+        await machine.broker.groups.ensure_topic()
+        raw = await Raw.connect(machine.world.network)
+        assert await answers(raw) == {"leader": 1, "coordinator": (1, 9092), "controllers": (1, 1)}
+        await write(machine, other_broker())
+        for topic in ("t", OFFSETS_TOPIC):
+            await lead_elsewhere(machine, client, topic)
+        assert await answers(raw) == {
+            "leader": OTHER,
+            "coordinator": (OTHER, 1234),
+            "controllers": (1, 1),
+        }
+        epoch = machine.broker.metadata.image.brokers[1].epoch
+        await write(machine, FenceBrokerRecord(id=1, epoch=epoch))
+        assert (await answers(raw))["controllers"] == (OTHER, OTHER)
+        await have_no_leader(machine, client, OFFSETS_TOPIC)
+        assert (await answers(raw))["coordinator"] == (-1, -1)
+        assert machine.broken_tasks == []
+        await machine.stop()
+
+    run(story())
+
+
+def other_broker() -> RegisterBrokerRecord:
+    endpoint = BrokerEndpoint(name="PLAINTEXT", host="other", port=1234, security_protocol=0)
+    return RegisterBrokerRecord(
+        broker_id=OTHER,
+        incarnation_id=ELSEWHERE,
+        broker_epoch=1000,
+        end_points=(endpoint,),
+        features=(),
+        rack=None,
+        fenced=False,
+    )
+
+
+async def answers(raw: Raw) -> dict[str, Any]:
+    metadata = await raw.ask(12, MetadataRequest(topics=[MetadataRequestTopic(name="t")]))
+    found = await raw.ask(4, FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]))
+    cluster = await raw.ask(0, DescribeClusterRequest(include_cluster_authorized_operations=False))
+    coordinator = found.coordinators[0]
+    return {
+        "leader": metadata.topics[0].partitions[0].leader_id,
+        "coordinator": (coordinator.node_id, coordinator.port),
+        "controllers": (metadata.controller_id, cluster.controller_id),
+    }

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 _ATTEMPTS_MAX: Final = 5
 _REMOTE: Final = "remote.storage.enable"
+NO_CONTROLLER: Final = -1
 LiveBroker = tuple[int, str, int, str | None]
 
 
@@ -134,6 +135,14 @@ class Broker:
             for broker in self.metadata.image.brokers.values()
             if broker.is_active and (endpoint := _endpoint(broker.endpoints, listener)) is not None
         ]
+
+    def controller_id(self) -> int:
+        """Return the broker to which clients send what the controller decides; NO_CONTROLLER while none is active.
+
+        It is this one where it is active. Kafka: `MetadataCache.getRandomAliveBrokerId`, for any broker forwards.
+        """
+        active = [broker.id for broker in self.metadata.image.brokers.values() if broker.is_active]
+        return self.node_id if self.node_id in active else min(active, default=NO_CONTROLLER)
 
     def standing(self, topic_id: UUID, index: int, partition: Partition) -> Standing:
         """What clients are told of a partition: it has no leader while this broker's directory of it is offline."""

@@ -34,7 +34,7 @@ def handle(call: Call[DescribeClusterRequest]) -> DescribeClusterResponse:
         error_message=None,
         endpoint_type=_BROKERS,
         cluster_id=broker.cluster_id,
-        controller_id=broker.node_id,
+        controller_id=broker.controller_id(),
         brokers=[
             DescribeClusterBroker(broker_id=node, host=host, port=port, rack=rack, is_fenced=False)
             for node, host, port, rack in broker.live_brokers(call.session.listener)

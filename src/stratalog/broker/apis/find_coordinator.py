@@ -55,17 +55,17 @@ async def _found(call: Call[FindCoordinatorRequest], key: str) -> _Found:
 
 
 async def _coordinator(call: Call[FindCoordinatorRequest], key: str, key_type: int) -> _Found:
-    """The one broker there is, where it has the partition that keeps the group."""
+    """Return the leader of the partition that keeps the group. Raises Rejected where it has none that is active."""
     if key_type != _GROUP:
         raise Rejected(ErrorCode.coordinator_not_available, "only groups have a coordinator here")
     await call.broker.groups.ensure_topic()
     offsets = call.broker.metadata.topic(OFFSETS_TOPIC)
     if offsets is None:  # somebody deleted it as soon as it was there
         raise Rejected(ErrorCode.coordinator_not_available, f"{OFFSETS_TOPIC} was deleted")
-    # Offline with its directory, it keeps no group (Kafka: no leader, no coordinator).
     index = partition_for(key, len(offsets.partitions))
-    call.broker.hosting.get(OFFSETS_TOPIC, index).check_hosted()
+    leader = call.broker.standing(offsets.id, index, offsets.partitions[index]).leader
     for node, host, port, _rack in call.broker.live_brokers(call.session.listener):
-        if node == call.broker.node_id:
+        if node == leader:
             return _Found(node, host, port)
-    raise Rejected(ErrorCode.coordinator_not_available, "the broker is starting")
+    message = f"{OFFSETS_TOPIC}-{index} has no leader that is active"
+    raise Rejected(ErrorCode.coordinator_not_available, message)

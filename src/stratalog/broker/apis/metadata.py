@@ -113,7 +113,7 @@ def _answer(
             for node, host, port, rack in broker.live_brokers(call.session.listener)
         ],
         cluster_id=broker.cluster_id,
-        controller_id=broker.node_id,
+        controller_id=broker.controller_id(),
         topics=topics,
         cluster_authorized_operations=OF_CLUSTER
         if call.body.include_cluster_authorized_operations
