@@ -10,6 +10,7 @@ on one drive that has a little more room today. Between equals the first of `log
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -24,13 +25,23 @@ from stratalog.log.creating import create
 from stratalog.log.effects import Effect, together
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.tail import TailBudget
-from stratalog.metadata.image import Topic
+from stratalog.metadata.image import Topic, TopicIdPartition
 
 __all__ = ["Creating", "all_of"]
 
 _log = structlog.get_logger()
 _UNIT_BYTES: Final = 64 << 20
 """The unit of free space: less is no difference between two drives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A partition that was created; `leader_epoch` is the last one known of it."""
+
+    identity: PartitionIdentity
+    log: PartitionLog
+    directory: LogDirectory
+    leader_epoch: int
 
 
 class Creating:
@@ -46,6 +57,8 @@ class Creating:
         """`lost`: partitions whose directories are missing; their new logs begin where the old ones ended."""
         self.writes: list[asyncio.Future[None]] = []
         """To be waited for by the change."""
+        self.made: dict[TopicIdPartition, Made] = {}
+        """Partitions that are not in the tables yet."""
         self._asides = asides
         self._tails = tails
         self._config_of = config_of
@@ -76,9 +89,14 @@ class Creating:
         return found
 
     def create(
-        self, identity: PartitionIdentity, topic: Topic, directory: LogDirectory, now_ms: int
-    ) -> PartitionLog:
-        """Return an empty log; its directory is made with the next `flush`. Report a directory that is missing."""
+        self,
+        identity: PartitionIdentity,
+        topic: Topic,
+        directory: LogDirectory,
+        leader_epoch: int,
+        now_ms: int,
+    ) -> None:
+        """Make an empty log; its directory is made with the next `flush`. Report a directory that is missing."""
         name = str(identity)
         config = self._config_of(topic)
         lost = self._lost.get((identity.topic, identity.index))
@@ -98,13 +116,15 @@ class Creating:
         effects = self._effects.setdefault(directory, [])
         effects += self._asides.free(directory, name)
         effects += made
-        return log
+        key = TopicIdPartition(identity.topic_id, identity.index)
+        self.made[key] = Made(identity, log, directory, leader_epoch)
 
     def flush(self) -> None:
-        """Have the directories made, in one write for each log directory."""
+        """Have the directories made, in one write for each log directory: more would cost a sync each."""
         effects, self._effects = self._effects, {}
         for directory, made in effects.items():
-            self.writes.append(directory.write(together(made)))
+            if directory.failure is None:
+                self.writes.append(directory.write(together(made)))
 
     def done(self) -> "asyncio.Future[None] | None":
         """Return a future that waits for every write; None where there is none."""

@@ -63,6 +63,8 @@ from stratalog.wire.ids import topic_id_text
 T = TypeVar("T")
 OnHosted = Callable[[HostedPartition], None]
 _PARTITIONS_A_TURN: Final = 100
+_DISCARDED_A_TURN: Final = 1000
+"""More at once, for each such slice costs a sync of its log directory."""
 _SETTINGS_A_TURN: Final = 1000
 
 
@@ -178,7 +180,11 @@ class Hosting:
         for part in _slices(replicas_of(image, self._node_id), _PARTITIONS_A_TURN):
             for topic, index, partition in part:
                 self._create(creating, topic, index, partition, is_new=False)
-            creating.flush()
+            await asyncio.sleep(0)
+        creating.flush()
+        for part in _slices(replicas_of(image, self._node_id), _PARTITIONS_A_TURN):
+            for topic, index, partition in part:
+                self._admit(creating, TopicIdPartition(topic.id, index), partition)
             creating.writes += self._configure(((topic, index) for topic, index, _ in part), image)
             await asyncio.sleep(0)
         await all_of(creating.writes)
@@ -215,33 +221,47 @@ class Hosting:
         configured: Iterable[Topic],
     ) -> Iterator[bool]:
         """Carry a change out; yield True where another turn should go on."""
+        yield from self._delete(changed)
+        yield from self._keep(creating, image, changed)
+        names = ((topic, index) for topic in configured for index in topic.partitions)
+        for part in _slices(names, _SETTINGS_A_TURN):
+            creating.writes += self._configure(part, image)
+            if len(part) == _SETTINGS_A_TURN:
+                yield True
+
+    def _delete(self, changed: Mapping[TopicIdPartition, Role]) -> Iterator[bool]:
         gone: list[HostedPartition] = []
         deleted = ((key, role) for key, role in changed.items() if isinstance(role, Delete))
         for part in _slices(deleted, _PARTITIONS_A_TURN):
             gone += self._remove(part)
             if len(part) == _PARTITIONS_A_TURN:
                 yield True
-        for part_gone in _slices(gone, _PARTITIONS_A_TURN):
+        for part_gone in _slices(gone, _DISCARDED_A_TURN):
             self._discard(part_gone)
-            if len(part_gone) == _PARTITIONS_A_TURN:
+            if len(part_gone) == _DISCARDED_A_TURN:
                 yield True
-        kept = ((key, role) for key, role in changed.items() if not isinstance(role, Delete))
-        for taken in _slices(kept, _PARTITIONS_A_TURN):
-            for key, role in taken:
+
+    def _keep(
+        self, creating: Creating, image: Image, changed: Mapping[TopicIdPartition, Role]
+    ) -> Iterator[bool]:
+        """Create what is missing, in one write for each log directory; then give each partition its role."""
+        kept = [(key, role) for key, role in changed.items() if not isinstance(role, Delete)]
+        for part in _slices(kept, _PARTITIONS_A_TURN):
+            for key, role in part:
                 if not isinstance(role, Stop):
                     topic = image.topics_by_id[key.topic_id]
                     partition = topic.partitions[key.partition]
                     self._create(creating, topic, key.partition, partition, is_new=role.is_new)
-            creating.flush()
-            for key, role in taken:
-                self._take(self.by_id.get(key), role)
-            self._tell_placed(key for key, _ in taken)
-            if len(taken) == _PARTITIONS_A_TURN:
+            if len(part) == _PARTITIONS_A_TURN:
                 yield True
-        names = ((topic, index) for topic in configured for index in topic.partitions)
-        for together in _slices(names, _SETTINGS_A_TURN):
-            creating.writes += self._configure(together, image)
-            if len(together) == _SETTINGS_A_TURN:
+        creating.flush()
+        for part in _slices(kept, _PARTITIONS_A_TURN):
+            for key, role in part:
+                topic = image.topics_by_id[key.topic_id]
+                self._admit(creating, key, topic.partitions[key.partition])
+                self._take(self.by_id.get(key), role)
+            self._tell_placed(key for key, _ in part)
+            if len(part) == _PARTITIONS_A_TURN:
                 yield True
 
     # Creating
@@ -261,10 +281,16 @@ class Hosting:
         if directory is None:
             self._log.error("no log directory is left", partition=str(identity))
             return
-        log = creating.create(identity, topic, directory, self._clock.steady_ms())
         # Nothing was written in the epoch of a new replica; another one's may have been led before a restart.
         epoch = NO_EPOCH if is_new else partition.leader_epoch
-        self._add(identity, log, directory, partition, epoch, log.log_end_offset)
+        creating.create(identity, topic, directory, epoch, self._clock.steady_ms())
+
+    def _admit(self, creating: Creating, key: TopicIdPartition, partition: Partition) -> None:
+        """Put a partition that was created into the tables, once its directory's write is queued."""
+        made = creating.made.pop(key, None)
+        if made is not None:
+            end = made.log.log_end_offset
+            self._add(made.identity, made.log, made.directory, partition, made.leader_epoch, end)
 
     def _add(
         self,
