@@ -238,6 +238,7 @@ def protocol() -> str:
                 api.name,
                 advertised,
                 served,
+                ", ".join(f"{one.operation.name} {one.resource.name}" for one in api.rights),
                 f"`broker/apis/{Path(module.__file__ or '').name}`",
             )
         )
@@ -248,9 +249,10 @@ def protocol() -> str:
 
 {NOTICE}
 The requests of Apache Kafka's protocol that a broker answers; ApiVersions tells clients the same table. Answers come in
-the order of the requests of a connection.
+the order of the requests of a connection. "rights" are what Apache Kafka asks its authorizer for. Stratalog has no
+authorizer yet: each client may do everything.
 
-{table(("key", "API", "advertised", "served", "handler"), rows)}
+{table(("key", "API", "advertised", "served", "rights", "handler"), rows)}
 ## What the versions changed
 
 {chr(10).join(notes)}"""

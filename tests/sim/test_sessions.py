@@ -1,4 +1,4 @@
-"""Each connection has a session of its own: its listener, its client's address, principal and software."""
+"""Each connection has a session of its own; what its principal may do is the authorizer's answer."""
 
 import asyncio
 
@@ -7,9 +7,12 @@ from tests.sim.machine import Machine
 from tests.sim.raw import Raw
 from tests.sim.world import World
 
-from stratalog.broker.network.session import Session
+from stratalog.broker.network.authorizer import Operation, Resource
+from stratalog.broker.network.session import ANONYMOUS, Session
+from stratalog.client.calls import NewTopic
 from stratalog.errors import ErrorCode
 from stratalog.wire.messages.api_versions import ApiVersionsRequest
+from stratalog.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 
 def sessions(machine: Machine, client_id: str) -> list[Session]:
@@ -40,6 +43,37 @@ def test_a_session_is_made_at_accept_and_learns_the_clients_software() -> None:
         assert libraries == {"lib 1.2", ""}, "of its own connection alone, and only a sound name"
         one.close()
         other.close()
+        await machine.stop()
+
+    run(story())
+
+
+class AllowReads:
+    """Allows an anonymous client to read the topic `t`."""
+
+    def allows(self, session: Session, operation: Operation, resource: Resource, name: str) -> bool:
+        asked = session.principal, operation, resource, name
+        return asked == (ANONYMOUS, Operation.READ, Resource.TOPIC, "t")
+
+
+def test_clients_see_what_the_authorizer_allows() -> None:
+    async def story() -> None:
+        machine = Machine(World(1))
+        await machine.start()
+        client = await machine.connect()
+        await client.create_topics([NewTopic("t", 1), NewTopic("u", 1)])
+        machine.broker.authorizer = AllowReads()
+        raw = await Raw.connect(machine.world.network)
+        asked = MetadataRequest(
+            topics=[MetadataRequestTopic(name=name) for name in "tu"],
+            include_topic_authorized_operations=True,
+            include_cluster_authorized_operations=True,
+        )
+        answer = await raw.ask(8, asked)
+        found = {one.name: one.topic_authorized_operations for one in answer.topics}
+        assert found == {"t": 1 << Operation.READ, "u": 0}
+        assert answer.cluster_authorized_operations == 0
+        raw.close()
         await machine.stop()
 
     run(story())

@@ -14,6 +14,7 @@ from stratalog.broker.apis import APIS
 from stratalog.broker.coordination.cluster_metadata import ClusterMetadata
 from stratalog.broker.coordination.groups import OFFSETS_TOPIC, Groups
 from stratalog.broker.metrics import BrokerFigures
+from stratalog.broker.network.authorizer import AllowAll, Authorizer
 from stratalog.broker.network.client_memory import ClientMemory
 from stratalog.broker.network.dispatch import Api
 from stratalog.broker.network.large import LargeRequests
@@ -93,6 +94,7 @@ class Broker:
         """By key, this broker's own: whoever tests clients may put another answer in front of a handler."""
         self.config = config
         self.figures = BrokerFigures(self.apis)
+        self.authorizer: Authorizer = AllowAll()
         self.clock = outside.clock
         self.node_id = config.int("node.id")
         self.cluster_id = metadata.cluster_id

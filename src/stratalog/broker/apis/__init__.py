@@ -8,12 +8,21 @@ The table names no module: an API's handler, its messages and their codec are im
 from functools import partial
 from importlib import import_module
 
+from stratalog.broker.network.authorizer import Operation, Resource, Right
 from stratalog.broker.network.dispatch import Api, Handler
 from stratalog.wire.apis import APIS as NAMES
 
 
-def _api(name: str, key: int, advertised: tuple[int, int], served_from: int = -1) -> Api:
-    return Api(name, key, advertised, partial(_handler, NAMES[key].name), served_from)
+def _api(
+    name: str, key: int, advertised: tuple[int, int], *rights: str, served_from: int = -1
+) -> Api:
+    load = partial(_handler, NAMES[key].name)
+    return Api(name, key, advertised, load, tuple(map(_right, rights)), served_from)
+
+
+def _right(text: str) -> Right:
+    operation, resource = text.split()
+    return Right(Operation[operation], Resource[resource])
 
 
 def _handler(module: str) -> Handler:
@@ -22,42 +31,71 @@ def _handler(module: str) -> Handler:
 
 
 _TABLE = (
-    _api("Produce", 0, (0, 13), served_from=3),
-    _api("Fetch", 1, (4, 18)),
-    _api("ListOffsets", 2, (1, 11)),
-    _api("Metadata", 3, (0, 13)),
-    _api("OffsetCommit", 8, (2, 10)),
-    _api("OffsetFetch", 9, (1, 10)),
-    _api("FindCoordinator", 10, (0, 6)),
-    _api("JoinGroup", 11, (0, 9)),
-    _api("Heartbeat", 12, (0, 4)),
-    _api("LeaveGroup", 13, (0, 5)),
-    _api("SyncGroup", 14, (0, 5)),
+    _api(
+        "Produce",
+        0,
+        (0, 13),
+        "WRITE TOPIC",
+        "WRITE TRANSACTIONAL_ID",
+        "IDEMPOTENT_WRITE CLUSTER",
+        served_from=3,
+    ),
+    _api("Fetch", 1, (4, 18), "READ TOPIC", "CLUSTER_ACTION CLUSTER"),
+    _api("ListOffsets", 2, (1, 11), "DESCRIBE TOPIC"),
+    _api("Metadata", 3, (0, 13), "DESCRIBE TOPIC", "CREATE TOPIC", "CREATE CLUSTER"),
+    _api("OffsetCommit", 8, (2, 10), "READ GROUP", "READ TOPIC"),
+    _api("OffsetFetch", 9, (1, 10), "DESCRIBE GROUP", "DESCRIBE TOPIC"),
+    _api("FindCoordinator", 10, (0, 6), "DESCRIBE GROUP", "DESCRIBE TRANSACTIONAL_ID"),
+    _api("JoinGroup", 11, (0, 9), "READ GROUP"),
+    _api("Heartbeat", 12, (0, 4), "READ GROUP"),
+    _api("LeaveGroup", 13, (0, 5), "READ GROUP"),
+    _api("SyncGroup", 14, (0, 5), "READ GROUP"),
     _api("ApiVersions", 18, (0, 4)),
-    _api("CreateTopics", 19, (2, 7)),
-    _api("DeleteTopics", 20, (1, 6)),
-    _api("InitProducerId", 22, (0, 5)),
-    _api("DescribeConfigs", 32, (1, 4)),
+    _api("CreateTopics", 19, (2, 7), "CREATE CLUSTER", "CREATE TOPIC"),
+    _api("DeleteTopics", 20, (1, 6), "DELETE TOPIC", "DESCRIBE TOPIC"),
+    _api("InitProducerId", 22, (0, 5), "WRITE TRANSACTIONAL_ID", "IDEMPOTENT_WRITE CLUSTER"),
+    _api(
+        "DescribeConfigs",
+        32,
+        (1, 4),
+        "DESCRIBE_CONFIGS TOPIC",
+        "DESCRIBE_CONFIGS GROUP",
+        "DESCRIBE_CONFIGS CLUSTER",
+    ),
     _api("DescribeCluster", 60, (0, 2)),
-    _api("DescribeGroups", 15, (0, 6)),
-    _api("ListGroups", 16, (0, 5)),
-    _api("DeleteGroups", 42, (0, 2)),
-    _api("OffsetDelete", 47, (0, 0)),
-    _api("AlterConfigs", 33, (0, 2)),
-    _api("AlterReplicaLogDirs", 34, (1, 2)),
-    _api("CreatePartitions", 37, (0, 3)),
-    _api("DeleteRecords", 21, (0, 2)),
-    _api("DescribeLogDirs", 35, (1, 5)),
-    _api("DescribeProducers", 61, (0, 0)),
-    _api("DescribeQuorum", 55, (0, 2)),
-    _api("DescribeTopicPartitions", 75, (0, 0)),
-    _api("IncrementalAlterConfigs", 44, (0, 1)),
-    _api("ListConfigResources", 74, (0, 1)),
-    _api("OffsetForLeaderEpoch", 23, (2, 4)),
-    _api("UpdateFeatures", 57, (0, 2)),
-    _api("ElectLeaders", 43, (0, 2)),
-    _api("AlterPartitionReassignments", 45, (0, 1)),
-    _api("ListPartitionReassignments", 46, (0, 0)),
+    _api("DescribeGroups", 15, (0, 6), "DESCRIBE GROUP"),
+    _api("ListGroups", 16, (0, 5), "DESCRIBE CLUSTER", "DESCRIBE GROUP"),
+    _api("DeleteGroups", 42, (0, 2), "DELETE GROUP"),
+    _api("OffsetDelete", 47, (0, 0), "DELETE GROUP", "READ TOPIC"),
+    _api(
+        "AlterConfigs",
+        33,
+        (0, 2),
+        "ALTER_CONFIGS TOPIC",
+        "ALTER_CONFIGS GROUP",
+        "ALTER_CONFIGS CLUSTER",
+    ),
+    _api("AlterReplicaLogDirs", 34, (1, 2), "ALTER CLUSTER"),
+    _api("CreatePartitions", 37, (0, 3), "ALTER TOPIC"),
+    _api("DeleteRecords", 21, (0, 2), "DELETE TOPIC"),
+    _api("DescribeLogDirs", 35, (1, 5), "DESCRIBE CLUSTER"),
+    _api("DescribeProducers", 61, (0, 0), "READ TOPIC"),
+    _api("DescribeQuorum", 55, (0, 2), "DESCRIBE CLUSTER"),
+    _api("DescribeTopicPartitions", 75, (0, 0), "DESCRIBE TOPIC"),
+    _api(
+        "IncrementalAlterConfigs",
+        44,
+        (0, 1),
+        "ALTER_CONFIGS TOPIC",
+        "ALTER_CONFIGS GROUP",
+        "ALTER_CONFIGS CLUSTER",
+    ),
+    _api("ListConfigResources", 74, (0, 1), "DESCRIBE_CONFIGS CLUSTER"),
+    _api("OffsetForLeaderEpoch", 23, (2, 4), "DESCRIBE TOPIC", "CLUSTER_ACTION CLUSTER"),
+    _api("UpdateFeatures", 57, (0, 2), "ALTER CLUSTER"),
+    _api("ElectLeaders", 43, (0, 2), "ALTER CLUSTER"),
+    _api("AlterPartitionReassignments", 45, (0, 1), "ALTER CLUSTER"),
+    _api("ListPartitionReassignments", 46, (0, 0), "DESCRIBE CLUSTER"),
 )
 
 APIS: dict[int, Api] = {api.key: api for api in _TABLE}

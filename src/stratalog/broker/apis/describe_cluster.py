@@ -3,7 +3,7 @@
 v1 endpoint type (KIP-919). v2 fenced brokers.
 """
 
-from stratalog.broker.network.authorized import NOT_ASKED, OF_CLUSTER
+from stratalog.broker.network.authorizer import CLUSTER_NAME, NOT_ASKED, Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode
 from stratalog.wire.messages.describe_cluster import (
@@ -39,7 +39,7 @@ def handle(call: Call[DescribeClusterRequest]) -> DescribeClusterResponse:
             DescribeClusterBroker(broker_id=node, host=host, port=port, rack=rack, is_fenced=False)
             for node, host, port, rack in broker.live_brokers(call.session.listener)
         ],
-        cluster_authorized_operations=OF_CLUSTER
+        cluster_authorized_operations=call.authorized_operations(Resource.CLUSTER, CLUSTER_NAME)
         if call.body.include_cluster_authorized_operations
         else NOT_ASKED,
     )

@@ -6,7 +6,7 @@ v3 authorized operations (KIP-430). v4 static members. v5 flexible. v6 a group t
 
 from typing import Final
 
-from stratalog.broker.network.authorized import NOT_ASKED, OF_GROUP
+from stratalog.broker.network.authorizer import NOT_ASKED, Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.coordinators.messages import DescribedMember, GroupDescription
 from stratalog.errors import ErrorCode, Rejected
@@ -46,7 +46,9 @@ async def _describe(call: Call[DescribeGroupsRequest], group_id: str) -> Describ
         protocol_type=group.protocol_type,
         protocol_data=group.protocol_name,
         members=[_member(member) for member in group.members],
-        authorized_operations=OF_GROUP if asked and error is ErrorCode.none else NOT_ASKED,
+        authorized_operations=call.authorized_operations(Resource.GROUP, group_id)
+        if asked and error is ErrorCode.none
+        else NOT_ASKED,
     )
 
 

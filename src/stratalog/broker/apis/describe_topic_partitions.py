@@ -6,7 +6,7 @@ Metadata of partitions, a page at a time (KIP-966).
 from collections.abc import AsyncIterator
 from heapq import merge
 
-from stratalog.broker.network.authorized import OF_TOPIC
+from stratalog.broker.network.authorizer import Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode
 from stratalog.metadata.image import Partition, Topic
@@ -88,7 +88,7 @@ def _topic(
             for index, partition in page
             for standing in (call.broker.standing(topic.id, index, partition),)
         ],
-        topic_authorized_operations=OF_TOPIC,
+        topic_authorized_operations=call.authorized_operations(Resource.TOPIC, topic.name),
     )
 
 
@@ -101,7 +101,7 @@ def _unknown(
         name=name,
         topic_id=ZERO_ID,
         partitions=[],
-        topic_authorized_operations=OF_TOPIC,
+        topic_authorized_operations=call.authorized_operations(Resource.TOPIC, name),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
-from stratalog.broker.network.authorized import NOT_ASKED, OF_CLUSTER, OF_TOPIC
+from stratalog.broker.network.authorizer import CLUSTER_NAME, NOT_ASKED, Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode
 from stratalog.metadata.image import Topic
@@ -115,7 +115,7 @@ def _answer(
         cluster_id=broker.cluster_id,
         controller_id=broker.controller_id(),
         topics=topics,
-        cluster_authorized_operations=OF_CLUSTER
+        cluster_authorized_operations=call.authorized_operations(Resource.CLUSTER, CLUSTER_NAME)
         if call.body.include_cluster_authorized_operations
         else NOT_ASKED,
         error_code=ErrorCode.none,
@@ -154,7 +154,7 @@ def _topic(
             for index, partition in sorted(topic.partitions.items())
             for standing in (call.broker.standing(topic_id, index, partition),)
         ],
-        topic_authorized_operations=OF_TOPIC
+        topic_authorized_operations=call.authorized_operations(Resource.TOPIC, topic.name)
         if call.body.include_topic_authorized_operations
         else NOT_ASKED,
     )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from msgspec import Struct
 
 from stratalog.broker.metrics import error_codes
+from stratalog.broker.network.authorizer import Resource, Right, authorized_operations
 from stratalog.broker.network.connection import Answer, Later, as_it_is, is_produce
 from stratalog.broker.network.session import Session
 from stratalog.broker.network.turns import Pace
@@ -55,6 +56,10 @@ class Call(Struct, Generic[BodyT], frozen=True):
     body: BodyT
     pace: Pace
 
+    def authorized_operations(self, resource: Resource, name: str) -> int:
+        """Return what the client may do with a resource, one bit for each operation (KIP-430)."""
+        return authorized_operations(self.broker.authorizer, self.session, resource, name)
+
 
 Handler = Callable[[Call[Any]], Any]
 
@@ -71,6 +76,8 @@ class Api(Struct, frozen=True, dict=True):
     key: int
     advertised: tuple[int, int]
     load: Callable[[], Handler]
+    rights: tuple[Right, ...]
+    """What Kafka's authorizer is asked for, of each resource that a request names; some requests need fewer."""
     served_from: int = -1
 
     @cached_property

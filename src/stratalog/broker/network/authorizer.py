@@ -1,0 +1,131 @@
+"""Kafka's operations, resources and rights, and the authorizer that says which a client has.
+
+In: a session, an operation, a resource. Out: whether the authorizer allows the operation. It knows no request: each
+`Api` names the rights that its requests need.
+
+Kafka: `Authorizer`, `AclOperation`, `AclEntry`.
+"""
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Final, NamedTuple, Protocol
+
+from stratalog.broker.network.session import Session
+
+__all__ = [
+    "CLUSTER_NAME",
+    "NOT_ASKED",
+    "SUPPORTED",
+    "AllowAll",
+    "Authorizer",
+    "Operation",
+    "Resource",
+    "Right",
+    "authorized_operations",
+]
+
+CLUSTER_NAME: Final = "kafka-cluster"
+"""The name of the one resource of type CLUSTER."""
+NOT_ASKED: Final = -(2**31)
+"""Stands for a set of operations that was not asked for, or that there is none of (KIP-430)."""
+
+
+class Operation(IntEnum):
+    """What a client may do with a resource; the numbers are Kafka's `AclOperation` codes."""
+
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+
+
+class Resource(IntEnum):
+    """Types of resources; the numbers are Kafka's `ResourceType` codes."""
+
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+
+
+class Right(NamedTuple):
+    """An operation on each resource of a type that a request names; CLUSTER has one resource."""
+
+    operation: Operation
+    resource: Resource
+
+
+SUPPORTED: Final[Mapping[Resource, frozenset[Operation]]] = {
+    Resource.TOPIC: frozenset(
+        {
+            Operation.READ,
+            Operation.WRITE,
+            Operation.CREATE,
+            Operation.DELETE,
+            Operation.ALTER,
+            Operation.DESCRIBE,
+            Operation.DESCRIBE_CONFIGS,
+            Operation.ALTER_CONFIGS,
+        }
+    ),
+    Resource.GROUP: frozenset(
+        {
+            Operation.READ,
+            Operation.DELETE,
+            Operation.DESCRIBE,
+            Operation.DESCRIBE_CONFIGS,
+            Operation.ALTER_CONFIGS,
+        }
+    ),
+    Resource.CLUSTER: frozenset(
+        {
+            Operation.CREATE,
+            Operation.ALTER,
+            Operation.DESCRIBE,
+            Operation.CLUSTER_ACTION,
+            Operation.DESCRIBE_CONFIGS,
+            Operation.ALTER_CONFIGS,
+            Operation.IDEMPOTENT_WRITE,
+        }
+    ),
+    Resource.TRANSACTIONAL_ID: frozenset({Operation.DESCRIBE, Operation.WRITE}),
+}
+"""The operations that a type of resource has (Kafka: `AclEntry.supportedOperations`)."""
+
+
+class Authorizer(Protocol):
+    """Answers for one client and one resource."""
+
+    def allows(
+        self, session: Session, operation: Operation, resource: Resource, name: str
+    ) -> bool: ...
+
+
+class AllowAll:
+    """The authorizer of a cluster without one: it allows each operation (Kafka: no `authorizer.class.name`)."""
+
+    def allows(
+        self,
+        session: Session,  # noqa: ARG002 - the port's
+        operation: Operation,  # noqa: ARG002
+        resource: Resource,  # noqa: ARG002
+        name: str,  # noqa: ARG002
+    ) -> bool:
+        return True
+
+
+def authorized_operations(
+    authorizer: Authorizer, session: Session, resource: Resource, name: str
+) -> int:
+    """Return the operations that the client may perform, one bit for each code (KIP-430)."""
+    bits = 0
+    for operation in SUPPORTED[resource]:
+        if authorizer.allows(session, operation, resource, name):
+            bits |= 1 << operation
+    return bits

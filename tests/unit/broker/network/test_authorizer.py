@@ -1,0 +1,40 @@
+"""Each API's rights are rights that its resources have; the authorizer's answers reach clients (KIP-430)."""
+
+import pytest
+
+from stratalog.broker.apis import APIS
+from stratalog.broker.network.authorizer import (
+    SUPPORTED,
+    AllowAll,
+    Operation,
+    Resource,
+    authorized_operations,
+)
+from stratalog.broker.network.session import Session
+
+FREE = {"ApiVersions", "DescribeCluster"}
+"""Kafka answers these to each client."""
+
+
+@pytest.mark.parametrize("key", sorted(APIS))
+def test_an_api_names_rights_that_its_resources_have(key: int) -> None:
+    api = APIS[key]
+    assert bool(api.rights) != (api.name in FREE)
+    assert len(set(api.rights)) == len(api.rights)
+    for operation, resource in api.rights:
+        assert operation in SUPPORTED[resource]
+
+
+class AllowReads:
+    def allows(self, session: Session, operation: Operation, resource: Resource, name: str) -> bool:
+        is_anonymous = str(session.principal) == "User:ANONYMOUS"
+        return is_anonymous and name == "t" and operation is Operation.READ
+
+
+def test_the_operations_are_those_that_the_authorizer_allows() -> None:
+    session = Session("PLAINTEXT")
+    assert authorized_operations(AllowReads(), session, Resource.TOPIC, "t") == 1 << 3
+    assert authorized_operations(AllowReads(), session, Resource.TOPIC, "other") == 0
+    assert authorized_operations(AllowAll(), session, Resource.TOPIC, "t") == 0b110111111000
+    assert authorized_operations(AllowAll(), session, Resource.GROUP, "g") == 0b110101001000
+    assert authorized_operations(AllowAll(), session, Resource.CLUSTER, "c") == 0b1111110100000
