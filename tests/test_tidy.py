@@ -422,6 +422,66 @@ def test_no_definition_is_dead() -> None:
     assert not dead, "\n" + "\n".join(dead)
 
 
+NEXT = {
+    "append_as_follower": "the cluster: a follower's log",
+    "truncate_to": "the cluster: a follower that diverged",
+    "on_follower_fetch": "the cluster: a leader's view of its followers",
+    "on_leader_high_watermark": "the cluster: a follower's high watermark",
+    "on_truncated": "the cluster: a follower that diverged",
+    "fallen_behind": "the cluster: replicas that leave the ISR",
+    "may_join_isr": "the cluster: replicas that join the ISR",
+    "encode_checkpoint": "the cluster: `strata storage format` writes bootstrap.checkpoint",
+}
+"""Definitions that only tests call today, and the issue that needs them."""
+
+
+def test_no_definition_is_for_tests_alone() -> None:
+    """A function or method of the product is called by the product, unless a library or the next issue calls it."""
+    called = {
+        name
+        for file in sources()
+        if not file.path.startswith("tests/")
+        for name in used_names(file)
+    }
+    unused = {}
+    for file in sources():
+        if file.path.startswith("src/stratalog/") and not file.is_generated:
+            for name, line in called_by_us(file.tree):
+                if name not in called:
+                    unused[name] = f"{file.path}:{line}: {name}"
+    complaints = [place for name, place in unused.items() if name not in NEXT]
+    assert not complaints, "\n" + "\n".join(complaints)
+    assert NEXT.keys() - unused.keys() == set(), "these have callers now: take them out of NEXT"
+
+
+def used_names(file: Source) -> Iterator[str]:
+    """Names that code reads, also those in strings: annotations, entry points, names for `getattr`."""
+    for node in ast.walk(file.tree):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.keyword(arg=str(name)):
+                yield name
+            case ast.Constant(value=str(text)):
+                yield from re.findall(r"\w+", text)
+
+
+def called_by_us(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Functions and methods with their lines; not those of a class with a base, which a library may call."""
+    for node in tree.body:
+        members = [node]
+        if isinstance(node, ast.ClassDef):
+            members = [] if node.bases else node.body
+        for member in members:
+            if not isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            if not (member.name.startswith("__") or registered(member)):
+                yield member.name, member.lineno
+
+
+def registered(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a decorator that is called, such as a command's, has taken the function."""
+    return any(isinstance(decorator, ast.Call) for decorator in function.decorator_list)
+
+
 def defined_names(node: ast.stmt) -> list[str]:
     """Names that a statement of a module binds; what a decorator registers is in use already."""
     match node:

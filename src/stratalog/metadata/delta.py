@@ -124,11 +124,6 @@ class Delta:
         self._alike: tuple[tuple[Any, ...], Partition] | None = None
         """What the last partition's record says, and that partition: the next one is often the same."""
 
-    @property
-    def changed_topics(self) -> set[UUID]:
-        """Return the existing topics with a new or changed partition."""
-        return self.created_topics | set(self.changed_partitions)
-
     def replay(self, offset: int, record: Any) -> None:
         """Apply the record at `offset`. Raises Corrupt for one that does not fit what was replayed before it."""
         apply = self._APPLY.get(type(record))

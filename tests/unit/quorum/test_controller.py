@@ -150,4 +150,5 @@ def test_a_batch_tells_what_it_changed():
     delta = log.controller.replay_batch(log.next_offset, decision.records)
     (topic_id,) = delta.created_topics
     assert delta.changed_partitions == {topic_id: {0, 1}}
-    assert log.controller.replay_batch(log.next_offset + 3, []).changed_topics == set()
+    unchanged = log.controller.replay_batch(log.next_offset + 3, [])
+    assert (unchanged.created_topics, unchanged.changed_partitions) == (set(), {})

@@ -129,13 +129,6 @@ class SegmentIndex:
     aborted: tuple[AbortedTransaction, ...] | None
     sections: tuple[Section, ...]
 
-    def locate(self, offset: int) -> tuple[int, int] | None:
-        """Position and length of the index entry that holds `offset` (in a gap, the next one); None past the end."""
-        at = self.entries.entry_of(offset)
-        if at == len(self.entries):
-            return None
-        return self.entries.positions[at], self.entries.lengths[at]
-
 
 class SegmentWriter:
     """Turns the bytes of a closed segment into those of its object.

@@ -91,9 +91,9 @@ def test_locate_gives_the_run_of_batches_that_has_an_offset_or_the_next():
     second, end = log_bytes(20, [5])  # 15..19 are compacted away
     store, segment = archived(closed(first + second, 10, end), interval=1)
     index = load_index(store, segment)
-    assert index.locate(10) == index.locate(14) == (0, len(first))
-    assert index.locate(15) == index.locate(24) == (len(first), len(second))
-    assert index.locate(25) is None
+    assert [index.entries.entry_of(offset) for offset in (10, 14, 15, 24, 25)] == [0, 0, 1, 1, 2]
+    assert list(index.entries.positions) == [0, len(first)]
+    assert list(index.entries.lengths) == [len(first), len(second)]
 
 
 def test_every_flipped_byte_of_an_object_is_noticed_by_a_reader_of_all_of_it():
