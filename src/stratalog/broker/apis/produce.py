@@ -134,7 +134,7 @@ async def _append_with_room(call: Call[ProduceRequest], request: ProduceRequest)
 
 
 class _Part:
-    """One partition of a request, called when its append is settled."""
+    """One partition of a request, called when its append is committed or has failed."""
 
     __slots__ = ("_whole", "appended", "error", "index", "log_start_offset")
 
@@ -148,9 +148,9 @@ class _Part:
     def __call__(self, error: Failure) -> None:
         self.error = error
         whole = self._whole
-        whole.unsettled -= 1
-        if not whole.unsettled:
-            whole.settled()
+        whole.pending -= 1
+        if not whole.pending:
+            whole.completed()
 
     def answer(self) -> PartitionProduceResponse:
         error, appended = self.error, self.appended
@@ -184,19 +184,19 @@ class _Part:
 
 
 class _Produce:
-    """A request whose appends were all decided: `answered` has the answer once all are settled."""
+    """A request whose appends are all decided: `answered` has the answer once all are committed or have failed."""
 
-    __slots__ = ("_acks", "_answered", "topics", "unsettled")
+    __slots__ = ("_acks", "_answered", "pending", "topics")
 
     def __init__(self, acks: int) -> None:
         self._acks = acks
-        self.unsettled = 1  # itself, until everything is decided
+        self.pending = 1  # itself, until everything is decided
         self.topics: list[tuple[TopicProduceData, list[_Part]]] = []
         self._answered: asyncio.Future[_Answer] | None = None
 
-    def settled(self) -> None:
-        """Called when the last part is, which is after `answered` was."""
-        assert self._answered is not None, "unsettled until `answered` is called"
+    def completed(self) -> None:
+        """Answer, once the last part is complete, which is after `answered` was called."""
+        assert self._answered is not None, "pending until `answered` is called"
         if self._answered.done():
             return
         try:
@@ -206,8 +206,8 @@ class _Produce:
 
     def answered(self) -> "_Answer | asyncio.Future[_Answer]":
         """Called once everything is decided: the answer, or a future of it. Raises what ends the connection."""
-        self.unsettled -= 1
-        if not self.unsettled:
+        self.pending -= 1
+        if not self.pending:
             return self._answer()
         self._answered = asyncio.get_running_loop().create_future()
         return self._answered
@@ -219,7 +219,7 @@ class _Produce:
             answered = []
             for part in parts:
                 error = part.error
-                # Nobody listens for the answer to acks=0: closing the connection is how a failure is told, as in Kafka.
+                # With acks=0 there is no answer: closing the connection reports a failure, as in Kafka.
                 if error is not None and (self._acks == 0 or not isinstance(error, Rejected)):
                     raise error
                 answered.append(part.answer())
@@ -245,7 +245,7 @@ def _append_all(
         for partition in topic.partition_data:
             part = _Part(whole, partition.index)
             parts.append(part)
-            whole.unsettled += 1
+            whole.pending += 1
             try:
                 _append(call, topic, partition, part, now_ms)
             except Rejected as error:
@@ -300,12 +300,12 @@ def _append_opened(
     view: memoryview,
     header: BatchHeader,
 ) -> None:
-    def told(error: Failure) -> None:
-        # In a turn of its own: told before `appended` is known, the part would have nothing to answer.
+    def later(error: Failure) -> None:
+        # In a turn of its own: before `appended` is known the part has nothing to answer.
         asyncio.get_running_loop().call_soon(part, error)
 
     now_ms, timeout_ms = call.broker.clock.now_ms(), _commit_timeout_ms(call.body)
-    part.appended = hosted.append(view, [header], now_ms, told, commit_timeout_ms=timeout_ms)
+    part.appended = hosted.append(view, [header], now_ms, later, commit_timeout_ms=timeout_ms)
 
 
 def _commit_timeout_ms(request: ProduceRequest) -> int | None:
@@ -320,7 +320,7 @@ def _check_batch(headers: list[BatchHeader], version: int) -> None:
             ErrorCode.invalid_record, f"{len(headers)} record batches where exactly one is allowed"
         )
     if header.attributes & TRANSACTIONAL:
-        # Nobody could end it, and what is behind an open one is never committed, tiered or read.
+        # It could not be ended, and records after an open transaction are never committed, tiered or read.
         raise Rejected(ErrorCode.invalid_txn_state, "there are no transactions here yet")
     if version < _ZSTD_FROM and header.codec == ZSTD:
         raise Rejected(

@@ -2,16 +2,16 @@
 
 In: bytes of one connection. Out: calls to the handlers, and their answers as bytes. It knows no API.
 
-Requests are served one after another, as Kafka does: whatever stands behind a produce sees it done. Only produces may
-follow each other while their answers are pending (a producer's pipelined batches), for the log keeps their order: their
-handler has done what depends on it when it returns a future. Reading stops while too much is
-unanswered or the client does not read its answers, so a connection's memory is bounded.
+Requests are served one after another, as in Kafka: a request after a produce sees it done. Only produces may overlap
+while their answers are pending (a producer's pipelined batches), because the log keeps their order: a handler that
+returns a future has already decided its appends. Reading stops while too much is unanswered or the client does not
+read its answers, so a connection's memory is bounded.
 
-A turn is bounded, in requests and in time. Requests left over wait until all other connections had a turn (`turns.py`).
-A request that comes alone is served at once. The answers of a turn leave together: one system call for each took a
-third of the time of small ones.
+A turn is bounded, in requests and in time. Requests left over wait until all other connections had a turn
+(`turns.py`). A request that comes alone is served at once. The answers of a turn leave together: one system call for
+each took a third of the time of small ones.
 
-Whatever a handler does wrong costs this connection, and nothing else.
+A failure of a handler costs this connection, and nothing else.
 """
 
 import asyncio
@@ -94,9 +94,9 @@ class Connection(asyncio.BufferedProtocol):
         self.active_s = 0.0
         """When the last bytes came, in the loop's time."""
         self.receiving_since_s = 0.0
-        """When the request began to come, or could go on to come, of which a part is there."""
+        """When the partly received request began to arrive, or could continue to."""
         self.bytes_held = 0
-        """Requests received, whole or in part, and not yet answered; as `memory` was told."""
+        """Bytes of requests received, whole or in part, and not yet answered, as `memory` counts them."""
         self._memory = shared.memory
         self._turns = shared.turns
         self._waits_for_turn = False
@@ -199,7 +199,7 @@ class Connection(asyncio.BufferedProtocol):
         self._forget()
         self._answers.clear()
         if self._serial is not None:
-            self._serial.cancel()  # nobody waits for it: a fetch, a join
+            self._serial.cancel()  # its client is gone: a fetch, a join
         self._count_unsent(0)
         self._memory.requests -= self.bytes_held
         self.bytes_held = 0
@@ -371,7 +371,7 @@ class Connection(asyncio.BufferedProtocol):
         self._advance()
 
     def _give_up(self, done: "asyncio.Future[Any]") -> None:
-        """Nobody is there to answer; a bug is told all the same."""
+        """Log a bug in a request whose client is gone."""
         error = None if done.cancelled() else done.exception()
         if error is not None and not isinstance(error, Rejected):
             self._log.error("request failed", peer=self.peer, exc_info=error)

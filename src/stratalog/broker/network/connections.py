@@ -1,10 +1,11 @@
-"""All connections of a node's clients: who is let in, who has been quiet too long, and how they end.
+"""All connections of a node's clients: accept them, limit their number, close idle ones.
 
 In: the settings, connections as they come and go. Out: a protocol for each accepted connection. It knows no request.
 
 Limits are Kafka's: `max.connections` of all and of a listener, and by address `max.connections.per.ip` with its
-overrides. One more is closed at once. A limit that is lowered while the broker runs closes nobody. Those that come
-faster than `max.connection.creation.rate`, of all or of a listener, are accepted and wait for their turn (KIP-612).
+overrides. One more connection is closed at once. Lowering a limit while the broker runs closes no connection.
+Connections that come faster than `max.connection.creation.rate`, of all or of a listener, are accepted and wait for
+their turn (KIP-612).
 """
 
 import asyncio
@@ -139,13 +140,13 @@ class Connections:
             del self._by_host[session.host]
 
     def close_idle(self) -> None:
-        """Close who has asked for nothing for long, and while memory is short who takes too long to ask."""
+        """Close idle connections and, while memory is short, those that send a request too slowly."""
         limit_s = self._config.int("connections.max.idle.ms") / 1000
         now = asyncio.get_running_loop().time()
         is_short = self.memory.is_short
         for connection in self:
             if limit_s >= 0 and connection.is_idle and now - connection.active_s > limit_s:
-                # Who does not take its answers would never have closed.
+                # A client that does not read its answers would never be closed.
                 (connection.close if connection.is_taken else connection.abort)()
             elif is_short and self._is_slow(connection, now):
                 connection.refuse("its request does not come, and memory for requests is short")
