@@ -25,6 +25,7 @@ from tests.properties.kio_oracle import kio_class, kio_read
 from tests.wire_client import Wire
 
 from stratalog.broker.apis import APIS
+from stratalog.broker.network.dispatch import DECODED_BYTES_MAX
 from stratalog.wire.budget import DecodeBudget
 from stratalog.wire.envelope import decode_request
 
@@ -148,7 +149,7 @@ def largest(large: Large, frame_bytes_max: int, *, same: bool) -> int:
     rest = charged[0] - item * few
     item_bytes = len(large.known if same else large.item)
     by_size = (frame_bytes_max - 1000) // item_bytes
-    return min(by_size, (frame_bytes_max - rest) // item)
+    return min(by_size, (min(frame_bytes_max, DECODED_BYTES_MAX) - rest) // item)
 
 
 def attack(target: Target, what: str, act: Callable[[], str]) -> Seen:

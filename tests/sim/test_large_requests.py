@@ -71,6 +71,17 @@ def test_a_request_that_would_become_too_much_closes_its_connection() -> None:
     story(tell)
 
 
+def test_no_setting_lets_a_request_become_more_than_its_bound() -> None:
+    """48 MiB, though the frame may have 100: no client asks for 300,000 things at once."""
+
+    async def tell(machine: Machine) -> None:
+        raw, answer = await ask(machine, "Metadata topics", 300_000)
+        await asyncio.wait_for(raw.closed, 10)
+        assert answer.cancelled()
+
+    story(tell, socket__request__max__bytes=str(100 << 20))
+
+
 def test_a_large_request_waits_while_others_decoded_ones_take_the_memory() -> None:
     """The test takes the memory that requests in work take, and gives it back one by one."""
 

@@ -48,8 +48,7 @@ class OverBudget(Rejected):
     def __init__(self, allowed: int) -> None:
         super().__init__(
             ErrorCode.invalid_request,
-            f"the request takes more than {allowed} bytes once decoded; ask for less at once, or raise "
-            "socket.request.max.bytes",
+            f"the request takes more than {allowed} bytes once decoded; ask for less at once",
         )
 
 

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from stratalog.broker.broker import Broker
 
 API_VERSIONS = 18
+DECODED_BYTES_MAX: Final = 48 << 20
+"""The most that one request may take once decoded, beside its records: a Fetch of 130,000 partitions, say."""
 _AT_ONCE_BYTES: Final = 256 << 10
 """A request that takes more, once decoded, is decoded on a thread: this much takes two milliseconds."""
 _ITEMS_AT_ONCE: Final = 1000
@@ -99,7 +101,8 @@ class Dispatcher:
         self._apis = apis
         self._served = {api.key: api.served for api in apis.values()}
         self._figures = broker.figures.requests
-        self._request_bytes_max = broker.config.int("socket.request.max.bytes")
+        frame_bytes_max = broker.config.int("socket.request.max.bytes")
+        self._decoded_bytes_max = min(frame_bytes_max, DECODED_BYTES_MAX)
         self._budget = DecodeBudget(_AT_ONCE_BYTES)  # of the request that is decoded now
         self._elapsed_ns = broker.clock.elapsed_ns
 
@@ -128,7 +131,7 @@ class Dispatcher:
     async def _serve_large(self, session: Session, frame: memoryview, began_ns: int) -> Answer:
         """As `serve`, for a request that is decoded on a thread."""
         large, memory = self._broker.large, self._broker.client_memory
-        budget = DecodeBudget(self._request_bytes_max)
+        budget = DecodeBudget(self._decoded_bytes_max)
         decode = partial(decode_request, frame, self._served, budget)
         try:
             request = await large.decode(decode, budget, memory)
