@@ -13,8 +13,9 @@ Invariants: `_sessions` is in order of last use; `_partitions` is the sum of the
 Kafka: `FetchManager`, `FetchSession`, `FetchSessionCacheShard`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final, Generic, NamedTuple, NoReturn, TypeVar
 from uuid import UUID
 
@@ -154,7 +155,7 @@ class FetchSessions(Generic[Asked]):
         session_id: int,
         epoch: int,
         asked: Sequence[tuple[PartitionKey, Asked]],
-        forgotten: Sequence[PartitionKey],
+        forgotten: Iterable[PartitionKey],
         *,
         by_id: bool,
         now_ms: int,
@@ -197,10 +198,11 @@ class FetchSessions(Generic[Asked]):
         self,
         session: _Session[Asked],
         asked: Sequence[tuple[PartitionKey, Asked]],
-        forgotten: Sequence[PartitionKey],
+        forgotten: Iterable[PartitionKey],
     ) -> None:
         before = len(session.partitions)
-        if max(len(asked), len(forgotten)) > SESSION_PARTITIONS_MAX:
+        leaving = list(islice(forgotten, SESSION_PARTITIONS_MAX + 1))
+        if max(len(asked), len(leaving)) > SESSION_PARTITIONS_MAX:
             self._too_large(session)
         for key, one in asked:
             remembered = session.partitions.get(key)
@@ -208,7 +210,7 @@ class FetchSessions(Generic[Asked]):
                 session.partitions[key] = _Remembered(one)
             else:
                 remembered.asked = one
-        for key in forgotten:
+        for key in leaving:
             session.partitions.pop(key, None)
         self._partitions += len(session.partitions) - before
         is_too_large = len(session.partitions) > SESSION_PARTITIONS_MAX

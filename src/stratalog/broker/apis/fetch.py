@@ -6,7 +6,7 @@ v18 a follower's high watermark (KIP-1166), which no broker asks with here.
 """
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -76,13 +76,12 @@ def _wanted(
     return tuple(wanted.items())
 
 
-def _forgotten(request: FetchRequest, *, by_id: bool) -> list[PartitionKey]:
-    """Return the partitions that leave the session."""
-    return [
-        (topic.topic_id if by_id else topic.topic, index)
-        for topic in request.forgotten_topics_data
-        for index in topic.partitions
-    ]
+def _forgotten(request: FetchRequest, *, by_id: bool) -> Iterator[PartitionKey]:
+    """Yield the partitions that leave the session. The session bounds how many it looks at."""
+    for topic in request.forgotten_topics_data:
+        name = topic.topic_id if by_id else topic.topic
+        for index in topic.partitions:
+            yield name, index
 
 
 class _Found(NamedTuple):
