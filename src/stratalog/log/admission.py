@@ -9,7 +9,14 @@ from crc32c import crc32c
 from stratalog.config import LogConfig
 from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.log.segment import RELATIVE_OFFSET_MAX, Segment
-from stratalog.wire.batch import BatchHeader, crc_holds, scan, set_log_append_time
+from stratalog.wire.batch import (
+    BASE_TIMESTAMP,
+    MAX_TIMESTAMP,
+    BatchHeader,
+    crc_holds,
+    scan,
+    set_log_append_time,
+)
 
 __all__ = ["check_fetched", "check_timestamps", "is_full", "stamp"]
 
@@ -19,7 +26,7 @@ def check_timestamps(headers: list[BatchHeader], config: LogConfig, now_ms: int)
     earliest = now_ms - config.message_timestamp_before_max_ms
     latest = now_ms + config.message_timestamp_after_max_ms
     for header in headers:
-        first, largest = header[7], header[8]
+        first, largest = header[BASE_TIMESTAMP], header[MAX_TIMESTAMP]
         if largest > latest or (first >= 0 and (first < earliest or first > latest)):
             raise Rejected(
                 ErrorCode.invalid_timestamp,
@@ -80,7 +87,9 @@ def is_full(
         return True
     if last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
         return True
-    timestamp = headers[0][8] if more == 1 else max(header[8] for header in headers)
+    timestamp = (
+        headers[0][MAX_TIMESTAMP] if more == 1 else max(header[MAX_TIMESTAMP] for header in headers)
+    )
     first = segment.first_timestamp
     waited = timestamp - first if first >= 0 else now_ms - segment.created_ms
     # The exact jitter takes a hash: it is asked for where it may matter.

@@ -42,7 +42,17 @@ from stratalog.log.segment import SNAPSHOT, Segment, segment_path
 from stratalog.log.tail import TailBudget, TailCache
 from stratalog.log.truncation import truncate_segments, unlink_snapshots
 from stratalog.log.values import Appended, Contents, SegmentInfo, SegmentParts, repeat
-from stratalog.wire.batch import BatchHeader, assign, scan
+from stratalog.wire.batch import (
+    BASE_OFFSET,
+    LAST_OFFSET_DELTA,
+    LEADER_EPOCH,
+    MAX_TIMESTAMP,
+    PRODUCER_ID,
+    SIZE,
+    BatchHeader,
+    assign,
+    scan,
+)
 
 __all__ = ["PartitionLog"]
 
@@ -133,8 +143,8 @@ class PartitionLog:
         offset = base
         for header in headers:
             assign(view, at, offset, leader_epoch)
-            at += header[1]
-            offset += header[6] + 1
+            at += header[SIZE]
+            offset += header[LAST_OFFSET_DELTA] + 1
         return self._append(view, headers, (base, offset - 1), leader_epoch, append_time, now_ms)
 
     def append_as_follower(self, view: memoryview, now_ms: int) -> Appended:
@@ -175,11 +185,11 @@ class PartitionLog:
         offset = base
         for header in headers:
             if leader_epoch is None:
-                offset = header[0]
-                self.epochs.assign(header[2], offset)
-            last = offset + header[6]
-            segment.add(last, last + 1, header[1], header[8], interval)
-            if header[9] >= 0:
+                offset = header[BASE_OFFSET]
+                self.epochs.assign(header[LEADER_EPOCH], offset)
+            last = offset + header[LAST_OFFSET_DELTA]
+            segment.add(last, last + 1, header[SIZE], header[MAX_TIMESTAMP], interval)
+            if header[PRODUCER_ID] >= 0:
                 self.producers.update(header, offset, now_ms)
             offset = last + 1
         segment.touched_ms = now_ms

@@ -20,7 +20,14 @@ from typing import Final
 from crc32c import crc32c
 
 from stratalog.errors import Corrupt, ErrorCode, Rejected
-from stratalog.wire.batch import BatchHeader
+from stratalog.wire.batch import (
+    BASE_SEQUENCE,
+    LAST_OFFSET_DELTA,
+    MAX_TIMESTAMP,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    BatchHeader,
+)
 
 __all__ = ["BATCHES_KEPT", "ProducerState", "ProducerStates", "WrittenBatch"]
 
@@ -82,11 +89,11 @@ class ProducerStates:
 
         Raises Rejected: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE.
         """
-        state = self._states.get(header[9])
+        state = self._states.get(header[PRODUCER_ID])
         if state is None:
             return None
-        epoch = header[10]
-        first = header[11]
+        epoch = header[PRODUCER_EPOCH]
+        first = header[BASE_SEQUENCE]
         if epoch == state.epoch:
             batches = state.batches
             if batches:
@@ -102,13 +109,13 @@ class ProducerStates:
             if state.transaction_start >= 0 and not header.is_transactional:
                 raise Rejected(
                     ErrorCode.invalid_txn_state,
-                    f"producer {header[9]} writes outside the transaction it has open",
+                    f"producer {header[PRODUCER_ID]} writes outside the transaction it has open",
                 )
             return None
         if epoch < state.epoch:
             raise Rejected(
                 ErrorCode.invalid_producer_epoch,
-                f"producer {header[9]} of epoch {epoch} where {state.epoch} has written",
+                f"producer {header[PRODUCER_ID]} of epoch {epoch} where {state.epoch} has written",
             )
         if first != 0:
             raise _out_of_order(header, -1)
@@ -119,7 +126,7 @@ class ProducerStates:
     ) -> WrittenBatch | None:
         """`check` for batches appended together: each against what the ones before it would have left."""
         if len(headers) == 1:
-            return self.check(headers[0]) if headers[0][9] >= 0 else None
+            return self.check(headers[0]) if headers[0][PRODUCER_ID] >= 0 else None
         if all(header.producer_id < 0 for header in headers):
             return None
         before = self._remember(headers)
@@ -137,12 +144,12 @@ class ProducerStates:
 
     def update(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
         """Record an accepted batch of a producer (id at least 0) at its offsets."""
-        producer_id = header[9]
+        producer_id = header[PRODUCER_ID]
         state = self._states.get(producer_id)
         if state is None:
-            state = self._states[producer_id] = ProducerState(header[10], now_ms)
-        elif header[10] > state.epoch:
-            state.epoch = header[10]
+            state = self._states[producer_id] = ProducerState(header[PRODUCER_EPOCH], now_ms)
+        elif header[PRODUCER_EPOCH] > state.epoch:
+            state.epoch = header[PRODUCER_EPOCH]
             state.batches.clear()
         state.touched_ms = now_ms
         if header.is_control:
@@ -150,14 +157,14 @@ class ProducerStates:
             state.transaction_start = -1
             self._open.discard(producer_id)
             return
-        delta = header[6]
+        delta = header[LAST_OFFSET_DELTA]
         state.batches.append(
             (
-                header[11],
-                (header[11] + delta) % _SEQUENCES,
+                header[BASE_SEQUENCE],
+                (header[BASE_SEQUENCE] + delta) % _SEQUENCES,
                 base_offset,
                 base_offset + delta,
-                header[8],
+                header[MAX_TIMESTAMP],
             )
         )
         if header.is_transactional and state.transaction_start < 0:

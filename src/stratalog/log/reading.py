@@ -18,7 +18,15 @@ from stratalog.log.effects import Program, Read, Result
 from stratalog.log.index import OFFSET_ENTRY, TIME_ENTRY, search_file
 from stratalog.log.scanning import visit
 from stratalog.log.segment import Segment
-from stratalog.wire.batch import HEADER_SIZE, BatchHeader, crc_holds, parse_header
+from stratalog.wire.batch import (
+    BASE_OFFSET,
+    HEADER_SIZE,
+    LAST_OFFSET_DELTA,
+    SIZE,
+    BatchHeader,
+    crc_holds,
+    parse_header,
+)
 from stratalog.wire.records import read_records
 
 __all__ = [
@@ -252,7 +260,7 @@ def _locate(
             except Corrupt:
                 pass
             else:
-                first, last = header[0], header.last_offset
+                first, last = header[BASE_OFFSET], header.last_offset
                 if segment.base_offset <= first and (
                     last == last_offset or first <= last < last_offset < offset
                 ):
@@ -325,8 +333,8 @@ class _Walk:
             self.in_doubt = False
             try:
                 header = _header(self.segment.path, data, at, position)
-                first, behind = header[0], at + header[1]
-                next_offset = first + header[6] + 1  # `header.next_offset`, at half the price
+                first, behind = header[BASE_OFFSET], at + header[SIZE]
+                next_offset = first + header[LAST_OFFSET_DELTA] + 1
                 if first != self.expected or not first < next_offset <= self.segment.next_offset:
                     self._check_gap(position + at, header, data[behind : behind + _OFFSET_BYTES])
                     self.in_doubt = behind + _OFFSET_BYTES > end and not at_end
