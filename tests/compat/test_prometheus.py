@@ -123,7 +123,7 @@ tests:
         alertname: StratalogNotReady
         exp_alerts:
           - exp_labels: {instance: i}
-            exp_annotations: {summary: "i serves nobody, or not everything: ask /readyz why"}
+            exp_annotations: {summary: "i is not ready, or not for everything: /readyz says why"}
       - eval_time: 90m
         alertname: StratalogTierBehind
         exp_alerts:

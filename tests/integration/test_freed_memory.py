@@ -31,7 +31,7 @@ freed = FreedMemory()
 first = freed.give_back()
 before = resident()
 pieces = [bytearray(1 << 20) for _ in range(300)]
-above = bytearray(4096)  # what lives on holds the heap's end
+above = bytearray(900_000)  # lives on at the heap's end: no hole below has room for it
 held = freed.give_back()
 del pieces
 kept = resident()

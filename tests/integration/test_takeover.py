@@ -137,7 +137,7 @@ def test_the_real_log_through_a_restored_node_and_everybody_goes_on(tmp_path: Pa
     new = tmp_path / "new"
     done = strata("restore", bucket, "--takeover", "--data", str(new / "data"))
     assert done.returncode == 0, done.stderr
-    assert "99 offset(s) that it had then are not in the bucket" in done.stderr
+    assert "99 offset(s) of that state are not in the bucket" in done.stderr
     with server(new, bucket) as heir:
         rest = consume(heir.address, "access_log", "readers", 10_000 - len(before))
         assert not before.keys() & rest.keys(), "the group goes on where it was"

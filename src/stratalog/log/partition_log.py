@@ -34,14 +34,13 @@ from stratalog.log.reading import (
     advance,
     offset_for_timestamp,
     read_batches,
-    segment_at,
 )
 from stratalog.log.retention import DeletedFiles, deleted_paths, expired_segments
 from stratalog.log.scanning import load_producers
 from stratalog.log.segment import SNAPSHOT, Segment, segment_path
 from stratalog.log.tail import TailBudget, TailCache
 from stratalog.log.truncation import truncate_segments, unlink_snapshots
-from stratalog.log.values import Appended, Contents, SegmentInfo, SegmentParts, repeat
+from stratalog.log.values import Appended, Contents, repeat
 from stratalog.wire.batch import (
     BASE_OFFSET,
     LAST_OFFSET_DELTA,
@@ -456,26 +455,6 @@ class PartitionLog:
     def assign_epoch(self, leader_epoch: int) -> None:
         """Note that `leader_epoch` begins at `next_offset`, with this broker as the leader."""
         self.epochs.assign(leader_epoch, self.next_offset)
-
-    def closed_segments(self, up_to: int) -> list[SegmentInfo]:
-        """Return closed segments that end at or below `up_to` and are not known to be tiered, oldest first."""
-        return [
-            SegmentInfo(s.base_offset, s.next_offset, s.size, s.path, s.max_timestamp)
-            for s in self.segments[:-1]
-            if self.tiered_end < s.next_offset <= up_to and s.readable == s.size
-        ]
-
-    def segment_parts(self, base_offset: int) -> SegmentParts:
-        """Return the companions of the closed segment that begins at `base_offset`, which must be on this disk."""
-        segment = segment_at(self.segments, base_offset)
-        assert segment is not None
-        assert segment.base_offset == base_offset, "a segment of this log"
-        return SegmentParts(
-            self.epochs.between(base_offset, segment.next_offset),
-            segment_path(self.directory, segment.next_offset, SNAPSHOT),
-            segment.index_path,
-            segment.time_index_path,
-        )
 
     def truncate_to(self, offset: int, now_ms: int) -> Program[None]:
         """Cut off every batch that reaches `offset` or beyond; below the first local offset, begin anew at `offset`.

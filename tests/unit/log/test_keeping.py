@@ -9,6 +9,7 @@ from tests.sim.disk import paths
 
 from stratalog.config import LogConfig
 from stratalog.errors import ErrorCode, Rejected
+from stratalog.log.archiving import closed_segments, segment_parts
 from stratalog.log.effects import WriteFile, run
 from stratalog.log.reading import NotLocal
 from stratalog.wire.batch import parse_header
@@ -181,16 +182,16 @@ def test_a_quiet_segment_is_closed_for_the_tier_once_it_lags():
 def test_the_archiver_sees_closed_segments_that_are_written_and_not_tiered():
     steps = kept(LogConfig(retention_ms=-1, remote_storage_enable=True))
     log = steps.log
-    assert [(s.base_offset, s.next_offset) for s in log.closed_segments(10)] == [
+    assert [(s.base_offset, s.next_offset) for s in closed_segments(log, 10)] == [
         (0, 2),
         (2, 4),
         (4, 6),
         (6, 8),
     ]
-    assert [s.base_offset for s in log.closed_segments(5)] == [0, 2]
+    assert [s.base_offset for s in closed_segments(log, 5)] == [0, 2]
     log.mark_tiered(4)
-    assert [s.base_offset for s in log.closed_segments(10)] == [4, 6]
-    parts = log.segment_parts(4)
+    assert [s.base_offset for s in closed_segments(log, 10)] == [4, 6]
+    parts = segment_parts(log, 4)
     assert parts.snapshot_path == f"{DIRECTORY}/00000000000000000006.snapshot"
     assert parts.leader_epochs == [(0, 4)]
     for path in (parts.snapshot_path, parts.index_path, parts.time_index_path):

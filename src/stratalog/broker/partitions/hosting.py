@@ -391,9 +391,10 @@ class Hosting:
 
         A partition whose move is about to end may live elsewhere soon: `moves.py` calls this again once it has ended.
         """
+        assert directory.failure is not None, "it has failed"
         for hosted in self.all():
             if hosted.directory is directory and not hosted.is_holding:
-                error = Rejected(ErrorCode.kafka_storage_error, f"{directory.path} failed")
+                error = directory.refusal(directory.failure)
                 if hosted.resign(hosted.replica.leader_epoch, error):
                     self._tell(Transition.RESIGNED, hosted)
                     self._tell(Transition.STOPPED, hosted)

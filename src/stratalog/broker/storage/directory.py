@@ -184,7 +184,7 @@ class LogDirectory:
         Rejected(KAFKA_STORAGE_ERROR), as soon as it is known; raises the same where it is known already.
         """
         if self.failure is not None:
-            raise self._refusal(self.failure)
+            raise self.refusal(self.failure)
         size = 0
         for effect in effects:
             if type(effect) is Append:
@@ -261,14 +261,14 @@ class LogDirectory:
         def call() -> None:
             free = self.disk.free_bytes()
             if free < spare:
-                raise self._refusal(f"{free} bytes are free, {spare} are kept for appends")
+                raise self.refusal(f"{free} bytes are free, {spare} are kept for appends")
             try:
                 for effect in effects:
                     perform(self.disk, effect)
             except OSError as error:
                 if error.errno not in _FULL:
                     raise
-                raise self._refusal(error) from error
+                raise self.refusal(error) from error
 
         return self._beside(self._syncer, call)
 
@@ -294,7 +294,7 @@ class LogDirectory:
     def check(self) -> None:
         """Raise `Rejected(KAFKA_STORAGE_ERROR)` where the directory has failed."""
         if self.failure is not None:
-            raise self._refusal(self.failure)
+            raise self.refusal(self.failure)
 
     def fail(self, error: BaseException) -> None:
         """Take the directory offline, once."""
@@ -347,7 +347,7 @@ class LogDirectory:
         for job in done:
             error = job.error
             if error is not None and (job.program is None or _is_drive_failure(error)):
-                error = self._refusal(error)
+                error = self.refusal(error)
             self._tell(job.done, error)
         if is_on:
             return
@@ -374,13 +374,14 @@ class LogDirectory:
             if _is_drive_failure(error):
                 assert error is not None
                 self.fail(error)
-                error = self._refusal(error)
+                error = self.refusal(error)
             _resolve(answer, None if error is not None else work.result(), error)
 
         worker.submit(call).add_done_callback(finished)
         return answer
 
-    def _refusal(self, error: BaseException | str) -> Rejected:
+    def refusal(self, error: BaseException | str) -> Rejected:
+        """Return the KAFKA_STORAGE_ERROR that names the directory and the reason."""
         return Rejected(ErrorCode.kafka_storage_error, f"{self.path}: {error}")
 
     def _wake(self) -> None:

@@ -24,6 +24,7 @@ from stratalog.broker.storage.survey import TIER_MANIFEST
 from stratalog.broker.tier.copy_pace import CopyPace
 from stratalog.config import BrokerConfig
 from stratalog.errors import Corrupt, ErrorCode, Fenced, Rejected, Unavailable
+from stratalog.log.archiving import closed_segments, segment_parts
 from stratalog.log.effects import Unlink, WriteFile
 from stratalog.log.values import SegmentInfo
 from stratalog.metadata.image import Image
@@ -195,7 +196,7 @@ class PartitionArchiver:
         while (
             hosted.log.config.copies_to_tier
             and not self.tier.is_leaving
-            and (segments := hosted.log.closed_segments(min(hosted.last_stable_offset, synced)))
+            and (segments := closed_segments(hosted.log, min(hosted.last_stable_offset, synced)))
         ):
             together = segments[: 1 if self._bucket.pace.is_limited else _SEGMENTS_PER_COMMIT]
             await self._bucket.pace.turn(sum(one.size for one in together))
@@ -306,7 +307,7 @@ class PartitionArchiver:
     async def _archive(self, infos: list[SegmentInfo]) -> None:
         hosted, bucket = self._hosted, self._bucket
         disk, log = hosted.directory.disk, hosted.log
-        parts = [log.segment_parts(info.base_offset) for info in infos]
+        parts = [segment_parts(log, info.base_offset) for info in infos]
         stable, start = hosted.last_stable_offset, log.log_start_offset
         now_ms = bucket.outside.clock.now_ms()
 
