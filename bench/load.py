@@ -58,7 +58,7 @@ def generator() -> Path:
             subprocess.run(
                 [os.environ.get("CC", "cc"), "-O2", "-o", str(built), str(source)],
                 check=True,
-                timeout_ms=60,
+                timeout=60,
             )
         return built
 
@@ -70,7 +70,7 @@ def rdkafka(server: Server, *options: str) -> tuple[str, float]:
         [str(rdkafka_performance()), "-b", server.address, "-u", "-q", *options],
         capture_output=True,
         text=True,
-        timeout_ms=TIMEOUT_S,
+        timeout=TIMEOUT_S,
         check=False,
     )
     assert "|" in done.stdout, done.stdout[-500:] + done.stderr[-500:]
@@ -223,7 +223,7 @@ def _generate(
             [*map(str, (generator(), what, server.port, seconds, connections, *paths)), *more],
             capture_output=True,
             text=True,
-            timeout_ms=TIMEOUT_S,
+            timeout=TIMEOUT_S,
             check=False,
         )
     assert done.returncode == 0, done.stderr
