@@ -72,7 +72,7 @@ def test_a_request_that_would_become_too_much_closes_its_connection() -> None:
 
 
 def test_no_setting_lets_a_request_become_more_than_its_bound() -> None:
-    """48 MiB, though the frame may have 100: no client asks for 300,000 things at once."""
+    """40 MiB, though the frame may have 100: no client asks for 300,000 things at once."""
 
     async def tell(machine: Machine) -> None:
         raw, answer = await ask(machine, "Metadata topics", 300_000)

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from stratalog.broker.broker import Broker
 
 API_VERSIONS = 18
-DECODED_BYTES_MAX: Final = 48 << 20
-"""The most that one request may take once decoded, beside its records: a Fetch of 130,000 partitions, say."""
+DECODED_BYTES_MAX: Final = 40 << 20
+"""The most that one request may take once decoded, beside its records: a Fetch of 108,000 partitions, say."""
 _AT_ONCE_BYTES: Final = 256 << 10
 """A request that takes more, once decoded, is decoded on a thread: this much takes two milliseconds."""
 _ITEMS_AT_ONCE: Final = 1000
