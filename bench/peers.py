@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -58,10 +59,10 @@ class Server:
 
     def cpu_seconds(self) -> float:
         times = psutil.Process(self.process.pid).cpu_times()
-        return times.user + times.system
+        return float(times.user + times.system)
 
     def resident_mb(self) -> float:
-        return psutil.Process(self.process.pid).memory_info().rss / 1e6
+        return float(psutil.Process(self.process.pid).memory_info().rss / 1e6)
 
     def stop(self) -> None:
         if self.process.poll() is not None:
@@ -84,7 +85,7 @@ def free_port() -> int:
 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+        return int(probe.getsockname()[1])
 
 
 @cache
@@ -120,7 +121,7 @@ def product_command() -> str:
 
 
 @contextmanager
-def strata(directory: Path, **settings: str):
+def strata(directory: Path, **settings: str) -> Iterator[Server]:
     """Our broker, ready to serve; with its own data where it ran in the directory before."""
     ready = directory / "ready.json"
     directory.mkdir(parents=True, exist_ok=True)
@@ -143,7 +144,7 @@ def strata(directory: Path, **settings: str):
 
 
 @contextmanager
-def kafka(directory: Path, *, tiered: bool = False):
+def kafka(directory: Path, *, tiered: bool = False) -> Iterator[Server]:
     """Apache Kafka, formatted and serving; with its own data and ports where it ran in the directory before.
 
     `tiered`: with its own tier in a directory (`LocalTieredStorage`).
@@ -202,7 +203,7 @@ def accepts(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def wait_until(ready, process: subprocess.Popen[bytes], log: Path) -> None:
+def wait_until(ready: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     while not ready():
         if process.poll() is not None or time.monotonic() > deadline:
