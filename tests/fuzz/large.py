@@ -72,7 +72,7 @@ class Large:
     before: bytes
     item: bytes
     known: bytes
-    """An item that names what is there: TOPIC or its partition 0."""
+    """An item that names something that exists: TOPIC or its partition 0."""
     after: bytes
     tags: bool = False
 

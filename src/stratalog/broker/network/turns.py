@@ -61,7 +61,7 @@ class Turns:
             # Not taken off before: a turn that asks for another must find that the next round is scheduled.
             waiting[0]()
             waiting.popleft()
-            # A slice takes more than what is left of a round: one a round.
+            # A slice uses up the rest of a round, so each round has one slice at most.
             if self._is_granted or elapsed_ns() >= until_ns:
                 break
         if waiting:
