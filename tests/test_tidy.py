@@ -75,7 +75,7 @@ PLAIN_WORDS = {
     "somebody|someone|anybody|nobody": "name the actor: `no client`, `another node`",
     "told|heard": "say what is sent: answer, report, receive, learn",
     "figures?": "metric; of a benchmark: measurement",
-    "settle[sd]?|settling": "fsync or flush; of a question: decide",
+    "(?<!gossip_to_)settle[sd]?|settling": "fsync or flush; of a question: decide",
     "hand(?:s|ed|ing)? over": "upload; to a caller: pass",
 }
 """Words that make a reader guess, and what to write instead (docs/glossary.md has the field's terms)."""
@@ -375,6 +375,7 @@ def test_a_riddle_is_seen() -> None:
     for text in ("Whoever reads", "nobody_waits = 1", "class A: told = 3", "settles", "hands over"):
         assert list(riddles(text)), text
     assert not list(riddles("The figurehead of a whole island, behind"))
+    assert not list(riddles("skip_wait_for_gossip_to_settle"))  # Cassandra's own name
 
 
 def modules_named_in(tree: ast.Module) -> Iterator[str]:

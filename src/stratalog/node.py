@@ -342,8 +342,8 @@ class Node:
 
     def _count_connection(self, accepted: bool) -> None:  # noqa: FBT001 - a callback
         assert self.broker is not None
-        self.broker.figures.connections_accepted += accepted
-        self.broker.figures.connections_refused += not accepted
+        self.broker.metrics.connections_accepted += accepted
+        self.broker.metrics.connections_refused += not accepted
 
     async def _close_idle_connections(self) -> None:
         self._connections.close_idle()

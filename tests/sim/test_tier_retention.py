@@ -251,7 +251,7 @@ def test_a_damaged_archive_manifest_is_reported_once_and_the_rest_goes_on() -> N
         (line,) = [one for one in told if one["event"] == "archive manifest unreadable"]
         assert (line["object"], line["log_level"]) == (path, "error")
         assert not [one for one in told if one["event"].startswith("tiering stopped")]
-        assert watched.hosted.figures.delete_errors == 1
+        assert watched.hosted.metrics.delete_errors == 1
         sweep(tale.store, now_ms=watched.now_ms() + 1, grace_ms=0)
         await watched.check()
         await tale.machine.stop()

@@ -62,7 +62,7 @@ def test_2000_fetches_of_two_damaged_places_log_one_error_for_each() -> None:
             other = await machine.connect()
             await asyncio.gather(*(fetch_code(one, 3) for one in (client, other)))
         assert errors(logged) == []
-        assert machine.partition(TOPIC).figures.unreadable_reads == FETCHES + 2
+        assert machine.partition(TOPIC).metrics.unreadable_reads == FETCHES + 2
         for number in set(range(COUNT)) - set(damaged):
             assert await read_all(client, TOPIC, number, number + 1, max_bytes=1) == {
                 number: b"value"

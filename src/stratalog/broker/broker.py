@@ -13,7 +13,7 @@ from uuid import UUID
 from stratalog.broker.apis import APIS
 from stratalog.broker.coordination.cluster_metadata import ClusterMetadata
 from stratalog.broker.coordination.groups import OFFSETS_TOPIC, Groups
-from stratalog.broker.metrics import BrokerFigures
+from stratalog.broker.metrics import BrokerMetrics
 from stratalog.broker.network.authorizer import AllowAll, Authorizer
 from stratalog.broker.network.client_memory import ClientMemory
 from stratalog.broker.network.dispatch import Api
@@ -65,17 +65,17 @@ class Standing(NamedTuple):
 
 
 class Coordinator(Protocol):
-    """What follows the partitions of an internal topic."""
+    """The part that coordinates what an internal topic's partitions record."""
 
     async def lead(self, partition: HostedPartition) -> None:
-        """Load a partition that this broker leads now, then coordinate what belongs to it."""
+        """Load a partition that this broker now leads, then coordinate what it records."""
 
     def resign(self, partition: HostedPartition) -> None:
-        """Coordinate nothing of this partition any more."""
+        """Stop coordinating what this partition records."""
 
 
 class Broker:
-    """Everything a handler may ask."""
+    """The node's parts and the operations that handlers use."""
 
     supported_features: Mapping[str, tuple[int, int]] = {
         METADATA_VERSION: (METADATA_VERSION_LEVEL, METADATA_VERSION_LEVEL)
@@ -91,9 +91,9 @@ class Broker:
         moves: Moves,
     ) -> None:
         self.apis: dict[int, Api] = dict(APIS)
-        """By key, this broker's own: whoever tests clients may put another answer in front of a handler."""
+        """By key. The broker has its own copy, so that a test may replace one handler."""
         self.config = config
-        self.figures = BrokerFigures(self.apis)
+        self.metrics = BrokerMetrics(self.apis)
         self.authorizer: Authorizer = AllowAll()
         self.clock = outside.clock
         self.node_id = config.int("node.id")
@@ -126,9 +126,9 @@ class Broker:
         self._producer_ids_asked = asyncio.Lock()
 
     def live_brokers(self, listener: str) -> list[LiveBroker]:
-        """(node id, host, port, rack) of each broker that is not fenced, as clients of `listener` reach it.
+        """Return (node id, host, port, rack) of each broker that is not fenced, as clients of `listener` reach it.
 
-        A broker without that listener is told by its first. None while this broker has not said where it is.
+        A broker without that listener appears with its first endpoint. The list is empty until this broker registered.
         """
         if not self.metadata.registered:
             return []
@@ -147,7 +147,7 @@ class Broker:
         return self.node_id if self.node_id in active else min(active, default=NO_CONTROLLER)
 
     def standing(self, topic_id: UUID, index: int, partition: Partition) -> Standing:
-        """What clients are told of a partition: it has no leader while this broker's directory of it is offline."""
+        """Return a partition's state for clients. It has no leader if this broker leads it offline."""
         offline: list[int] = []
         leader = partition.leader
         if self.node_id in partition.replicas:
@@ -184,7 +184,7 @@ class Broker:
         *,
         minimum_one_batch: bool,
     ) -> Slices | Awaitable[Slices]:
-        """As `HostedPartition.read`; what has left the local disk comes from the bucket."""
+        """Read as `HostedPartition.read` does; records that left the local disk come from the bucket."""
         try:
             found = hosted.read(
                 offset, max_bytes, end_offset=end_offset, minimum_one_batch=minimum_one_batch
@@ -208,7 +208,7 @@ class Broker:
     ) -> Slices:
         try:
             return await local
-        except NotLocal:  # it left while we waited for the drive
+        except NotLocal:  # local retention deleted it while the read waited for the drive
             return await self._tier(hosted).read(hosted, *span, minimum_one_batch=minimum_one_batch)
 
     def _tier(self, hosted: HostedPartition) -> "TierService":
@@ -222,9 +222,9 @@ class Broker:
     async def offset_for_timestamp(
         self, hosted: HostedPartition, timestamp: int
     ) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record at or after `timestamp`, in bucket or on disk; None if none is.
+        """Return (offset, timestamp) of the first record at or after `timestamp`, in bucket or on disk, or None.
 
-        Raises `Rejected`, retriable where the bucket cannot be asked: what is on disk would be the wrong answer.
+        Raises `Rejected`, retriable where the bucket cannot be read: the disk alone would give a wrong answer.
         """
         for _ in range(_ATTEMPTS_MAX):
             log = hosted.log
@@ -239,7 +239,7 @@ class Broker:
         raise Rejected(ErrorCode.leader_not_available, f"{hosted.identity}: retention is under way")
 
     async def max_timestamp(self, hosted: HostedPartition) -> tuple[int, int]:
-        """(offset, timestamp) of the record with the latest timestamp; (-1, -1) for an empty log."""
+        """Return (offset, timestamp) of the record with the latest timestamp; (-1, -1) for an empty log."""
         log = hosted.log
         latest = max(segment.max_timestamp for segment in log.segments)
         local = await hosted.look(partial(log.offset_for_timestamp, latest))
@@ -253,7 +253,7 @@ class Broker:
     # Topics
 
     def name_error(self, name: str) -> ErrorCode | None:
-        """INVALID_TOPIC_EXCEPTION for a name no topic can have."""
+        """Return INVALID_TOPIC_EXCEPTION for a name that no topic can have, else None."""
         try:
             check_topic_name(name)
         except Rejected as error:
@@ -261,11 +261,11 @@ class Broker:
         return None
 
     def may_create(self, *, allowed: bool) -> bool:
-        """Whether asking for a missing topic creates it."""
+        """Return whether a request for a missing topic creates it."""
         return allowed and self.config.bool("auto.create.topics.enable")
 
     async def create_automatically(self, names: Sequence[str]) -> dict[str, ErrorCode]:
-        """Create topics with the broker's defaults; what failed, by name."""
+        """Create topics with the broker's defaults; return the errors by topic name."""
         errors: dict[str, ErrorCode] = {}
         if len(names) * self.config.int("num.partitions") > PARTITIONS_PER_REQUEST_MAX:
             return dict.fromkeys(names, ErrorCode.policy_violation)
@@ -290,13 +290,16 @@ class Broker:
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> list[Created]:
-        """Create topics; answered once they are hosted."""
+        """Create topics; return once this broker hosts its replicas of them."""
         if self.config.bool("tier.enable"):
             topics = [self._tiered(topic) for topic in topics]
         return await self.metadata.create_topics(topics, validate_only=validate_only)
 
     def _tiered(self, topic: NewTopic) -> NewTopic:
-        """A new topic with the tier on, unless it says otherwise or is compacted: its own, whatever is set later."""
+        """Return a new topic with the tier on, unless its settings say otherwise or it is compacted.
+
+        The setting is stored with the topic: a later change of `tier.enable` does not reach it.
+        """
         policies = topic.configs.get(
             "cleanup.policy", ",".join(self.config.list("log.cleanup.policy"))
         )
@@ -309,21 +312,21 @@ class Broker:
         return await self.metadata.delete_topics(topics)
 
     def describe_topic(self, configs: Mapping[str, str]) -> list[ConfigEntry]:
-        """A topic's settings, given its own."""
+        """Return a topic's settings, given the ones set on the topic."""
         return describe_topic(self.config, configs, self.metadata.dynamic_configs)
 
     def describe_broker(self) -> list[ConfigEntry]:
-        """This broker's settings."""
+        """Return this broker's settings."""
         return describe_broker(self.config, self.metadata.dynamic_configs)
 
     def describe_every_broker(self) -> list[ConfigEntry]:
-        """What was set for all brokers of the cluster together."""
+        """Return the settings that were set for all brokers of the cluster."""
         return describe_every_broker(self.metadata.dynamic_configs.every)
 
     # Producers and groups
 
     async def next_producer_id(self) -> int:
-        """An id that no producer of this cluster ever had."""
+        """Return an id that no producer of this cluster ever had."""
         async with self._producer_ids_asked:
             if not self._producer_ids:
                 self._producer_ids = await self.metadata.allocate_producer_ids()

@@ -48,7 +48,7 @@ class Histogram:
         self.sum_ns += duration_ns
 
 
-class PartitionFigures:
+class PartitionMetrics:
     """What went through one partition since it was hosted, in bytes and counts."""
 
     __slots__ = (
@@ -102,7 +102,7 @@ def _is_power_of_ten(count: int) -> bool:
     return str(count).strip("0") == "1"
 
 
-class RequestFigures:
+class RequestMetrics:
     """Requests by API, how long each took, and the errors in their answers."""
 
     def __init__(self, api_keys: Iterable[int]) -> None:
@@ -133,11 +133,11 @@ class RequestFigures:
         self.errors[NOT_DECODED, code.value] += 1
 
 
-class BrokerFigures:
+class BrokerMetrics:
     """All that one broker counts beside its partitions."""
 
     def __init__(self, api_keys: Iterable[int]) -> None:
-        self.requests = RequestFigures(api_keys)
+        self.requests = RequestMetrics(api_keys)
         self.connections_accepted = 0
         self.connections_refused = 0
 

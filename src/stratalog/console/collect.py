@@ -79,22 +79,22 @@ class _Topic:
 
     def add(self, hosted: HostedPartition, now_ms: int) -> None:
         """Take in one partition."""
-        figures, log = hosted.figures, hosted.log
-        self.bytes_in += figures.bytes_in
+        metrics, log = hosted.metrics, hosted.log
+        self.bytes_in += metrics.bytes_in
         self.messages_in += log.log_end_offset - hosted.hosted_from
-        self.bytes_out += figures.bytes_out
-        self.messages_out += figures.messages_out
-        self.unreadable_reads += figures.unreadable_reads
+        self.bytes_out += metrics.bytes_out
+        self.messages_out += metrics.messages_out
+        self.unreadable_reads += metrics.unreadable_reads
         if not log.config.remote_storage_enable:
             return
         self.tiered = True
-        self.copied_bytes += figures.copied_bytes
-        self.copied_segments += figures.copied_segments
-        self.copy_errors += figures.copy_errors
-        self.delete_errors += figures.delete_errors
-        self.remote_reads += figures.remote_reads
-        self.remote_bytes += figures.remote_bytes
-        self.remote_errors += figures.remote_errors
+        self.copied_bytes += metrics.copied_bytes
+        self.copied_segments += metrics.copied_segments
+        self.copy_errors += metrics.copy_errors
+        self.delete_errors += metrics.delete_errors
+        self.remote_reads += metrics.remote_reads
+        self.remote_bytes += metrics.remote_bytes
+        self.remote_errors += metrics.remote_errors
         waiting = [one for one in log.segments if one.next_offset > log.tiered_end and one.size]
         self.lag_bytes += sum(one.size for one in waiting)
         self.lag_segments += sum(one is not log.segments[-1] for one in waiting)
@@ -243,19 +243,19 @@ class Scraper:
 
 
 def _of_requests(broker: Broker) -> Iterator[str]:
-    figures = broker.figures
+    metrics = broker.metrics
     names = {key: api.name for key, api in broker.apis.items()} | {NOT_DECODED: ""}
     yield head(m.REQUEST_DURATION)
-    for key, durations in figures.requests.durations.items():
+    for key, durations in metrics.requests.durations.items():
         if any(durations.counts):
             yield from histogram(m.REQUEST_DURATION, durations, names[key])
     errors = [
         (labelled(m.REQUEST_ERRORS, names[key], ErrorCode(code).name.upper()), count)
-        for (key, code), count in figures.requests.errors.items()
+        for (key, code), count in metrics.requests.errors.items()
     ]
     yield from _family(m.REQUEST_ERRORS, errors)
-    yield from _family(m.CONNECTIONS_ACCEPTED, [("", figures.connections_accepted)])
-    yield from _family(m.CONNECTIONS_REFUSED, [("", figures.connections_refused)])
+    yield from _family(m.CONNECTIONS_ACCEPTED, [("", metrics.connections_accepted)])
+    yield from _family(m.CONNECTIONS_REFUSED, [("", metrics.connections_refused)])
     yield from _family(m.FETCH_SESSIONS, [("", len(broker.fetch_sessions))])
 
 

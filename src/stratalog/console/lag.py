@@ -103,7 +103,7 @@ class GroupLags:
 
     def _rate(self, hosted: HostedPartition) -> tuple[int, int, float]:
         """Bytes per second since the last measurement that was some time ago."""
-        now_ns, total = self._broker.clock.elapsed_ns(), hosted.figures.bytes_in
+        now_ns, total = self._broker.clock.elapsed_ns(), hosted.metrics.bytes_in
         before = self._rates.get(hosted)
         if before is None:
             return total, now_ns, 0.0

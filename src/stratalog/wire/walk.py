@@ -78,7 +78,7 @@ def _headers(data: bytes, at: i64) -> i64:
 
 
 def _is_text(data: bytes, at: i64, end: i64) -> bool:
-    """Whether these bytes are UTF-8, as a header's key is to most clients, who read it as text."""
+    """Return whether these bytes are UTF-8: most clients read a header's key as text."""
     start: i64 = at
     while at < end:
         if data[at] >= 128:

@@ -1,7 +1,7 @@
 """Goal: what is counted is what was answered, in the right bucket."""
 
 from stratalog.broker.apis import APIS
-from stratalog.broker.metrics import BOUNDS_NS, Histogram, PartitionFigures, RequestFigures
+from stratalog.broker.metrics import BOUNDS_NS, Histogram, PartitionMetrics, RequestMetrics
 from stratalog.errors import ErrorCode
 from stratalog.wire.fetch import EncodedResponse, encode_topics
 from stratalog.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
@@ -30,14 +30,14 @@ def test_bounds_rise() -> None:
 
 
 def test_errors_are_found_wherever_an_answer_has_them() -> None:
-    figures = RequestFigures(APIS)
+    metrics = RequestMetrics(APIS)
     full, fenced = ErrorCode.kafka_storage_error, ErrorCode.not_leader_or_follower
     rows = [
         PartitionProduceResponse(index=n, error_code=code, base_offset=-1)
         for n, code in enumerate((full, 0))
     ]
     produced = [TopicProduceResponse(name="t", partition_responses=rows)]
-    figures.answered(PRODUCE, ProduceResponse(responses=produced), 1)
+    metrics.answered(PRODUCE, ProduceResponse(responses=produced), 1)
     fetched = [
         PartitionData(
             partition_index=n,
@@ -49,38 +49,38 @@ def test_errors_are_found_wherever_an_answer_has_them() -> None:
         for n in range(2)
     ]
     topics = [FetchableTopicResponse(topic="t", partitions=fetched)]
-    figures.answered(FETCH, FetchResponse(responses=topics), 1)
+    metrics.answered(FETCH, FetchResponse(responses=topics), 1)
     lost = ErrorCode.fetch_session_id_not_found
-    figures.answered(FETCH, EncodedResponse(lost, 0, encode_topics(topics, 12)), 1)
+    metrics.answered(FETCH, EncodedResponse(lost, 0, encode_topics(topics, 12)), 1)
     unknown = ErrorCode.unknown_member_id
-    figures.answered(HEARTBEAT, HeartbeatResponse(error_code=unknown), 1)
-    figures.answered(HEARTBEAT, HeartbeatResponse(error_code=0), 1)
-    assert figures.errors == {
+    metrics.answered(HEARTBEAT, HeartbeatResponse(error_code=unknown), 1)
+    metrics.answered(HEARTBEAT, HeartbeatResponse(error_code=0), 1)
+    assert metrics.errors == {
         (PRODUCE, full): 1,
         (FETCH, fenced): 4,
         (FETCH, lost): 1,
         (HEARTBEAT, unknown): 1,
     }
-    assert sum(figures.durations[HEARTBEAT].counts) == 2
+    assert sum(metrics.durations[HEARTBEAT].counts) == 2
 
 
 def test_an_answer_that_is_none_is_a_request_all_the_same() -> None:
-    figures = RequestFigures(APIS)
-    figures.answered(PRODUCE, None, 1)
-    assert sum(figures.durations[PRODUCE].counts) == 1
-    assert not figures.errors
+    metrics = RequestMetrics(APIS)
+    metrics.answered(PRODUCE, None, 1)
+    assert sum(metrics.durations[PRODUCE].counts) == 1
+    assert not metrics.errors
 
 
 def test_reads_of_damaged_bytes_are_news_once_and_at_large_powers_of_ten():
-    figures = PartitionFigures()
-    counts = [figures.unreadable("here") for _ in range(100_001)]
+    metrics = PartitionMetrics()
+    counts = [metrics.unreadable("here") for _ in range(100_001)]
     assert [count for count, is_news in counts if is_news] == [1, 10_000, 100_000]
-    assert figures.unreadable("there") == (1, True)
-    assert figures.unreadable_reads == 100_002
+    assert metrics.unreadable("there") == (1, True)
+    assert metrics.unreadable_reads == 100_002
 
 
 def test_a_thousand_causes_are_counted_apart_and_no_more():
-    figures = PartitionFigures()
-    news = [figures.unreadable(cause)[1] for cause in range(3000)]
+    metrics = PartitionMetrics()
+    news = [metrics.unreadable(cause)[1] for cause in range(3000)]
     assert sum(news) == 1001
-    assert figures.unreadable_reads == 3000
+    assert metrics.unreadable_reads == 3000

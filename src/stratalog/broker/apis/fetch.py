@@ -2,7 +2,7 @@
 
 v4 isolation level. v5 log start offset. v7 sessions (KIP-227). v9 leader epoch checks. v11 rack, preferred replica. v12
 flexible, last fetched epoch. v13 topic ids. v15 replica state. v16 node endpoints. v17 replica directory id.
-v18 a follower's high watermark (KIP-1166), which no broker asks with here.
+v18 a follower's high watermark (KIP-1166), which no broker of this project sends.
 """
 
 import asyncio
@@ -34,11 +34,11 @@ _TOPIC_IDS_FROM: Final = 13
 _SHARED_PARTITIONS_MAX: Final = 16
 """A fetch of more partitions hardly ever has the same offsets as another one."""
 _AT_ONCE: Final = 200
-"""Partitions that are looked at in one slice."""
+"""Partitions that one slice looks at."""
 
 
 def handle(call: Call[FetchRequest]) -> EncodedResponse | Awaitable[EncodedResponse]:
-    """Answer at once where enough is at hand, else wait for `min_bytes` or `max_wait_ms`."""
+    """Answer at once if enough is in memory, else wait for `min_bytes` or `max_wait_ms`."""
     request, broker = call.body, call.broker
     by_id = call.version >= _TOPIC_IDS_FROM
     try:
@@ -85,7 +85,7 @@ def _forgotten(request: FetchRequest, *, by_id: bool) -> Iterator[PartitionKey]:
 
 
 class _Found(NamedTuple):
-    """What there was for one fetch: for each partition, what it brought of which, and all of it on the wire."""
+    """The result of one fetch: each partition's answer, the partitions that had records, and the encoded topics."""
 
     partitions: list[PartitionData]
     filled: list[_Filled]
@@ -123,7 +123,7 @@ class _Collection:
 
     @property
     def enough(self) -> bool:
-        """Whether the answer should leave now: bytes enough, an error to tell, or a client that does not wait."""
+        """Whether to answer now: enough bytes, an error, or a client that does not wait."""
         return (
             self._size >= self._min_bytes
             or self._failed
@@ -132,13 +132,13 @@ class _Collection:
         )
 
     def gather(self) -> None:
-        """Find what is at hand; reads that must wait (a cold page, the bucket) are left in `pending`."""
+        """Read what is in memory; reads that must wait (a cold page, the bucket) are left in `pending`."""
         self._begin()
         for (topic, index), partition in self._fetch.asked:
             self._look(topic, index, partition)
 
     async def _gather_in_slices(self) -> list[tuple[int, int]]:
-        """As `gather`; returns each partition's mark as it was when it was looked at."""
+        """Gather as `gather` does; return the mark that each partition had when it was read."""
         self._begin()
         marks = []
         async for (topic, index), partition in self._call.pace.each(self._fetch.asked):
@@ -164,13 +164,13 @@ class _Collection:
             brought = self._read(hosted, partition)
         except Rejected as error:
             self._failed = True
-            # With its traceback it would keep itself and the whole request, until the collector comes.
+            # The traceback would keep the error and the whole request alive until the garbage collector runs.
             brought = error.with_traceback(None)
         if isinstance(brought, Slices):
             if brought is not EMPTY:
                 self._size += brought.size
         elif not isinstance(brought, Rejected):
-            # All at once: each may wait for a drive or a bucket of its own.
+            # All reads start at once: each may wait for another drive, or for the bucket.
             room = self._room(partition)
             self._promised += room
             self.pending.append((len(self._brought), room, asyncio.create_task(_read(brought))))
@@ -180,14 +180,14 @@ class _Collection:
         return hosted
 
     def marks(self) -> list[tuple[int, int]]:
-        """Changes with everything that a waiting fetch would be woken for."""
+        """Return marks that change with every event that wakes a waiting fetch."""
         return [(hosted.high_watermark, hosted.wakes) for hosted in self._watched()]
 
     def _watched(self) -> list[HostedPartition]:
         return [hosted for hosted in self._hosted if hosted is not None]
 
     async def in_slices(self) -> EncodedResponse:
-        """Answer as `handle` does, where so many partitions are asked for that others must have turns meanwhile."""
+        """Answer as `handle` does, for so many partitions that other connections must get turns meanwhile."""
         marks = await self._gather_in_slices()
         await self._read_pending()
         if self.enough:
@@ -199,7 +199,7 @@ class _Collection:
         return answer
 
     async def finish(self, marks: list[tuple[int, int]]) -> EncodedResponse:
-        """Answer after pending reads, and where they give too little, once more has come since `marks`."""
+        """Answer after the pending reads; if they bring too little, wait for records later than `marks`."""
         await self._read_pending()
         if self.enough:
             return self.response(self.found())
@@ -210,7 +210,7 @@ class _Collection:
         return answer
 
     def wait(self) -> FetchWait:
-        """The answer, once what is missing has come or `max_wait_ms` is over."""
+        """Return the answer as a future: done once the missing bytes have come or `max_wait_ms` is over."""
         purgatory = self._call.broker.purgatory
         missing = self._min_bytes - self._size
         wait = FetchWait(purgatory, missing, self._watched(), self._look_again)
@@ -218,7 +218,7 @@ class _Collection:
         return wait
 
     def _look_again(self, wait: FetchWait, shared: Shared) -> None:
-        """Answer with what there is now."""
+        """Answer with the records that the partitions have now."""
         asked = self._fetch.asked
         if len(asked) > _AT_ONCE:
             work = self._look_again_in_slices()
@@ -258,14 +258,14 @@ class _Collection:
                 wait.set_result(answer)
 
     def found(self) -> _Found:
-        """All that was gathered."""
+        """Return all that was gathered."""
         filled: list[_Filled] = []
         gathered = zip(self._fetch.asked, self._hosted, self._brought, strict=True)
         partitions = [self._partition(*one, filled) for one in gathered]
         return _Found(partitions, filled, self._encoded(partitions, range(len(partitions))))
 
     async def _found_in_slices(self) -> _Found:
-        """As `found`; the thread for large requests encodes it."""
+        """Return what `found` returns; the thread for large requests encodes it."""
         filled: list[_Filled] = []
         gathered = zip(self._fetch.asked, self._hosted, self._brought, strict=True)
         partitions = [self._partition(*one, filled) async for one in self._call.pace.each(gathered)]
@@ -282,16 +282,16 @@ class _Collection:
         """Return the answer for one partition; where records were found, note it in `filled`."""
         if isinstance(brought, Rejected):
             return self._refused(asked[0][1], brought)
-        assert hosted is not None, "what was read was found"
+        assert hosted is not None, "a partition that was read is hosted"
         if brought.buffers:
             filled.append((hosted, brought.size, brought.next_offset - brought.first_offset))
         return self._answer(hosted, brought.buffers)
 
     def response(self, found: _Found) -> EncodedResponse:
-        """The answer with all that was found, in a session with what is news of it."""
+        """Return the answer: all that was found; in an incremental session, only the partitions that changed."""
         for hosted, size, records in found.filled:
-            hosted.figures.bytes_out += size
-            hosted.figures.messages_out += records
+            hosted.metrics.bytes_out += size
+            hosted.metrics.messages_out += records
         now_ms = self._call.broker.clock.steady_ms()
         session_id, places, error = self._fetch.answer(found.partitions, now_ms)
         topics = found.topics
@@ -343,7 +343,7 @@ class _Collection:
         return self._call.broker.read(hosted, offset, room, end, minimum_one_batch=first)
 
     def _room(self, partition: FetchPartition) -> int:
-        """How much it may bring."""
+        """Return how many bytes this partition may still bring."""
         left = self._max_bytes - self._size - self._promised
         return max(min(partition.partition_max_bytes, left), 0)
 

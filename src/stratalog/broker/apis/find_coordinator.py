@@ -1,7 +1,7 @@
 """FindCoordinator (key 10), versions 0-6.
 
-v1 key type. v3 flexible. v4 several keys at once (KIP-699). v5 and v6 nothing on the wire for groups. Transaction (1)
-and share (2) coordinators are not here yet and answer so.
+v1 key type. v3 flexible. v4 several keys at once (KIP-699). v5 and v6 change nothing for groups. Transaction (1) and
+share (2) coordinators do not exist yet: their keys get COORDINATOR_NOT_AVAILABLE.
 """
 
 from typing import NamedTuple
@@ -21,7 +21,7 @@ _KEY_TYPES = (_GROUP, 1, 2)
 
 
 class _Found(NamedTuple):
-    """Who coordinates a key, or why nobody does."""
+    """The coordinator of a key, or the error that says why it has none."""
 
     node_id: int = -1
     host: str = ""
@@ -31,7 +31,7 @@ class _Found(NamedTuple):
 
 
 async def handle(call: Call[FindCoordinatorRequest]) -> FindCoordinatorResponse:
-    """The broker that coordinates each key; creates the offsets topic on first use."""
+    """Return the broker that coordinates each key; create the offsets topic on first use."""
     body = call.body
     if call.version < 4:
         return FindCoordinatorResponse(**(await _found(call, body.key))._asdict())
@@ -55,12 +55,12 @@ async def _found(call: Call[FindCoordinatorRequest], key: str) -> _Found:
 
 
 async def _coordinator(call: Call[FindCoordinatorRequest], key: str, key_type: int) -> _Found:
-    """Return the leader of the partition that keeps the group. Raises Rejected where it has none that is active."""
+    """Return the leader of the partition that keeps the group. Raises Rejected if it has no active leader."""
     if key_type != _GROUP:
         raise Rejected(ErrorCode.coordinator_not_available, "only groups have a coordinator here")
     await call.broker.groups.ensure_topic()
     offsets = call.broker.metadata.topic(OFFSETS_TOPIC)
-    if offsets is None:  # somebody deleted it as soon as it was there
+    if offsets is None:  # a client deleted the topic right after its creation
         raise Rejected(ErrorCode.coordinator_not_available, f"{OFFSETS_TOPIC} was deleted")
     index = partition_for(key, len(offsets.partitions))
     leader = call.broker.standing(offsets.id, index, offsets.partitions[index]).leader

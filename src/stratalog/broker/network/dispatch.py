@@ -1,4 +1,4 @@
-"""From a request's bytes to its handler and back, and the table of what is served.
+"""Decode each request, call its handler, encode the answer; and keep the table of served APIs.
 
 In: one frame. Out: the answer's buffers, or a future or coroutine of them. It knows no API's meaning.
 
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 API_VERSIONS = 18
 DECODED_BYTES_MAX: Final = 40 << 20
-"""The most that one request may take once decoded, beside its records: a Fetch of 108,000 partitions, say."""
+"""The most memory that one decoded request may take beside its records: a Fetch of 108,000 partitions, say."""
 _AT_ONCE_BYTES: Final = 256 << 10
 """A request that takes more, once decoded, is decoded on a thread: this much takes two milliseconds."""
 _ITEMS_AT_ONCE: Final = 1000
-"""An answer about more is encoded on a thread."""
+"""An answer about more items than this is encoded on a thread."""
 
 
 BodyT = TypeVar("BodyT")
@@ -69,9 +69,9 @@ Handler = Callable[[Call[Any]], Any]
 class Api(Struct, frozen=True, dict=True):
     """One API: the versions it advertises, the lowest version it serves, and `load`, which imports its handler.
 
-    A handler returns the answer's body (None for no answer), a future of it (what depends on order is done), or a
+    A handler returns the answer's body (None for no answer), a future of it (all that depends on order is done), or a
     coroutine or an `Awaited` (which runs to its end before the connection's next request starts; it is cancelled when
-    the client goes away, so whatever must be finished runs apart from it). What it raises ends the connection.
+    the client goes away, so work that must finish runs in another task). An exception ends the connection.
     """
 
     name: str
@@ -79,17 +79,17 @@ class Api(Struct, frozen=True, dict=True):
     advertised: tuple[int, int]
     load: Callable[[], Handler]
     rights: tuple[Right, ...]
-    """What Kafka's authorizer is asked for, of each resource that a request names; some requests need fewer."""
+    """The rights that Kafka's authorizer checks, for each resource that a request names; some requests need fewer."""
     served_from: int = -1
 
     @cached_property
     def handle(self) -> Handler:
-        """The handler, loaded when it is first asked for."""
+        """The handler, imported on first use."""
         return self.load()
 
     @property
     def served(self) -> tuple[int, int]:
-        """Lowest and highest version that is answered."""
+        """Lowest and highest version that the broker answers."""
         return max(self.served_from, self.advertised[0]), self.advertised[1]
 
 
@@ -100,7 +100,7 @@ class Dispatcher:
         self._broker = broker
         self._apis = apis
         self._served = {api.key: api.served for api in apis.values()}
-        self._figures = broker.figures.requests
+        self._metrics = broker.metrics.requests
         frame_bytes_max = broker.config.int("socket.request.max.bytes")
         self._decoded_bytes_max = min(frame_bytes_max, DECODED_BYTES_MAX)
         self._budget = DecodeBudget(_AT_ONCE_BYTES)  # of the request that is decoded now
@@ -129,7 +129,7 @@ class Dispatcher:
         return self._answer(request, result, began_ns)
 
     async def _serve_large(self, session: Session, frame: memoryview, began_ns: int) -> Answer:
-        """As `serve`, for a request that is decoded on a thread."""
+        """Serve as `serve` does, a request that a thread decodes."""
         large, memory = self._broker.large, self._broker.client_memory
         budget = DecodeBudget(self._decoded_bytes_max)
         decode = partial(decode_request, frame, self._served, budget)
@@ -147,8 +147,8 @@ class Dispatcher:
             memory.give_back(budget.charged)
 
     def _refuse(self, error: Rejected) -> Answer:
-        """Answer a frame that is no request; raises the error where the connection must be closed."""
-        self._figures.refused(error.code)
+        """Answer a frame that is no valid request. Raises the error if the connection must be closed."""
+        self._metrics.refused(error.code)
         if isinstance(error, UnsupportedVersion) and _asks_for_versions(error):
             return self._unsupported_api_versions(error.request_header)
         raise error
@@ -170,21 +170,21 @@ class Dispatcher:
     def _answer(self, request: Received, body: Any, began_ns: int) -> Answer:
         """Encode and count. The time runs from the request's turn on its connection to its answer's."""
         answer = _encoded(request, body)
-        self._figures.answered(request.header.api_key, body, self._elapsed_ns() - began_ns)
+        self._metrics.answered(request.header.api_key, body, self._elapsed_ns() - began_ns)
         return answer
 
     async def _answer_on_thread(self, request: Received, body: Any, began_ns: int) -> Answer:
-        """As `_answer`, for an answer that takes long to encode, and to search for errors."""
+        """Encode and count as `_answer` does, on a thread: a large answer takes long."""
 
         def work() -> tuple[Answer, Counter[int]]:
             return _encoded(request, body), Counter(error_codes(body))
 
         answer, errors = await self._broker.large.run(work)
-        self._figures.counted(request.header.api_key, errors, self._elapsed_ns() - began_ns)
+        self._metrics.counted(request.header.api_key, errors, self._elapsed_ns() - began_ns)
         return answer
 
     def _unsupported_api_versions(self, header: RequestHeader) -> Answer:
-        """The answer to a newer ApiVersions than ours: version 0, with what we do serve (KIP-511)."""
+        """Return the answer to a newer ApiVersions request: version 0, with the served versions (KIP-511)."""
         body = ApiVersionsResponse(
             error_code=ErrorCode.unsupported_version, api_keys=advertised(self._apis)
         )
@@ -192,7 +192,7 @@ class Dispatcher:
 
 
 def advertised(apis: dict[int, Api]) -> list[ApiVersion]:
-    """The ApiVersion entries of everything served."""
+    """Return the ApiVersion entries of every served API."""
     return [
         ApiVersion(api_key=api.key, min_version=api.advertised[0], max_version=api.advertised[1])
         for api in sorted(apis.values(), key=lambda api: api.key)

@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 
 import structlog
 
-from stratalog.broker.metrics import PartitionFigures
+from stratalog.broker.metrics import PartitionMetrics
 from stratalog.broker.partitions.acknowledgements import Acknowledgements
 from stratalog.broker.partitions.purgatory import FetchWait
 from stratalog.broker.storage.directory import Done, Failure, LogDirectory
@@ -70,7 +70,7 @@ class HostedPartition:
         self.replica = replica
         self.deleted = False
         """Whether its log is deleted here; `check_hosted` says why."""
-        self.figures = PartitionFigures()
+        self.metrics = PartitionMetrics()
         self.hosted_from = log.log_end_offset
         """Where the log ended when it came here: what is above came in since."""
         self.was_tiered = False
@@ -140,7 +140,7 @@ class HostedPartition:
         effects = appended.effects
         if flush:
             effects = (*effects, *log.flush())
-        self.figures.bytes_in += appended.size
+        self.metrics.bytes_in += appended.size
         self._decided.append((appended, len(log.segments) != segments, then, commit_timeout_ms))
         self._perform(effects, self._performed, at_once=origin == "client")
         if log.config.flush_ms != LONG_MAX and not self._flush_is_set:
@@ -288,7 +288,7 @@ class HostedPartition:
         return f"{self.directory.path}/{segment.path}"
 
     def _unreadable(self, error: Corrupt) -> Rejected:
-        count, is_news = self.figures.unreadable(error.place or str(error))
+        count, is_news = self.metrics.unreadable(error.place or str(error))
         if is_news:
             identity, path = str(self.identity), self.directory.path
             self._log.error(

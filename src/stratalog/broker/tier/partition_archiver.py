@@ -1,7 +1,7 @@
 """Keep one led partition's part of the bucket up to date, one cycle at a time.
 
 In: the partition, its tier, the workers to run them on. Out: closed segments in the bucket, local copies that may be
-deleted, objects that retention gives up. It never blocks the event loop, and decides nothing about formats: `tier`
+deleted, objects that retention expires. It never blocks the event loop, and decides nothing about formats: `tier`
 does.
 
 A cycle: take the manifest over (once per leadership), sync and upload closed segments, apply local retention, expire,
@@ -47,8 +47,8 @@ _SNAPSHOT_BYTES_MAX: Final = 64 << 20
 class Bucket:
     """What the partitions of one broker share: the bucket, and the threads that work on it.
 
-    `copier` gives the threads that copy from a partition's directory, `expirer` those that remove; `pace` says when
-    the next copy may begin.
+    `copier` returns the threads that upload from a partition's directory, `expirer` those that delete objects; `pace`
+    decides when the next upload may start.
     """
 
     config: BrokerConfig
@@ -60,7 +60,7 @@ class Bucket:
     expirer: Callable[[], Worker]
     pace: CopyPace
     check_incarnation: Callable[[], Awaitable[None]]
-    """Raises Fenced, and has the node stop, where the cluster was taken over."""
+    """Raises Fenced, and stops the node, if the cluster was taken over."""
     archives: Archives
     leases: Leases
 
@@ -92,7 +92,7 @@ class PartitionArchiver:
             leases=bucket.leases,
         )
         self.activated = asyncio.Event()
-        """Set once the manifest is known: from then on offsets can be found in the bucket."""
+        """Set once the manifest is known: from then on the bucket can be read by offset."""
         self._bucket = bucket
         self._hosted = hosted
         self._active = (-1, False)
@@ -121,25 +121,25 @@ class PartitionArchiver:
         return True
 
     def activate_again(self) -> None:
-        """The bucket is another one than it was: the next cycle has the topic and a version of the manifest there."""
+        """Activate in the next cycle: the bucket was replaced, and has neither the topic nor a manifest."""
         self._active = (-1, False)
 
     @property
     def is_running(self) -> bool:
-        """Whether a cycle runs: something may come into the bucket yet."""
+        """Whether a cycle runs, which may still upload objects."""
         return not self._ended.is_set()
 
     def resign(self) -> None:
-        """Begin nothing more: the partition is not led here. A cycle that runs ends with the step it is in."""
+        """Start no more steps: this broker no longer leads the partition. A running cycle ends after its step."""
         self._resigned = True
 
     async def ended(self) -> None:
-        """Wait until no cycle runs: nothing more of this partition comes into the bucket, once it was resigned."""
+        """Wait until no cycle runs. After `resign`, this broker then uploads nothing more of the partition."""
         await self._ended.wait()
 
     async def run(self) -> None:
-        """Cycle until nothing is left to do. A bucket that fails is left alone for a while, longer each time: it may be
-        down for what everyone asks of it.
+        """Run cycles until nothing is left to do. After a failure, wait for the backoff, which grows with each failure:
+        the bucket may be down because of its load.
         """
         try:
             self._again = True
@@ -157,7 +157,7 @@ class PartitionArchiver:
             self._ended.set()
 
     async def _attempt(self) -> bool:
-        """One cycle; False where it is to be tried again."""
+        """Run one cycle; return False if it must be retried."""
         try:
             await self._cycle()
         except Unavailable as error:
@@ -165,7 +165,7 @@ class PartitionArchiver:
             return False
         except Fenced as error:
             self._fenced = True
-            await self._tell_fenced(error)
+            await self._log_fenced(error)
         except FileNotFoundError as error:
             if not self._resigned:
                 self._log.error("closed segment is gone", reason=str(error))
@@ -177,8 +177,8 @@ class PartitionArchiver:
             return False
         return True
 
-    async def _tell_fenced(self, error: Fenced) -> None:
-        """A line for this partition, unless it is the whole cluster that was taken over: that has its own."""
+    async def _log_fenced(self, error: Fenced) -> None:
+        """Log that this partition is fenced. A takeover of the whole cluster logs one line of its own instead."""
         with suppress(Unavailable, Corrupt):
             try:
                 await self._bucket.check_incarnation()
@@ -205,20 +205,23 @@ class PartitionArchiver:
             synced = await self._keep_local()
         self._check_leads()
         await self._expire()
-        # What is archived is not merged any more: after an outage there is much to merge first.
+        # Merge before spilling: archived entries are never merged, and an outage leaves many small segments.
         self._check_leads()
         if not (hosted.log.config.copies_to_tier and await self._merge()):
             self._check_leads()
             await self._spill()
-        self._tell_damage()
+        self._log_damage()
 
     def _check_leads(self) -> None:
-        """Raise Rejected where the partition was resigned: another leader may write its tier."""
+        """Raise Rejected if the partition was resigned: another leader may write its tier."""
         if self._resigned:
             raise Rejected(ErrorCode.not_leader_or_follower, "it is not led here any more")
 
     async def _keep_local(self) -> int:
-        """Local retention. Up to the offset returned this disk forgets nothing: the bucket must hold no more."""
+        """Apply local retention, and return the recovery point.
+
+        A crash loses nothing below that offset. The bucket must hold no record above it.
+        """
         hosted = self._hosted
         await hosted.write(hosted.due(tier=hosted.log.config.copies_to_tier))
         await hosted.sync_closed()
@@ -227,9 +230,9 @@ class PartitionArchiver:
         return synced
 
     async def _activate(self) -> None:
-        """Take the manifest over in our leader epoch, and have the topic known in the bucket.
+        """Take the manifest over in our leader epoch, and register the topic in the bucket.
 
-        Once per leadership, and where the tier is taken away or comes back.
+        Runs once per leadership, and after each change of `remote.storage.enable`.
         """
         self._check_leads()
         hosted, bucket = self._hosted, self._bucket
@@ -264,10 +267,10 @@ class PartitionArchiver:
         self._active = (epoch, enabled)
 
     def _continue(self) -> None:
-        """Have the log know what is in the bucket. Raises Corrupt where that cannot be its own."""
+        """Set the log's tiered end and start from the manifest. Raises Corrupt if the manifest is not of this log."""
         log, end = self._hosted.log, self.tier.tiered_end
         if end > log.log_end_offset:
-            # Another record is at an offset that the bucket has given to one: neither may hide the other.
+            # The bucket has records at offsets that this log would give to new ones: neither may hide the other.
             raise Corrupt(
                 f"the bucket has records up to {end}, the log ends at {log.log_end_offset}"
             )
@@ -276,10 +279,10 @@ class PartitionArchiver:
         self.activated.set()
 
     async def _withdraw(self) -> None:
-        """Withdraw the tier: readers find nothing in the bucket from now on, and after the grace it holds nothing.
+        """Withdraw the tier: readers find no segment in the bucket from now on; after the grace period it holds none.
 
-        However often this is broken off, the file beside the log says that something is left to do, and no more that
-        the bucket has the log: should the tier come back, nothing local may go on its word.
+        An empty manifest file beside the log marks the withdrawal as unfinished, however often it is interrupted. The
+        file names no segment: if the tier is enabled again, local retention must not rely on the removed ones.
         """
         hosted, bucket = self._hosted, self._bucket
         if not (hosted.was_tiered or await bucket.expirer().submit(self.tier.exists)):
@@ -330,18 +333,18 @@ class PartitionArchiver:
         try:
             await bucket.copier(hosted).submit(archive)
         except (Unavailable, Corrupt):
-            hosted.figures.copy_errors += 1
+            hosted.metrics.copy_errors += 1
             raise
         finally:
             log.mark_tiered(self.tier.tiered_end)
         await self._keep_manifest()
         done = [one for one in infos if before < one.next_offset <= self.tier.tiered_end]
-        hosted.figures.copied_segments += len(done)
-        hosted.figures.copied_bytes += sum(one.size for one in done)
+        hosted.metrics.copied_segments += len(done)
+        hosted.metrics.copied_bytes += sum(one.size for one in done)
         self._log.info("segments tiered", first=before, end=self.tier.tiered_end)
 
     async def _merge(self) -> bool:
-        """Have small neighbours in the bucket made one segment, a run of them in each cycle; whether there were any."""
+        """Merge one run of small neighbouring segments in the bucket; return whether there was one."""
         config, bucket = self._hosted.log.config, self._bucket
         limits = MergeLimits(config.segment_bytes, config.segment_ms)
         looked = (self.tier.tiered_end, limits)
@@ -365,7 +368,7 @@ class PartitionArchiver:
         return True
 
     async def _spill(self) -> None:
-        """Have the manifest short: every version of it is written whole."""
+        """Move old manifest entries to an archive manifest: each version is written whole, so it must be short."""
         if not self.tier.wants_spill:
             return
         now_ms = self._bucket.outside.clock.now_ms()
@@ -377,11 +380,11 @@ class PartitionArchiver:
             segments=sum(named.segments for named in manifest.live_archives()),
         )
 
-    def _tell_damage(self) -> None:
-        """Once for each archive manifest that cannot be read; whatever can do without it goes on."""
+    def _log_damage(self) -> None:
+        """Log each unreadable archive manifest once; work that does not need the manifest continues."""
         damage = self.tier.damage
         for path in damage.keys() - self._damage:
-            self._hosted.figures.delete_errors += 1
+            self._hosted.metrics.delete_errors += 1
             self._log.error("archive manifest unreadable", object=path, reason=damage[path])
         self._damage = damage.keys()
 
@@ -405,7 +408,7 @@ class PartitionArchiver:
         try:
             manifest = await bucket.expirer().submit(lambda: self.tier.expire(now_ms, retention))
         except (Unavailable, Corrupt):
-            hosted.figures.delete_errors += 1
+            hosted.metrics.delete_errors += 1
             raise
         if manifest.version != version:
             if manifest.log_start_offset > start:

@@ -169,7 +169,7 @@ class RemoteReads:
     def progress(
         self, hosted: HostedPartition, tier: TierWriter, offset: int, end: int, size: int
     ) -> None:
-        """A consumer got `size` bytes, from `offset` to before `end`; if it is on its way, what follows is brought."""
+        """Note that a consumer read `size` bytes, the records [offset, end). Prefetch for a consumer that reads on."""
         readers = self._readers.setdefault(hosted, {})
         reader = readers.pop(offset, None)
         known = reader is not None
@@ -180,17 +180,17 @@ class RemoteReads:
         reader.ahead -= size
         if known and reader.ahead <= reader.depth // 2 and self._ahead_max:
             reader.depth = min(max(2 * reader.depth, 2 * size, RANGE_BYTES), self._ahead_max)
-            # What was brought ends within a range.
+            # The last prefetch may have ended inside a range.
             there = max(0, reader.ahead - RANGE_BYTES)
             reader.ahead = reader.depth
-            self._bring(tier, end, hosted.log.local_start_offset, range(there, reader.depth))
+            self._prefetch(tier, end, hosted.log.local_start_offset, range(there, reader.depth))
 
-    def _bring(self, tier: TierWriter, offset: int, stop: int, span: range) -> None:
-        """What lies so many bytes behind `offset`. `stop`: what is from there on is on the local disk, too."""
+    def _prefetch(self, tier: TierWriter, offset: int, stop: int, span: range) -> None:
+        """Prefetch the bytes `span` after `offset`. Records from `stop` on are on the local disk too."""
         if self._quota is not None and self._quota.wait_ms(self._clock.steady_ms()):
-            return  # what consumers ask for comes first
+            return  # the quota is spent: consumers' own reads come first
 
-        def bring(skip: int, left: int) -> None:
+        def prefetch(skip: int, left: int) -> None:
             at = offset
             for _ in range(_AHEAD_SEGMENTS_MAX):
                 segment = tier.lookup.at(at)
@@ -203,14 +203,14 @@ class RemoteReads:
 
         for skip in span[::_REQUEST_BYTES]:
             left = min(_REQUEST_BYTES, span.stop - skip)
-            self._ahead_worker.submit(partial(bring, skip, left)).add_done_callback(_consumed)
+            self._ahead_worker.submit(partial(prefetch, skip, left)).add_done_callback(_consumed)
 
     async def _ask(
         self, hosted: HostedPartition, name: str, call: Callable[[], T], wait_s: float
     ) -> T | None:
-        """The call's result; None where it takes longer than `wait_s`, and then it goes on unheard."""
+        """Return the call's result, or None after `wait_s`. A late call still runs to its end, unused."""
         if self._pending >= self._pending_max:
-            hosted.figures.remote_errors += 1
+            hosted.metrics.remote_errors += 1
             raise Rejected(
                 ErrorCode.kafka_storage_error, f"{self._pending} reads wait for the bucket"
             )
@@ -223,11 +223,11 @@ class RemoteReads:
         try:
             return future.result()
         except Unavailable as error:
-            hosted.figures.remote_errors += 1
+            hosted.metrics.remote_errors += 1
             raise Rejected(ErrorCode.kafka_storage_error, str(error)) from error
         except Corrupt as error:
-            hosted.figures.remote_errors += 1
-            count, is_news = hosted.figures.unreadable(name)
+            hosted.metrics.remote_errors += 1
+            count, is_news = hosted.metrics.unreadable(name)
             if is_news:
                 self._log.error(
                     "tiered segment unreadable",

@@ -153,7 +153,7 @@ class TierService:
             raise UserError(f"tier.url: bucket {self._url} cannot be used: {error}") from error
 
     def start(self, groups: Groups) -> None:
-        """Tier what is led from here on, and upload the cluster's state with the offsets that `groups` committed."""
+        """Start to tier the led partitions, and upload the cluster's state with the offsets that `groups` committed."""
         self._state = StateUpload(
             self._bucket,
             self._metadata,
@@ -172,7 +172,7 @@ class TierService:
         self._spawn(self._repeat())
 
     async def close(self) -> None:
-        """Let the calls in hand end, for a while; then they end with the process, what they leave is swept later."""
+        """Wait a bounded time for running calls. Later ones end with the process; a sweep removes what they leave."""
         self._closed = True
         await self._upload_last()
         closing = [
@@ -186,7 +186,7 @@ class TierService:
             self._log.warning("tier calls left unfinished", threads=len(late))
 
     def configure(self, config: BrokerConfig) -> None:
-        """Take settings as they are now; threads that are too many or too few end with what they have in hand."""
+        """Apply changed settings. A replaced pool of threads ends once it has done its submitted work."""
         before, self._threads = self._threads, _threads(config)
         ending = self._reads.configure(config)
         self._bucket.pace.configure(config)
@@ -218,9 +218,9 @@ class TierService:
         *,
         minimum_one_batch: bool = True,
     ) -> Slices:
-        """Batches from the bucket; none where they take too long to come (`remote_reads.py`).
+        """Return batches from the bucket; none if the read takes too long (`remote_reads.py`).
 
-        Raises Rejected: OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE, and those to come again.
+        Raises Rejected: OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE, and retriable codes.
         """
         tier = await self._tier(hosted)
         segment = tier.lookup.known_at(offset)
@@ -233,8 +233,8 @@ class TierService:
         found = await self._reads.batches(
             hosted, segment, offset, max_bytes, minimum_one=minimum_one_batch
         )
-        hosted.figures.remote_reads += 1
-        hosted.figures.remote_bytes += found.size
+        hosted.metrics.remote_reads += 1
+        hosted.metrics.remote_bytes += found.size
         if found.next_offset > end_offset:
             found = slices_below(found, end_offset)
         if found.buffers:
@@ -244,7 +244,7 @@ class TierService:
     async def offset_for_timestamp(
         self, hosted: HostedPartition, timestamp: int
     ) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record in the bucket at or after `timestamp`; None if none is there.
+        """Return (offset, timestamp) of the first record in the bucket at or after `timestamp`, or None.
 
         Raises Rejected as `read` does.
         """
@@ -261,7 +261,7 @@ class TierService:
             start = segment.entry.last_offset + 1  # its latest record lay below the start asked for
 
     async def max_timestamp(self, hosted: HostedPartition) -> tuple[int, int] | None:
-        """(offset, timestamp) of the record in the bucket with the latest timestamp. Raises Rejected as `read` does."""
+        """Return (offset, timestamp) of the bucket's latest record by timestamp. Raises Rejected as `read` does."""
         tier = await self._tier(hosted)
         segment = await self._reads.find(hosted, tier.lookup.at_max_timestamp, search=True)
         if segment is None:
@@ -269,14 +269,14 @@ class TierService:
         return await self._reads.search(hosted, segment, segment.entry.max_timestamp)
 
     def known(self, hosted: HostedPartition) -> TierWriter | None:
-        """Where the partition's offsets are in the bucket; None while that is not known."""
+        """Return the partition's tier, or None until its manifest is read."""
         partition = self._partitions.get(hosted)
         return partition.tier if partition is not None and partition.activated.is_set() else None
 
     async def _tier(self, hosted: HostedPartition) -> TierWriter:
-        """Where the partition's offsets are in the bucket; waits a while for its manifest after a start.
+        """Return the partition's tier; after a start, wait a bounded time for its manifest.
 
-        Raises Rejected(REPLICA_NOT_AVAILABLE), which clients try again: what is in the bucket is not lost.
+        Raises Rejected(REPLICA_NOT_AVAILABLE), which clients retry: the bucket's records are not lost.
         """
         partition = self._partitions.get(hosted)
         if partition is None or not partition.activated.is_set():
@@ -296,7 +296,7 @@ class TierService:
         return partition.tier
 
     async def _claim(self) -> None:
-        """Before anything is put. Raises UserError where the bucket is another cluster's, Unavailable, Corrupt."""
+        """Claim the bucket before the first upload. Raises UserError (another cluster has it), Unavailable, Corrupt."""
         if not self._claimed:
             now_ms = self._outside.clock.now_ms()
             store, cluster_id = self._store, self._metadata.cluster_id
@@ -309,9 +309,10 @@ class TierService:
             self._claimed = True
 
     async def _keep_claim(self) -> None:
-        """As `_claim`, and again where the bucket was emptied or made anew: it is asked once versions were put in it.
+        """Claim the bucket, and claim it again if it was emptied or recreated.
 
-        Then each partition's next cycle registers its topic again, and the cluster's state is uploaded again.
+        The claim is read again once new manifest versions were uploaded. After a new claim, each partition's next cycle
+        registers its topic, and the cluster's state is uploaded again.
         """
         tips = [partition.tier.manifest for partition in self._partitions.values()]
         versions = sum(tip.version for tip in tips if tip is not None)
@@ -328,7 +329,7 @@ class TierService:
         await self._claim()
 
     async def _check_incarnation(self) -> None:
-        """Raises Fenced, and has the node stop, where the cluster was taken over; Unavailable, Corrupt."""
+        """Raise Fenced, and stop the node, if the cluster was taken over. Raises Unavailable, Corrupt."""
         store, cluster_id = self._store, self._metadata.cluster_id
         try:
             await self._expirer.submit(
@@ -346,7 +347,7 @@ class TierService:
             self.on_fenced(f"{error}; {_SUPERSEDED}")
 
     async def _upload(self) -> None:
-        """Have the bucket know the cluster, for ever."""
+        """Upload the cluster's state, repeatedly, until the node is fenced."""
         assert self._state is not None, "started"
         try:
             await self._state.repeat()
@@ -354,7 +355,7 @@ class TierService:
             self._taken_over(error)
 
     async def _upload_last(self) -> None:
-        """Of a clean stop: offsets committed until the last moment."""
+        """Upload the cluster's state at a clean stop, with the offsets committed last."""
         if self._state is None or not self._claimed or self._fenced:
             return
         try:
@@ -376,7 +377,7 @@ class TierService:
 
     def _led(self, hosted: HostedPartition) -> None:
         config = hosted.log.config
-        # What a tier that was taken away has left goes, though a crash came between (KIP-950).
+        # A disabled tier's objects are deleted, even if a crash came between (KIP-950).
         may_be_there = config.remote_log_delete_on_disable or hosted.was_tiered
         if hosted not in self._partitions and (config.remote_storage_enable or may_be_there):
             self._partitions[hosted] = PartitionArchiver(self._bucket, hosted)
