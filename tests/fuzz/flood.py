@@ -1,7 +1,7 @@
-"""Connections that pipeline without pause: one request over and over, answers read and thrown away.
+"""Flood a broker: connections pipeline one request without pause, and drop the answers.
 
-In: an address, one request's frame. Out: answers per second. It is a process of its own, so that it
-slows a measurement beside it little. Only the loopback address is ever its target.
+In: an address, one request's frame. Out: answers per second. It runs in its own process, so that it
+hardly slows a measurement beside it. Only the loopback address is ever its target.
 """
 
 import json
@@ -53,9 +53,9 @@ class Flood:
             self._process.kill()
             self._process.wait(TIMEOUT_S)
         if kind is None:
-            figures = json.loads(printed)
-            self.answers_per_second = figures["answers"] / figures["seconds"]
-            self.seconds = figures["seconds"]
+            counts = json.loads(printed)
+            self.answers_per_second = counts["answers"] / counts["seconds"]
+            self.seconds = counts["seconds"]
 
 
 def answer_bytes(port: int, frame: bytes) -> int:

@@ -1,8 +1,9 @@
-"""Plays a group story: commands in, the full trace out.
+"""Play a group story: commands in, the full trace out.
 
-In: lines such as `join alice`, `wait 3000`. Out: what was logged, answered and changed. It is the shell of a broker in
-miniature: it appends a decision's records, replays them, delivers the answers, and calls `tick` when a deadline comes.
-Where the log refuses, it drops the shard and loads another from the log. It never touches the shard's inner state.
+In: lines such as `join alice`, `wait 3000`. Out: each logged record, each answer and each change of state. It is a
+miniature of the broker's shell: it appends a decision's records, replays them, delivers the answers, and calls `tick`
+when a deadline comes. If the log refuses, it drops the shard and loads another from the log. It never touches the
+shard's inner state.
 """
 
 import re
@@ -86,7 +87,7 @@ class Story:
         return name, api
 
     def run(self, line):
-        """The trace of one command."""
+        """Run one command; return its trace."""
         self.trace = []
         words = line.split()
         command, arguments = words[0], words[1:]
@@ -94,7 +95,7 @@ class Story:
         plain = [word for word in arguments if "=" not in word]
         before = self.states()
         getattr(self, command)(plain, options)
-        if command != "wait":  # which tells of every change at its time
+        if command != "wait":  # `wait` notes every change at its own time
             self.note_states(before)
         return [short(line) for line in self.trace]
 
@@ -196,7 +197,7 @@ class Story:
             self.trace.append("nothing")
 
     def wait(self, plain, options):
-        """Let time pass; those `beating` send a heartbeat every second, told where the answer is a new one."""
+        """Let time pass. The clients `beating` send a heartbeat every second; a new answer goes into the trace."""
         until_ms = self.now_ms + int(plain[0])
         self.beats = {}
         beating = [name for name in options.get("beating", "").split(",") if name]
@@ -252,7 +253,7 @@ class Story:
         self.take(self.shard.delete_offsets(request, self.token("admin", "OffsetDelete"), self.now))
 
     def restart(self, plain, options):
-        """Lose all but the log."""
+        """Restart the broker: only the log remains."""
         for (name, api), count in self.waiting.items():
             self.trace += [f"{name} <- {api} not_coordinator"] * count
         self.waiting = {}
@@ -282,22 +283,22 @@ class Story:
             return
         for key, value in decision.records:
             self.log.append((key, value))
-            self.trace.append("log: " + told(key, value))
+            self.trace.append("log: " + record_in_words(key, value))
             self.shard.replay(len(self.log) - 1, key, value)
         for (name, api), answer in decision.answer.answers:
-            self.trace.append(f"{name} <- {api} {self.told_answer(api, answer)}")
+            self.trace.append(f"{name} <- {api} {self.answer_in_words(api, answer)}")
             self.learn(self.client(name), api, answer)
             self.waiting[name, api] -= 1
 
     def learn(self, client, api, answer):
-        """What a client remembers of an answer."""
+        """Keep the ids that a client learns from an answer."""
         if api == "JoinGroup":
             if answer.error in (ErrorCode.none, ErrorCode.member_id_required):
                 client.member_id = answer.member_id
             if answer.error is ErrorCode.none:
                 client.generation_id = answer.generation_id
 
-    def told_answer(self, api, answer):
+    def answer_in_words(self, api, answer):
         if api in ("OffsetCommit", "OffsetDelete") and answer.topics:
             return " ".join(
                 f"{topic.name}-{one.index}:{one.error.name}"
@@ -329,7 +330,7 @@ class Story:
             ]
         return " ".join(words)
 
-    # --- what is seen ---
+    # --- what the trace shows ---
 
     def states(self):
         return {one.group_id: one.state for one in self.shard.list_groups()}
@@ -353,7 +354,7 @@ class Story:
 
 
 def readable(metadata):
-    """A member's metadata; of a subscription (`reads=`) the topic."""
+    """Return a member's metadata as text; of a subscription (`reads=`), its topic."""
     return metadata[8:].decode() if metadata.startswith(b"\0") else metadata.decode()
 
 
@@ -361,8 +362,8 @@ def topic_id(name):
     return uuid.uuid5(uuid.NAMESPACE_DNS, name)
 
 
-def told(key, value):
-    """One record in words."""
+def record_in_words(key, value):
+    """Return one record as text."""
     key = decode_key(key)
     about = "" if isinstance(key, GroupMetadataKey) else f" {key.topic}-{key.partition}"
     opening = f"{key.group}{about}"
@@ -378,7 +379,7 @@ def told(key, value):
 
 
 def short(text):
-    """Member ids end in a small number here, as the entropy counts."""
+    """Shorten member ids to the small number at their end, which the counting entropy made."""
     return re.sub(
         r"-([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})",
         lambda match: f"-{uuid.UUID(match[1]).int}",

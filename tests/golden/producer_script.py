@@ -1,7 +1,7 @@
-"""Plays a producer story: batches of idempotent producers against one partition's log on a simulated disk.
+"""Play a producer story: batches of idempotent producers against one partition's log on a simulated disk.
 
-In: lines such as `produce p7 seq=0 count=3`. Out: what was answered and what is remembered. It knows the log as a
-broker does, and never touches its inner state.
+In: lines such as `produce p7 seq=0 count=3`. Out: the answers and the producers that the log remembers. It uses the log
+as a broker does, and never touches its inner state.
 """
 
 from tests.log_steps import Steps, batch
@@ -19,7 +19,7 @@ class Story:
         self.steps = None
 
     def run(self, command):
-        """What happens: one line each."""
+        """Run one command; yield one line for each event."""
         verb, *words = command.split()
         options = dict(word.split("=", 1) for word in words if "=" in word)
         plain = [word for word in words if "=" not in word]
@@ -51,7 +51,7 @@ class Story:
         assert (self.steps.log.next_offset == end) == appended.duplicate
 
     def _fill(self, count):
-        """Records of nobody, a segment's worth each."""
+        """Append records without a producer id, each as large as a segment."""
         for _ in range(int(count)):
             self.steps.append(batch(30, timestamp=self.steps.now_ms, size=RECORD_BYTES))
         yield f"log {self.steps.log.log_start_offset}..{self.steps.log.log_end_offset}"
@@ -63,7 +63,7 @@ class Story:
         return ()
 
     def _keep(self, **limits):
-        """Retention by new limits."""
+        """Apply retention with new limits."""
         self.config |= {name: int(value) for name, value in limits.items()}
         self.steps.log.config = LogConfig(**self.config)
         self.steps.due()
@@ -79,12 +79,12 @@ class Story:
         yield from self._known()
 
     def _kill(self):
-        """The process dies; what was written is on the disk, nothing was closed."""
+        """Kill the process: all that was written is on the disk, no file was closed."""
         self.steps.load(clean=False)
         yield from self._known()
 
     def _truncate(self, offset):
-        """A follower gives up what its new leader does not have."""
+        """Truncate as a follower does: drop the records that the new leader does not have."""
         self.steps.truncate(int(offset))
         yield from self._known()
 
@@ -94,4 +94,4 @@ class Story:
             batches = " ".join(f"{one[0]}-{one[1]}@{one[2]}" for one in state.batches)
             yield f"p{producer_id} epoch={state.epoch} {batches}".rstrip()
         if not found:
-            yield "nobody is known"
+            yield "no producer is known"

@@ -1,12 +1,12 @@
-"""Runs programs over an object store in every order, with every fault, and tells what happened in each.
+"""Run programs over an object store in every order, with every fault, and return how each run ended.
 
-In: programs (generators of `tier.commit.Operation`, started afresh as often as needed) and a bucket. Out: every state
-in which all have ended. It never samples: two orders that lead to one state are followed once from there on, so small
-worlds are searched whole.
+In: programs (generators of `tier.commit.Operation`, restarted as often as needed) and a bucket. Out: every state in
+which all programs have ended. It never samples: two orders that reach one state continue as one, so small worlds are
+searched completely.
 
-A program's local state is the sequence of results it was given, so a state is: those sequences, the objects, the
-requests whose answer was lost and that may yet arrive, and what was confirmed so far. Sequences and buckets are
-numbered as they are met, so that states are small.
+A program's local state is the sequence of results that it received. So a state is: those sequences, the objects, the
+requests whose answer was lost and that may still arrive, and the confirmed commits. Sequences and buckets get numbers
+in the order of their discovery, so that states are small.
 
 Faults, each spent from a budget: a request times out before it has happened, after it has happened, or happens at any
 later moment; a list shows the bucket as it was at the start.
@@ -22,7 +22,7 @@ from stratalog.tier.bucket.commit import Delete, Exists, Get, List, PutAbsent
 
 @dataclass(frozen=True)
 class Confirmed:
-    """A program says so when a commit has returned: what it believes from now on."""
+    """A program yields this when a commit has returned: the version that the program now relies on."""
 
     version: int
     epoch: int
@@ -38,7 +38,7 @@ class Ended:
 
 
 class State(NamedTuple):
-    """`bucket` and `locals` are numbers that the world gave; `confirmed` is what programs were told, as a set."""
+    """`bucket` and `locals` are the world's numbers; `confirmed` is the set of commits that programs saw succeed."""
 
     bucket: int
     locals: tuple[int, ...]
@@ -75,7 +75,7 @@ class World:
         self._start = self._bucket(frozenset(objects.items()))
 
     def ends(self) -> Iterator[State]:
-        """Every state in which all programs have ended and nothing can arrive any more."""
+        """Yield every state in which all programs have ended and no late request remains."""
         started = tuple(
             self._local((-1, number), number, ()) for number in range(len(self.programs))
         )
@@ -95,13 +95,13 @@ class World:
                 yield state
 
     def value(self, state: State, number: int) -> Any:
-        """How a program ended."""
+        """Return how a program ended."""
         step = self._steps[state.locals[number]]
         assert isinstance(step, Ended)
         return step.value
 
     def objects(self, state: State) -> dict[str, bytes]:
-        """What is in the bucket."""
+        """Return the bucket's objects."""
         return dict(self._buckets[state.bucket])
 
     def _following(self, state: State) -> Iterator[State]:
@@ -113,8 +113,8 @@ class World:
             if isinstance(step, Ended):
                 continue
             if isinstance(step, Confirmed):
-                told = state._replace(confirmed=state.confirmed | {step})
-                yield self._resumed(told, number, None)
+                confirmed = state._replace(confirmed=state.confirmed | {step})
+                yield self._resumed(confirmed, number, None)
                 continue
             bucket, result = self._perform(state.bucket, step)
             yield self._resumed(state._replace(bucket=bucket), number, result)
@@ -158,7 +158,7 @@ class World:
 
 
 def _resume(program: Any, history: tuple[Any, ...]) -> Any:
-    """What a program does next, after these results."""
+    """Return a program's next operation after these results, or how it ended."""
     try:
         step = next(program)
         for result in history:

@@ -1,7 +1,7 @@
-"""Goal: a client in a fetch session knows what it would know had it been told everything each time.
+"""Goal: incremental fetch answers leave a client with the same knowledge as complete answers would.
 
-Method: random clients that open, change, leave and lose sessions, against a model of what each wants and was told;
-partitions that move, fail and recover meanwhile.
+Method: random clients open, change, leave and lose sessions, while partitions move, fail and recover. A model holds
+what each client wants and what its answers said.
 """
 
 from hypothesis import settings
@@ -27,7 +27,7 @@ class Client:
         self.session_id = 0
         self.epoch = NEW_SESSION
         self.wants = {}
-        self.told = {}
+        self.known = {}
         self.news = {}
         self.forgets = set()
 
@@ -88,45 +88,45 @@ class Crowd(RuleBasedStateMachine):
             return
         # A partition that leaves and returns between two fetches never left the session.
         for key in client.forgets:
-            client.told.pop(key, None)
+            client.known.pop(key, None)
         client.news, client.forgets = {}, set()
         assert dict(fetch.asked) == client.wants
         found = [self.found(key) for key, _ in fetch.asked]
         answered = fetch.answer(found, self.now_ms)
         assert answered.error is ErrorCode.none
-        told = {fetch.asked[place][0]: found[place] for place in answered.places}
+        changed = {fetch.asked[place][0]: found[place] for place in answered.places}
         if begins:
-            assert told.keys() == client.wants.keys()
+            assert changed.keys() == client.wants.keys()
         else:
-            self.check_news(client, told)
-        client.told.update(told)
-        self.check_order(fetch, told, answered.session_id)
+            self.check_news(client, changed)
+        client.known.update(changed)
+        self.check_order(fetch, changed, answered.session_id)
         client.session_id = answered.session_id
         client.epoch = NEW_SESSION if answered.session_id == 0 else client.epoch + 1
         if client.session_id == 0:
             self.restart(client)
 
-    def check_news(self, client, told):
+    def check_news(self, client, changed):
         for key in client.wants:
-            now, before = self.found(key), client.told.get(key)
-            if key in told:
+            now, before = self.found(key), client.known.get(key)
+            if key in changed:
                 assert now != before or now.records or now.error_code != ErrorCode.none
             else:
                 assert now == before
 
-    def check_order(self, fetch, told, session_id):
-        """Who gave records is asked last the next time."""
+    def check_order(self, fetch, changed, session_id):
+        """A partition that gave records moves to the end of the session's order."""
         session = self.sessions._sessions.get(session_id)
         if session is None or fetch._session is not session:
             return
         order = list(session.partitions)
-        full = [key for key in order if key in told and told[key].records]
+        full = [key for key in order if key in changed and changed[key].records]
         assert order[len(order) - len(full) :] == full
 
     @precondition(lambda self: any(one.session_id for one in self.clients))
     @rule(client=clients, off=st.sampled_from((-1, 1, 5)))
     def out_of_step(self, client, off):
-        """A client that lost count is told so; its session is as it was."""
+        """A fetch with a wrong session epoch gets an error; its session does not change."""
         client = self.clients[client]
         if client.session_id not in self.sessions._sessions or client.epoch + off <= 0:
             return
@@ -151,12 +151,12 @@ class Crowd(RuleBasedStateMachine):
 
     @rule(client=clients)
     def crash(self, client):
-        """It forgets its session without a word."""
+        """The client loses its session without closing it."""
         self.restart(self.clients[client])
         self.clients[client].session_id = 0
 
     def restart(self, client):
-        client.epoch, client.news, client.forgets, client.told = NEW_SESSION, {}, set(), {}
+        client.epoch, client.news, client.forgets, client.known = NEW_SESSION, {}, set(), {}
 
     def found(self, key):
         end, start, error, records = self.partitions[key]
@@ -172,7 +172,7 @@ class Crowd(RuleBasedStateMachine):
         )
 
     @invariant()
-    def there_is_no_more_than_allowed(self):
+    def the_sessions_stay_within_their_limits(self):
         held = self.sessions._sessions.values()
         assert len(self.sessions) <= SLOTS
         assert self.sessions.partitions == sum(len(one.partitions) for one in held)

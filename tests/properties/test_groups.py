@@ -1,7 +1,7 @@
-"""Goal: whatever clients do, a group has one generation at a time, nobody waits forever and no offset moves by itself.
+"""Goal: whatever clients do, a group has one generation at a time, answers every request, and keeps its offsets.
 
-Method: a random crowd of clients, some static, some silent, against one shard, with time, lost appends and restarts;
-beside it a model of what was promised, and the group's own invariants after every step.
+Method: random clients, some static, some silent, use one shard, while time passes, appends fail and the shard
+restarts. A model holds what the answers promised; the group's own invariants are checked after every step.
 """
 
 from collections import Counter
@@ -110,13 +110,13 @@ class Crowd(RuleBasedStateMachine):
     def learn_generation(self, client, answer):
         assert answer.generation_id >= self.latest_generation, "a generation of the past"
         self.latest_generation = client.generation_id = answer.generation_id
-        told = (answer.protocol_type, answer.protocol_name)
-        assert self.generations.setdefault(answer.generation_id, told) == told
+        protocol = (answer.protocol_type, answer.protocol_name)
+        assert self.generations.setdefault(answer.generation_id, protocol) == protocol
         if answer.members and not answer.skip_assignment:
-            assert answer.leader == client.member_id, "only the leader is told who is there"
+            assert answer.leader == client.member_id, "only the leader receives the list of members"
 
     def assigned_to(self, member_id):
-        """The log's word on it."""
+        """Return the member's assignment as the log has it."""
         group = self.shard.describe("g")
         return {one.member_id: one.assignment for one in group.members}[member_id]
 
@@ -126,7 +126,9 @@ class Crowd(RuleBasedStateMachine):
             if done.error is OK:
                 self.committed[one.index] = one.offset
                 if request.generation_id >= 0:
-                    assert request.generation_id == self.latest_generation, "a zombie committed"
+                    assert request.generation_id == self.latest_generation, (
+                        "a member of an old generation committed"
+                    )
 
     @rule(
         name=names,
@@ -154,15 +156,15 @@ class Crowd(RuleBasedStateMachine):
         self.take(self.shard.join(request, self.token(name, request), self.now))
 
     @rule(
-        who=st.lists(names, min_size=1, unique=True),
+        clients=st.lists(names, min_size=1, unique=True),
         version=st.sampled_from((5, 9)),
         protocols=st.sampled_from(PROTOCOLS[:3]),
         session_ms=st.sampled_from((1000, 4000)),
         and_sync=st.booleans(),
     )
-    def gather(self, who, version, protocols, session_ms, and_sync):
-        """Well-behaved members join, wherever that takes them."""
-        for name in who:
+    def gather(self, clients, version, protocols, session_ms, and_sync):
+        """Join as well-behaved clients do, and perhaps sync."""
+        for name in clients:
             self.join(name, protocols, not self.clients[name].member_id, version, 500, session_ms)
             if self.clients[name].member_id in (self.group().pending if self.group() else ()):
                 self.join(name, protocols, False, version, 500, session_ms)
@@ -172,7 +174,7 @@ class Crowd(RuleBasedStateMachine):
 
     @rule(refuse=st.sampled_from((None, None, None, ErrorCode.kafka_storage_error)))
     def sync_all(self, refuse):
-        """Everyone who thinks that it is a member asks for its assignment, the leader among them."""
+        """Each client, the leader included, asks for its assignment."""
         for name in NAMES:
             self.sync(name, False, refuse)
 
@@ -200,16 +202,16 @@ class Crowd(RuleBasedStateMachine):
         request = Heartbeat("g", client.generation_id, client.member_id)
         self.take(self.shard.heartbeat(request, self.token(name, request), self.now))
 
-    @rule(who=st.lists(names, min_size=1, max_size=2), by_instance=st.booleans())
-    def leave(self, who, by_instance):
+    @rule(clients=st.lists(names, min_size=1, max_size=2), by_instance=st.booleans())
+    def leave(self, clients, by_instance):
         members = tuple(
             LeavingMember("", STATIC[name])
             if by_instance and name in STATIC
             else LeavingMember(self.clients[name].member_id)
-            for name in who
+            for name in clients
         )
         request = LeaveGroup("g", members)
-        self.take(self.shard.leave(request, self.token(who[0], request), self.now))
+        self.take(self.shard.leave(request, self.token(clients[0], request), self.now))
 
     @rule(
         name=names,
@@ -252,7 +254,7 @@ class Crowd(RuleBasedStateMachine):
 
     @rule()
     def restart(self):
-        """Leadership goes and comes back: its shell answers every request with NOT_COORDINATOR."""
+        """Leadership leaves and returns: the shell answers every waiting request with NOT_COORDINATOR."""
         before = self.shard.describe("g")
         self.waiting = {}
         self.shard = self.loaded()
@@ -261,11 +263,11 @@ class Crowd(RuleBasedStateMachine):
             assert self.shard.describe("g") == before
 
     def forget_generations(self):
-        """Of those that the log has not (any more): their numbers may be used again."""
+        """Forget the generations that the log does not have: later ones may use their numbers."""
         self.latest_generation = self.group().generation_id if self.group() else 0
         self.generations = {
-            number: told
-            for number, told in self.generations.items()
+            number: protocol
+            for number, protocol in self.generations.items()
             if number <= self.latest_generation
         }
 
@@ -303,11 +305,11 @@ class Crowd(RuleBasedStateMachine):
         assert group.generation_id >= self.latest_generation
 
     @invariant()
-    def somebody_looks_after_everyone(self):
+    def every_member_has_a_deadline(self):
         """Each member, pending id and phase has a deadline: nothing can get stuck."""
         group, timers = self.group(), self.shard._timers
         if group is None:
-            assert len(timers) == 1, "that of the expiry of offsets"
+            assert len(timers) == 1, "only the timer that expires offsets"
             return
         sessions = {
             one
@@ -321,10 +323,12 @@ class Crowd(RuleBasedStateMachine):
         syncing = timers.deadline(TimerKey(TimerKind.SYNC, "g")) is not None
         assert syncing == bool(group.unsynced)
         phases = joining + syncing
-        assert len(timers) == len(sessions) + phases + 1, "a deadline of nobody"
+        assert len(timers) == len(sessions) + phases + 1, (
+            "a deadline that belongs to no member or phase"
+        )
 
     @invariant()
-    def who_waits_is_known(self):
+    def every_waiting_request_is_in_the_group(self):
         group = self.group()
         members = group.members.values() if group else ()
         tokens = {one.join_token for one in members} | {one.sync_token for one in members}
@@ -332,7 +336,7 @@ class Crowd(RuleBasedStateMachine):
 
     def teardown(self):
         self.pass_time(self.now_ms + 10_000_000)
-        assert not self.waiting, "somebody waits forever"
+        assert not self.waiting, "a request never gets its answer"
 
 
 TestCrowd = Crowd.TestCase

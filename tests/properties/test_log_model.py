@@ -256,7 +256,7 @@ class LogAgainstList(RuleBasedStateMachine):
         try:
             found = self.steps.read(offset, max_bytes, end_offset=limit, minimum_one_batch=one)
         except FileNotFoundError:
-            assert self._going(), "a file is missing that nobody renamed"
+            assert self._going(), "a file is missing, and no rename is under way"
             return
         expected = [w for w in self.list if w.next_offset > offset and w.next_offset <= limit]
         data = b"".join(found.buffers)

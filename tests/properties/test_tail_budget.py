@@ -1,6 +1,6 @@
-"""Goal: tails in one budget hold what a simple model holds, and never more than they may.
+"""Goal: tails that share a budget hold the same batches as a simple model, and never exceed the budget.
 
-Method: random appends, cuts and reads over a few partitions, against lists of what each must still have.
+Method: random appends, cuts and reads over a few partitions, compared with lists of the batches each must have.
 """
 
 from hypothesis import given
@@ -18,7 +18,7 @@ cuts = st.tuples(st.just("cut"), partitions, st.sampled_from((0, 500, 2000)))
 
 
 class Model:
-    """Batches of each partition as (base offset, size), oldest first; who was appended to last is last in `order`."""
+    """Batches of each partition as (base offset, size), oldest first. `order` ends with the one appended to last."""
 
     def __init__(self):
         self.held = [[] for _ in range(PARTITIONS)]

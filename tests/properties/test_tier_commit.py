@@ -1,8 +1,8 @@
-"""Manifest commits by two writers, one paused anywhere, in every order of every request and with every time-out.
+"""Two writers commit manifests, one paused anywhere, in every order of requests and with every time-out.
 
-Goal: what a writer was told is committed is in every later version, and no writer is told so of a version that is not
-in the chain. Method: `interleavings` searches small worlds whole; boundary groups have two versions, so that a few
-commits prune what a paused writer is about to write.
+Goal: every later version has each confirmed commit, and no writer gets a confirmation of a version outside the chain.
+Method: `interleavings` searches small worlds completely. Boundary groups have two versions, so that a few commits prune
+the version that a paused writer is about to write.
 """
 
 from contextlib import suppress
@@ -75,7 +75,7 @@ def names(manifest):
 
 
 def adding(name):
-    """The change that adds an entry, and finds it done."""
+    """Return a change that adds an entry, or does nothing if the entry is there."""
 
     def change(tip):
         tip = tip if tip is not None else EMPTY
@@ -86,14 +86,14 @@ def adding(name):
 
 
 def committing(base, change, writer, write_id):
-    """One commit, and word of it."""
+    """Commit once, and confirm it to the search."""
     made = yield from commit(PREFIX, base, change, writer, write_id, fan_out=FAN_OUT)
     yield Confirmed(made.version, made.leader_epoch, made.write_id, names(made))
     return made
 
 
 def old_leader(base, name, attempts=1):
-    """The leader of epoch 1, who knows `base` and adds one segment, trying again after an outcome unknown."""
+    """The leader of epoch 1 knows `base` and adds one segment; it retries after an unknown outcome."""
 
     def program():
         tip = base
@@ -111,7 +111,7 @@ def old_leader(base, name, attempts=1):
 
 
 def new_leader(additions, hint=None, node=2, epoch=2, kept=0):
-    """A later leader: takes over, adds segments, prunes after each."""
+    """A later leader takes over, adds segments, and then prunes."""
 
     def program():
         tip = yield from load_latest(PREFIX, hint, fan_out=FAN_OUT)
@@ -130,7 +130,7 @@ def new_leader(additions, hint=None, node=2, epoch=2, kept=0):
 
 
 def spilling(tip, writer, write_id, opened=None):
-    """All but the last entry go into an archive manifest, in a commit of its own, by the product's own rules."""
+    """Move all but the last entry into an archive manifest, in its own commit, by the product's own rules."""
     spill = next_spill(tip, LIMITS)
     assert spill is not None, "the story has something to move"
     assert (opened is not None) == (spill.onto is not None)
@@ -139,7 +139,7 @@ def spilling(tip, writer, write_id, opened=None):
     object_id = topic_id_text(uuid5(ZERO_ID, f"{write_id} {moved}"))
     NAMES[object_id] = moved
     named, data = spilled(tip, spill, opened, object_id)
-    with suppress(Unavailable):  # what is not known to be there may not be named
+    with suppress(Unavailable):  # a manifest may not name an object that may be missing
         yield PutAbsent(tip.archive_path(named), data)
         change = lambda t: with_spilled(t, spill, named, 5)  # noqa: E731
         made = yield from committing(tip, change, writer, write_id)
@@ -148,7 +148,7 @@ def spilling(tip, writer, write_id, opened=None):
     return tip, opened
 
 
-def old_leader_who_spills(base):
+def spilling_old_leader(base):
     """The leader of epoch 1 adds one segment, archives two, adds another."""
 
     def program():
@@ -156,7 +156,7 @@ def old_leader_who_spills(base):
         tip = yield from committing(base, adding("a"), writer, "old a")
         before = tip
         tip, _ = yield from spilling(tip, writer, "old spills")
-        if tip is before:  # whether it was done is not known
+        if tip is before:  # the outcome is unknown
             tip, _ = yield from spilling(tip, writer, "old spills again")
         tip = yield from committing(tip, adding("b"), writer, "old b")
         return names(tip)
@@ -164,8 +164,8 @@ def old_leader_who_spills(base):
     return program
 
 
-def new_leader_who_spills(base):
-    """The next one adds and archives, and then once more into the same archive."""
+def spilling_new_leader(base):
+    """The next leader adds a segment, archives, and then archives again into the same object."""
 
     def program():
         writer = Writer(2, 2)
@@ -184,7 +184,7 @@ def new_leader_who_spills(base):
 
 
 def reader():
-    """A reader who opens the bucket at some moment."""
+    """A reader opens the bucket at some moment."""
     tip = yield from load_latest(PREFIX, fan_out=FAN_OUT)
     return (
         None if tip is None else Confirmed(tip.version, tip.leader_epoch, tip.write_id, names(tip))
@@ -193,7 +193,7 @@ def reader():
 
 @cache
 def newest_in(objects):
-    """What a reader finds in a bucket at rest."""
+    """Return the version that a reader finds when no writer runs."""
     world = World(dict(objects), [reader])
     (end,) = world.ends()
     newest = world.value(end, 0)
@@ -202,21 +202,21 @@ def newest_in(objects):
 
 
 def hold(world, state, seen=()):
-    """What must be true of a run that has ended: `seen` are what readers got."""
+    """Assert what must hold when a run has ended; `seen` are the versions that readers got."""
     chain = sorted({*state.confirmed, *seen}, key=lambda one: one.version)
     for earlier, later in pairwise(chain):
         assert earlier.version < later.version, (earlier, later)
         assert earlier.epoch <= later.epoch, (earlier, later)
         assert set(earlier.entries) <= set(later.entries), (earlier, later)
     newest = newest_in(frozenset(world.objects(state).items()))
-    for told in state.confirmed:
-        assert told.version <= newest.version
-        assert set(told.entries) <= set(newest.entries), (told, newest)
+    for confirmed in state.confirmed:
+        assert confirmed.version <= newest.version
+        assert set(confirmed.entries) <= set(newest.entries), (confirmed, newest)
     archives_hold(world.objects(state), newest.version)
 
 
 def archives_hold(objects, version):
-    """What the newest version says of archive manifests is in the bucket, and each entry in one place only."""
+    """Assert that the bucket has each archive manifest that the newest version names, and each entry once."""
     manifest = decode(objects[manifest_path(PREFIX, version)], "the newest")
     for named in manifest.live_archives():
         data = objects[manifest.archive_path(named)]
@@ -228,7 +228,7 @@ def archives_hold(objects, version):
 
 
 def search(world, readers=()):
-    """Every end of a world holds; how programs ended, as a set."""
+    """Check every end of a world; return the set of ways in which the programs ended."""
     outcomes = set()
     for state in world.ends():
         seen = [world.value(state, number) for number in readers]
@@ -244,7 +244,7 @@ def test_two_leaders_race_for_the_first_version():
     assert ("Fenced", ()) in outcomes
 
 
-def test_a_leader_that_paused_before_its_put_is_found_out_after_the_pruning():
+def test_a_leader_that_paused_before_its_put_is_fenced_after_the_pruning():
     base = base_version(1)
     programs = [old_leader(base, "zombie", attempts=2), new_leader(2)]
     world = World(bucket_of(base), programs, faults=1)
@@ -268,7 +268,7 @@ def test_every_pair_of_faults_while_later_versions_are_pruned():
 
 
 def test_two_levels_of_boundaries():
-    """Versions 2 and 3 get a boundary object of the second level, and lose their own, while the old leader sleeps."""
+    """Versions 2 and 3 get a boundary object of the second level, and lose their own, while the old leader pauses."""
     base = base_version(2)
     before = base_version(1)
     programs = [old_leader(base, "zombie"), new_leader(2, hint=base)]
@@ -304,25 +304,25 @@ def test_a_new_leader_whose_lists_are_stale():
 
 def test_a_leader_that_gets_no_answer_to_its_spill_spills_once():
     base = base_version(1)
-    outcomes = search(World(bucket_of(base), [old_leader_who_spills(base)], faults=2))
+    outcomes = search(World(bucket_of(base), [spilling_old_leader(base)], faults=2))
     assert (("first", "a", "b"),) in outcomes
 
 
 def test_two_leaders_spill_at_once():
     base = base_version(1)
-    programs = [old_leader_who_spills(base), new_leader_who_spills(base)]
+    programs = [spilling_old_leader(base), spilling_new_leader(base)]
     world = World(bucket_of(base), programs, faults=1)
     outcomes = search(world)
     assert ("Fenced", ("first", "x", "y")) in outcomes
     assert (("first", "a", "b"), ("first", "a", "b", "x")) in outcomes
 
 
-def test_the_search_finds_a_spill_that_does_not_look_what_became_of_its_entries(monkeypatch):
-    """The proof can fail: who does not hear that it was done archives the same entries once more."""
+def test_the_search_finds_a_spill_that_does_not_check_its_entries(monkeypatch):
+    """The proof can fail: a leader that gets no answer to its spill archives the same entries again."""
     monkeypatch.setattr(spilling_rules, "_same", lambda some, others: True)
     base = replace(base_version(1), segments=(entry("first"), entry("second", 1)))
     with pytest.raises(AssertionError):
-        search(World(bucket_of(base), [old_leader_who_spills(base)], faults=2))
+        search(World(bucket_of(base), [spilling_old_leader(base)], faults=2))
 
 
 def no_boundary(prefix, version, *, fan_out):
@@ -331,7 +331,7 @@ def no_boundary(prefix, version, *, fan_out):
 
 
 def ignoring_time_outs(prefix, new):
-    """A put whose answer is lost taken for a put that was lost."""
+    """Treat a put without an answer as a put that succeeded."""
     try:
         won = yield protocol.PutAbsent(manifest_path(prefix, new.version), encode(new))
     except Unavailable:
@@ -351,7 +351,7 @@ def ignoring_time_outs(prefix, new):
     ],
 )
 def test_the_search_finds_a_protocol_without_one_of_its_parts(monkeypatch, part, broken):
-    """The proof can fail: each part taken out breaks the chain in some run."""
+    """The proof can fail: without any one of these parts, some run breaks the chain."""
     monkeypatch.setattr(protocol, part, broken)
     base = base_version(1)
     programs = [old_leader(base, "zombie"), new_leader(2)]

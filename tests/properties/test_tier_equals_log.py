@@ -1,10 +1,10 @@
-"""Tier and local log together are the log, byte for byte, whatever fails and whoever restarts.
+"""Tier and local log together are the log, byte for byte, whatever fails or restarts.
 
 Goal: after any appends, rolls, copies, expiries and restarts, with any request going wrong in any way that
 `tests/faulty_store.py` knows, every offset from the log's start is read back with exactly the bytes that were
 appended; nothing local was dropped before it could be read from the bucket; nothing in retention is gone; a read of a
-bucket that tears or alters bytes gives those bytes or an error; and what is left over is found by a sweep. Method: a
-list of batches is the model; a Hypothesis state machine drives `TierWriter` over a store that fails when told.
+bucket that tears or alters bytes gives those bytes or an error; and a sweep finds every leftover object. Method: a
+list of batches is the model; a Hypothesis state machine drives `TierWriter` over a store with injected faults.
 
 `TIER_EXAMPLES=20000 python -m pytest tests/properties/test_tier_equals_log.py --timeout 36000` is the long run.
 """
