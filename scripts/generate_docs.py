@@ -227,7 +227,7 @@ def protocol() -> str:
     rows: list[tuple[str, ...]] = []
     notes = []
     for key, api in sorted(APIS.items()):
-        module = import_module(api.handle.__module__)
+        module = import_module(api.handler.handle.__module__)
         opening, _, body = inspect.cleandoc(module.__doc__ or "").partition("\n\n")
         low, high = api.advertised
         advertised = f"{low}-{high}" if low < high else str(low)

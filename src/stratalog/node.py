@@ -138,9 +138,8 @@ class Node:
             self._stopping.append(tiering.close)
         moves = Moves(hosting, metadata.assign_directories, self.outside.entropy, spawn=self.spawn)
         self._stopping.append(moves.close)
-        self.broker = Broker(self.config, self.outside, metadata, hosting, tiering, moves)
-        self.broker.client_memory = self._connections.memory
-        self.broker.turns = self._connections.turns
+        memory = self._connections.memory
+        self.broker = Broker(self.config, self.outside, metadata, hosting, tiering, moves, memory)
         self._configure(metadata.dynamic_configs.over(self.config))
         self._stopping += (self.broker.recompression.close, self.broker.large.close)
         self._follow(hosting)
@@ -320,7 +319,7 @@ class Node:
     async def _listen(self) -> list[Endpoint]:
         assert self.broker is not None
         ports: dict[str, Listener] = {}
-        dispatcher = Dispatcher(self.broker, self.broker.apis)
+        dispatcher = Dispatcher(self.broker, self._connections.turns)
         for listener in self.config.listeners:
             try:
                 bound = await self.outside.network.listen(

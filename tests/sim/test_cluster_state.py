@@ -26,7 +26,7 @@ async def commit(tale: Tale, group: str, offset: int, topic: str = "t") -> None:
 
 
 def told(tale: Tale) -> ClusterState:
-    state, damaged = newest_state(tale.store, tale.machine.broker.cluster_id, 0)
+    state, damaged = newest_state(tale.store, tale.machine.broker.cluster.cluster_id, 0)
     assert state is not None
     assert not damaged
     return state
@@ -153,7 +153,7 @@ def test_producing_goes_on_while_the_bucket_fails_and_the_state_follows_later() 
 
 def told_through(tale: Tale) -> dict[str, object]:
     """What the bucket has, whatever it answers now."""
-    state, _damaged = newest_state(tale.store.store, tale.machine.broker.cluster_id, 0)
+    state, _damaged = newest_state(tale.store.store, tale.machine.broker.cluster.cluster_id, 0)
     return {} if state is None else dict(state.groups)
 
 
@@ -167,7 +167,7 @@ def test_a_damaged_version_gives_way_to_the_one_before() -> None:
         newest = max(versions(tale))
         data = tale.store.get(newest)
         tale.store.put(newest, [data.replace(b'"g"', b'"h"')])
-        state, damaged = newest_state(tale.store, tale.machine.broker.cluster_id, 0)
+        state, damaged = newest_state(tale.store, tale.machine.broker.cluster.cluster_id, 0)
         assert state is not None
         assert state.groups["g"][0].offset == 7
         (line,) = damaged

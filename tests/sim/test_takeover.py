@@ -243,7 +243,7 @@ def test_a_topic_deleted_on_the_old_node_lives_on_in_the_new_one() -> None:
         late = topics(tale.machine)["late"].id
         await tale.client.delete_topics(["early"])
         # As if the old node had looked for its successor just before there was one.
-        delete_topic(tale.store, tale.machine.broker.cluster_id, late, 0)
+        delete_topic(tale.store, tale.machine.broker.cluster.cluster_id, late, 0)
         await asyncio.sleep(2 * INTERVAL_S)
         assert len(tale.machine.reasons_to_stop) == 1
         await tale.machine.stop()

@@ -129,7 +129,7 @@ def test_what_an_emptied_bucket_held_is_an_error_and_never_other_data() -> None:
         }
         # It is this cluster's again, without a restart, and enough to begin anew with what it has.
         bucket = open_bucket(tale.store)
-        assert bucket.cluster_id == tale.machine.broker.cluster_id
+        assert bucket.cluster_id == tale.machine.broker.cluster.cluster_id
         assert [topic.name for topic in bucket.topics()] == ["t"]
         await asyncio.sleep(30)
         state, _ = newest_state(tale.store, bucket.cluster_id, 0)

@@ -68,5 +68,5 @@ def _placed_here(broker: Broker) -> Iterator[tuple[tuple[UUID, int], str]]:
     """Key and name of every partition with a replica here. The image is immutable: it may be walked slowly."""
     for topic in broker.metadata.image.topics_by_id.values():
         for index, partition in topic.partitions.items():
-            if broker.node_id in partition.replicas:
+            if broker.cluster.node_id in partition.replicas:
                 yield (topic.id, index), f"{topic.name}-{index}"

@@ -4,7 +4,6 @@ In: a decoded request and an error code. Out: an answer of that version in which
 carries this one. It never does what was asked.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -14,7 +13,7 @@ from uuid import UUID
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import FieldInfo, fields
 
-from stratalog.broker.network.dispatch import Api, Call
+from stratalog.broker.network.dispatch import Api, Call, Handler
 from stratalog.errors import ErrorCode
 from stratalog.wire.apis import APIS
 from stratalog.wire.ids import ZERO_ID
@@ -32,19 +31,20 @@ class Failure:
     times: int
 
 
-def failing(api: Api, failure: Failure) -> Callable[[Call[Any]], Any]:
-    """The handler of `api` behind a failure: refuses as often as it says, then does its work again."""
+def failing(api: Api, failure: Failure) -> Handler:
+    """Return the handler of `api` behind a failure: it refuses as often as the failure says, then works again."""
+    handler = api.handler
 
-    def handle(call: Call[Any]) -> Any:
+    def handle(call: Call[Any, Any]) -> Any:
         if failure.times <= 0:
-            return api.handle(call)
+            return handler.handle(call)
         failure.times -= 1
         return refusal(api.key, call, failure.code)
 
-    return handle
+    return Handler(handle, handler.needs)
 
 
-def refusal(api_key: int, call: Call[Any], code: ErrorCode) -> Any:
+def refusal(api_key: int, call: Call[Any, Any], code: ErrorCode) -> Any:
     """The answer to `call` with `code` everywhere."""
     if api_key == _PRODUCE and call.body.acks == 0:
         return None

@@ -3,18 +3,29 @@
 import subprocess
 import sys
 from importlib import import_module
+from typing import get_type_hints
 
 import pytest
 
 from stratalog.broker.apis import APIS
+from stratalog.broker.broker import Broker
 
 
 @pytest.mark.parametrize("key", sorted(APIS))
 def test_a_handlers_module_opens_with_its_line_of_the_table(key: int) -> None:
     api = APIS[key]
-    opening = (import_module(api.handle.__module__).__doc__ or "").partition("\n")[0]
+    opening = (import_module(api.handler.handle.__module__).__doc__ or "").partition("\n")[0]
     low, high = api.served
     assert opening.startswith(f"{api.name} (key {key}), versions {low}-{high}"), opening
+
+
+@pytest.mark.parametrize("key", sorted(APIS))
+def test_a_handler_needs_parts_of_the_broker_by_their_names_and_types(key: int) -> None:
+    module = import_module(APIS[key].handler.handle.__module__)
+    offered = get_type_hints(Broker)
+    needs = get_type_hints(APIS[key].handler.needs)
+    assert needs == {name: offered[name] for name in needs}
+    assert f"{module.__name__}.Needs" in str(get_type_hints(module.handle)), "its calls bring them"
 
 
 def test_a_node_imports_no_handler_and_no_codec_before_a_request() -> None:

@@ -2,6 +2,9 @@
 
 In: a `Call`. Out: the answer's body. Handlers translate between the wire and the parts; they decide nothing.
 
+Each module has `handle`, and `Needs`: the parts of the broker that its calls bring, by the names and types they have in
+`Broker`.
+
 The table names no module: an API's handler, its messages and their codec are imported when its first request comes.
 """
 
@@ -25,9 +28,9 @@ def _right(text: str) -> Right:
     return Right(Operation[operation], Resource[resource])
 
 
-def _handler(module: str) -> Handler:
-    handle: Handler = import_module(f"{__name__}.{module}").handle
-    return handle
+def _handler(name: str) -> Handler:
+    module = import_module(f"{__name__}.{name}")
+    return Handler(module.handle, module.Needs)
 
 
 _TABLE = (

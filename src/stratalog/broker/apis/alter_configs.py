@@ -4,10 +4,11 @@ All that a resource sets, anew. v1 the same. v2 flexible. Kafka prefers Incremen
 only this one.
 """
 
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from structlog import get_logger
 
+from stratalog.broker.coordination.cluster_metadata import ClusterMetadata
 from stratalog.broker.network.dispatch import Call
 from stratalog.config import our_topic_setting
 from stratalog.metadata.image import ResourceType
@@ -24,12 +25,18 @@ from stratalog.wire.messages.alter_configs import (
 _Text = TypeVar("_Text", str, str | None)
 
 
-async def handle(call: Call[AlterConfigsRequest]) -> AlterConfigsResponse:
+class Needs(NamedTuple):
+    """The parts of the broker that the handler works with."""
+
+    metadata: ClusterMetadata
+
+
+async def handle(call: Call[AlterConfigsRequest, Needs]) -> AlterConfigsResponse:
     """Replace the settings of topics and brokers; each resource has its own error."""
     altered: list[Altered] = []
     async for part in call.pace.bundles(call.body.resources, resource_of):
         asked = [await _alteration(call, resource) for resource in part]
-        altered += await call.broker.metadata.alter_configs(
+        altered += await call.needs.metadata.alter_configs(
             asked, validate_only=call.body.validate_only
         )
     return AlterConfigsResponse(
@@ -46,7 +53,7 @@ async def handle(call: Call[AlterConfigsRequest]) -> AlterConfigsResponse:
 
 
 async def _alteration(
-    call: Call[AlterConfigsRequest], resource: AlterConfigsResource
+    call: Call[AlterConfigsRequest, Needs], resource: AlterConfigsResource
 ) -> Alteration:
     # Too many are refused by the controller: it need not see all of them.
     changes = [

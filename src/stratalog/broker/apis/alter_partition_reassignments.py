@@ -6,6 +6,9 @@ no reassignment is ever under way.
 Codes are Kafka's (`ReplicationControlManager.alterPartitionReassignments`).
 """
 
+from typing import NamedTuple
+
+from stratalog.broker.coordination.cluster_view import ClusterView
 from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.quorum.topics import check_replicas
@@ -18,8 +21,14 @@ from stratalog.wire.messages.alter_partition_reassignments import (
 )
 
 
+class Needs(NamedTuple):
+    """The parts of the broker that the handler works with."""
+
+    cluster: ClusterView
+
+
 async def handle(
-    call: Call[AlterPartitionReassignmentsRequest],
+    call: Call[AlterPartitionReassignmentsRequest, Needs],
 ) -> AlterPartitionReassignmentsResponse:
     """Whether each partition's replicas are what is asked for."""
     return AlterPartitionReassignmentsResponse(
@@ -39,7 +48,7 @@ async def handle(
 
 
 def _row(
-    call: Call[AlterPartitionReassignmentsRequest], name: str, asked: ReassignablePartition
+    call: Call[AlterPartitionReassignmentsRequest, Needs], name: str, asked: ReassignablePartition
 ) -> ReassignablePartitionResponse:
     code, message = ErrorCode.none, None
     try:
@@ -52,9 +61,9 @@ def _row(
 
 
 def _check(
-    call: Call[AlterPartitionReassignmentsRequest], name: str, asked: ReassignablePartition
+    call: Call[AlterPartitionReassignmentsRequest, Needs], name: str, asked: ReassignablePartition
 ) -> None:
-    metadata = call.broker.metadata
+    metadata = call.needs.cluster
     topic, index = metadata.topic(name), asked.partition_index
     if topic is None or index not in topic.partitions:
         raise Rejected(

@@ -3,7 +3,10 @@
 v1 throttle time. v2 flexible. Answered at once: DescribeLogDirs shows how far a move is (KIP-113).
 """
 
+from typing import NamedTuple
+
 from stratalog.broker.network.dispatch import Call
+from stratalog.broker.partitions.moves import Moves
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
@@ -13,7 +16,13 @@ from stratalog.wire.messages.alter_replica_log_dirs import (
 )
 
 
-async def handle(call: Call[AlterReplicaLogDirsRequest]) -> AlterReplicaLogDirsResponse:
+class Needs(NamedTuple):
+    """The parts of the broker that the handler works with."""
+
+    moves: Moves
+
+
+async def handle(call: Call[AlterReplicaLogDirsRequest, Needs]) -> AlterReplicaLogDirsResponse:
     """Begin to move each partition to the directory it is named under, the last one where there are several."""
     pace = call.pace
     wanted: dict[tuple[str, int], str] = {}
@@ -36,10 +45,10 @@ async def handle(call: Call[AlterReplicaLogDirsRequest]) -> AlterReplicaLogDirsR
 
 
 async def _move(
-    call: Call[AlterReplicaLogDirsRequest], topic: str, index: int, path: str
+    call: Call[AlterReplicaLogDirsRequest, Needs], topic: str, index: int, path: str
 ) -> ErrorCode:
     try:
-        await call.broker.moves.ask(topic, index, path)
+        await call.needs.moves.ask(topic, index, path)
     except Rejected as error:
         return error.code
     return ErrorCode.none

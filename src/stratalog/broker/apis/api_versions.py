@@ -5,10 +5,13 @@ minimum of 0. The answer's header is always version 0, and an unknown higher ver
 """
 
 import re
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
-from stratalog.broker.network.dispatch import Call, advertised
+from stratalog.broker.coordination.cluster_view import ClusterView
+from stratalog.broker.network.dispatch import Api, Call, advertised
 from stratalog.errors import ErrorCode
+from stratalog.metadata.image import METADATA_VERSION, METADATA_VERSION_LEVEL
 from stratalog.wire.messages.api_versions import (
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -17,13 +20,24 @@ from stratalog.wire.messages.api_versions import (
 )
 
 _FLEXIBLE_FROM: Final = 3
+_SUPPORTED: Final[Mapping[str, tuple[int, int]]] = {
+    METADATA_VERSION: (METADATA_VERSION_LEVEL, METADATA_VERSION_LEVEL)
+}
+"""Features, with the lowest and the highest level that this broker supports."""
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 """Names and versions of client software (Kafka: `ApiVersionsRequest.isValid`)."""
 
 
-def handle(call: Call[ApiVersionsRequest]) -> ApiVersionsResponse:
+class Needs(NamedTuple):
+    """The parts of the broker that the handler works with."""
+
+    apis: dict[int, Api]
+    cluster: ClusterView
+
+
+def handle(call: Call[ApiVersionsRequest, Needs]) -> ApiVersionsResponse:
     """Return all that is served, and the finalized features; INVALID_REQUEST for client software without a name."""
-    image = call.broker.metadata.image
+    image = call.needs.cluster.image
     if call.version >= _FLEXIBLE_FROM and not _is_valid(call.body):
         return ApiVersionsResponse(error_code=ErrorCode.invalid_request, api_keys=[])
     if call.version >= _FLEXIBLE_FROM:
@@ -31,10 +45,10 @@ def handle(call: Call[ApiVersionsRequest]) -> ApiVersionsResponse:
         call.session.software = software
     return ApiVersionsResponse(
         error_code=ErrorCode.none,
-        api_keys=advertised(call.broker.apis),
+        api_keys=advertised(call.needs.apis),
         supported_features=[
             SupportedFeatureKey(name=name, min_version=low, max_version=high)
-            for name, (low, high) in call.broker.supported_features.items()
+            for name, (low, high) in _SUPPORTED.items()
         ]
         if call.version >= _FLEXIBLE_FROM
         else [],

@@ -3,6 +3,9 @@
 v1 the same. v2 flexible. v3 may answer that a quota is exceeded, which this broker has none of (KIP-599).
 """
 
+from typing import NamedTuple
+
+from stratalog.broker.coordination.cluster_metadata import ClusterMetadata
 from stratalog.broker.network.dispatch import Call
 from stratalog.quorum.controller import Extended, MorePartitions
 from stratalog.quorum.topics import PARTITIONS_PER_REQUEST_MAX
@@ -14,12 +17,18 @@ from stratalog.wire.messages.create_partitions import (
 )
 
 
-async def handle(call: Call[CreatePartitionsRequest]) -> CreatePartitionsResponse:
+class Needs(NamedTuple):
+    """The parts of the broker that the handler works with."""
+
+    metadata: ClusterMetadata
+
+
+async def handle(call: Call[CreatePartitionsRequest, Needs]) -> CreatePartitionsResponse:
     """Give topics more partitions; each topic has its own error. Answered once they are hosted."""
     results: list[Extended] = []
     async for part in call.pace.bundles(call.body.topics, lambda topic: topic.name):
         asked = [await _more(call, topic) for topic in part]
-        results += await call.broker.metadata.create_partitions(
+        results += await call.needs.metadata.create_partitions(
             asked, validate_only=call.body.validate_only
         )
     return CreatePartitionsResponse(
@@ -33,7 +42,7 @@ async def handle(call: Call[CreatePartitionsRequest]) -> CreatePartitionsRespons
 
 
 async def _more(
-    call: Call[CreatePartitionsRequest], topic: CreatePartitionsTopic
+    call: Call[CreatePartitionsRequest, Needs], topic: CreatePartitionsTopic
 ) -> MorePartitions:
     if topic.assignments is None:
         return MorePartitions(topic.name, topic.count)

@@ -4,9 +4,13 @@ v2 throttle time. v4 default partitions and replication (-1, KIP-464). v5 flexib
 v7 topic ids. The answer leaves out settings that Kafka does not know, unless the topic sets them.
 """
 
+from typing import NamedTuple
+
 from stratalog.broker.apis.alter_configs import our_setting
+from stratalog.broker.coordination.cluster_metadata import ClusterMetadata
+from stratalog.broker.coordination.topics import Topics
 from stratalog.broker.network.dispatch import Call
-from stratalog.config import ConfigEntry
+from stratalog.config import BrokerConfig, ConfigEntry, describe_topic
 from stratalog.config.topic_settings import TOPIC_SETTINGS
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.quorum.controller import Created, NewTopic
@@ -25,7 +29,15 @@ from stratalog.wire.messages.create_topics import (
 )
 
 
-async def handle(call: Call[CreateTopicsRequest]) -> CreateTopicsResponse:
+class Needs(NamedTuple):
+    """The parts of the broker that the handler works with."""
+
+    config: BrokerConfig
+    metadata: ClusterMetadata
+    topics: Topics
+
+
+async def handle(call: Call[CreateTopicsRequest, Needs]) -> CreateTopicsResponse:
     """Create what can be created; each topic has its own error."""
     created: list[Created] = []
     is_too_much = await _is_too_much(call)
@@ -35,7 +47,7 @@ async def handle(call: Call[CreateTopicsRequest]) -> CreateTopicsResponse:
             continue
         asked = [await _new_topic(call, topic) for topic in part]
         try:
-            created += await call.broker.create_topics(asked, validate_only=call.body.validate_only)
+            created += await call.needs.topics.create(asked, validate_only=call.body.validate_only)
         except Rejected as error:
             created += [Created(one.name, error=error.code, message=error.message) for one in asked]
     return CreateTopicsResponse(
@@ -43,17 +55,17 @@ async def handle(call: Call[CreateTopicsRequest]) -> CreateTopicsResponse:
     )
 
 
-async def _is_too_much(call: Call[CreateTopicsRequest]) -> bool:
+async def _is_too_much(call: Call[CreateTopicsRequest, Needs]) -> bool:
     """Whether the topics together have more partitions than one request may ask for."""
     count = 0
-    default = call.broker.config.int("num.partitions")
+    default = call.needs.config.int("num.partitions")
     async for topic in call.pace.each(call.body.topics):
         partitions = default if topic.num_partitions == DEFAULT else topic.num_partitions
         count += len(topic.assignments) or partitions
     return count > PARTITIONS_PER_REQUEST_MAX
 
 
-async def _new_topic(call: Call[CreateTopicsRequest], topic: CreatableTopic) -> NewTopic:
+async def _new_topic(call: Call[CreateTopicsRequest, Needs], topic: CreatableTopic) -> NewTopic:
     # Too many of them are refused by the controller: it need not see all.
     return NewTopic(
         name=topic.name,
@@ -73,7 +85,8 @@ async def _new_topic(call: Call[CreateTopicsRequest], topic: CreatableTopic) -> 
     )
 
 
-def _result(call: Call[CreateTopicsRequest], topic: Created) -> CreatableTopicResult:
+def _result(call: Call[CreateTopicsRequest, Needs], topic: Created) -> CreatableTopicResult:
+    config, metadata, _ = call.needs
     failed = topic.error is not ErrorCode.none
     return CreatableTopicResult(
         name=topic.name,
@@ -86,7 +99,7 @@ def _result(call: Call[CreateTopicsRequest], topic: Created) -> CreatableTopicRe
         if failed
         else [
             _config(entry)
-            for entry in call.broker.describe_topic(topic.configs)
+            for entry in describe_topic(config, topic.configs, metadata.dynamic_configs)
             if entry.name in topic.configs or not TOPIC_SETTINGS[entry.name].setting.ours
         ],
     )

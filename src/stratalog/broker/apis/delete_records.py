@@ -3,9 +3,11 @@
 v1 the same. v2 flexible.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
+from stratalog.broker.coordination.cluster_view import ClusterView
 from stratalog.broker.network.dispatch import Call
+from stratalog.broker.partitions.hosting import Hosting
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.delete_records import (
@@ -20,7 +22,14 @@ _ALL: Final = -1
 """Everything up to the high watermark."""
 
 
-async def handle(call: Call[DeleteRecordsRequest]) -> DeleteRecordsResponse:
+class Needs(NamedTuple):
+    """The parts of the broker that the handler works with."""
+
+    cluster: ClusterView
+    hosting: Hosting
+
+
+async def handle(call: Call[DeleteRecordsRequest, Needs]) -> DeleteRecordsResponse:
     """Have logs begin at the offsets asked for; answered once no crash can bring the records back.
 
     Of several offsets for one partition the last counts. Files of whole segments go with retention's next round, those
@@ -50,13 +59,13 @@ async def handle(call: Call[DeleteRecordsRequest]) -> DeleteRecordsResponse:
 
 
 def _raise(
-    call: Call[DeleteRecordsRequest], topic: str, asked: DeleteRecordsPartition
+    call: Call[DeleteRecordsRequest, Needs], topic: str, asked: DeleteRecordsPartition
 ) -> HostedPartition | Rejected:
     """Raise the log's start; what was refused where it cannot be."""
     try:
-        if topic in call.broker.internal_topics:
+        if topic in call.needs.cluster.internal_topics:
             raise Rejected(ErrorCode.invalid_topic_exception, f"{topic} is the broker's own")
-        hosted = call.broker.hosting.get(topic, asked.partition_index)
+        hosted = call.needs.hosting.get(topic, asked.partition_index)
         hosted.check_hosted()
         hosted.replica.check_leader()
         if "delete" not in hosted.log.config.cleanup_policy:
@@ -77,13 +86,13 @@ def _raise(
 
 
 async def _checkpoint(
-    call: Call[DeleteRecordsRequest], raised: list[HostedPartition]
+    call: Call[DeleteRecordsRequest, Needs], raised: list[HostedPartition]
 ) -> dict[str, Rejected]:
     """Write the log starts down; return what went wrong, by directory."""
     failed: dict[str, Rejected] = {}
     for directory in {hosted.directory for hosted in raised}:
         try:
-            await call.broker.hosting.checkpoints.write(directory)
+            await call.needs.hosting.checkpoints.write(directory)
         except Rejected as error:
             failed[directory.path] = error
     return failed

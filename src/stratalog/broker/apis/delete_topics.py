@@ -4,10 +4,12 @@ v1 throttle time. v3 an error of its own where deletion is disabled. v4 flexible
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
+from stratalog.broker.coordination.cluster_metadata import ClusterMetadata
 from stratalog.broker.network.dispatch import Call
+from stratalog.config import BrokerConfig
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.quorum.controller import Deleted
 from stratalog.wire.ids import ZERO_ID
@@ -22,7 +24,14 @@ _DISABLED_FROM: Final = 3
 _BY_ID_FROM: Final = 6
 
 
-async def handle(call: Call[DeleteTopicsRequest]) -> DeleteTopicsResponse:
+class Needs(NamedTuple):
+    """The parts of the broker that the handler works with."""
+
+    config: BrokerConfig
+    metadata: ClusterMetadata
+
+
+async def handle(call: Call[DeleteTopicsRequest, Needs]) -> DeleteTopicsResponse:
     """Delete by name or id; each topic has its own error."""
     body = call.body
     deleted_topics: list[Deleted] = []
@@ -36,7 +45,7 @@ async def handle(call: Call[DeleteTopicsRequest]) -> DeleteTopicsResponse:
                 both.append(Deleted(topic.name, topic.topic_id, ErrorCode.invalid_request, why))
             else:
                 wanted.append(topic.topic_id if topic.name is None else topic.name)
-    ids = call.broker.metadata.image.topic_ids_by_name
+    ids = call.needs.metadata.image.topic_ids_by_name
     async for part in call.pace.bundles(
         wanted, lambda topic: topic if isinstance(topic, UUID) else ids.get(topic, topic)
     ):
@@ -55,12 +64,14 @@ async def handle(call: Call[DeleteTopicsRequest]) -> DeleteTopicsResponse:
     )
 
 
-async def _delete(call: Call[DeleteTopicsRequest], wanted: Sequence[str | UUID]) -> list[Deleted]:
+async def _delete(
+    call: Call[DeleteTopicsRequest, Needs], wanted: Sequence[str | UUID]
+) -> list[Deleted]:
     try:
-        if not call.broker.config.bool("delete.topic.enable"):
+        if not call.needs.config.bool("delete.topic.enable"):
             code = _DISABLED if call.version >= _DISABLED_FROM else ErrorCode.invalid_request
             raise Rejected(code, "delete.topic.enable is false")
-        return await call.broker.delete_topics(wanted)
+        return await call.needs.metadata.delete_topics(wanted)
     except Rejected as error:
         return [_refused(topic, error) for topic in wanted]
 

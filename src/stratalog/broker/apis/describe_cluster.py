@@ -3,6 +3,9 @@
 v1 endpoint type (KIP-919). v2 fenced brokers.
 """
 
+from typing import NamedTuple
+
+from stratalog.broker.coordination.cluster_view import ClusterView
 from stratalog.broker.network.authorizer import CLUSTER_NAME, NOT_ASKED, Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode
@@ -16,9 +19,15 @@ _BROKERS = 1
 _CONTROLLERS = 2
 
 
-def handle(call: Call[DescribeClusterRequest]) -> DescribeClusterResponse:
+class Needs(NamedTuple):
+    """The parts of the broker that the handler works with."""
+
+    cluster: ClusterView
+
+
+def handle(call: Call[DescribeClusterRequest, Needs]) -> DescribeClusterResponse:
     """The cluster's id, controller and brokers."""
-    broker = call.broker
+    cluster = call.needs.cluster
     endpoint_type = call.body.endpoint_type
     if endpoint_type != _BROKERS:
         return DescribeClusterResponse(
@@ -33,11 +42,11 @@ def handle(call: Call[DescribeClusterRequest]) -> DescribeClusterResponse:
         error_code=ErrorCode.none,
         error_message=None,
         endpoint_type=_BROKERS,
-        cluster_id=broker.cluster_id,
-        controller_id=broker.controller_id(),
+        cluster_id=cluster.cluster_id,
+        controller_id=cluster.controller_id(),
         brokers=[
             DescribeClusterBroker(broker_id=node, host=host, port=port, rack=rack, is_fenced=False)
-            for node, host, port, rack in broker.live_brokers(call.session.listener)
+            for node, host, port, rack in cluster.live_brokers(call.session.listener)
         ],
         cluster_authorized_operations=call.authorized_operations(Resource.CLUSTER, CLUSTER_NAME)
         if call.body.include_cluster_authorized_operations

@@ -3,11 +3,19 @@
 v1 sources and synonyms. v3 types and documentation. v4 flexible.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from stratalog.broker.apis.alter_configs import resource_of
+from stratalog.broker.coordination.cluster_metadata import ClusterMetadata
+from stratalog.broker.coordination.topics import name_error
 from stratalog.broker.network.dispatch import Call
-from stratalog.config import ConfigEntry
+from stratalog.config import (
+    BrokerConfig,
+    ConfigEntry,
+    describe_broker,
+    describe_every_broker,
+    describe_topic,
+)
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -22,7 +30,14 @@ _TOPIC: Final = 2
 _BROKER: Final = 4
 
 
-async def handle(call: Call[DescribeConfigsRequest]) -> DescribeConfigsResponse:
+class Needs(NamedTuple):
+    """The parts of the broker that the handler works with."""
+
+    config: BrokerConfig
+    metadata: ClusterMetadata
+
+
+async def handle(call: Call[DescribeConfigsRequest, Needs]) -> DescribeConfigsResponse:
     """Return the settings of topics and of this broker, of each once."""
     return DescribeConfigsResponse(
         results=[
@@ -33,7 +48,7 @@ async def handle(call: Call[DescribeConfigsRequest]) -> DescribeConfigsResponse:
 
 
 async def _resource(
-    call: Call[DescribeConfigsRequest], resource: DescribeConfigsResource
+    call: Call[DescribeConfigsRequest, Needs], resource: DescribeConfigsResource
 ) -> DescribeConfigsResult:
     keys = {key async for key in call.pace.each(resource.configuration_keys or ())}
     try:
@@ -55,27 +70,30 @@ async def _resource(
     )
 
 
-def _entries(call: Call[DescribeConfigsRequest], kind: int, name: str) -> list[ConfigEntry]:
-    broker = call.broker
+def _entries(call: Call[DescribeConfigsRequest, Needs], kind: int, name: str) -> list[ConfigEntry]:
+    config, metadata = call.needs
     if kind == _TOPIC:
-        topic = broker.metadata.topic(name)
+        topic = metadata.topic(name)
         if topic is None:
-            if (error := broker.name_error(name)) is not None:
+            if (error := name_error(name)) is not None:
                 raise Rejected(error, f"no topic can be called {name!r}")
             raise Rejected(ErrorCode.unknown_topic_or_partition, f"no topic {name!r}")
-        return broker.describe_topic(broker.metadata.topic_configs(name))
+        return describe_topic(config, metadata.topic_configs(name), metadata.dynamic_configs)
     if kind == _BROKER:
         if not name:
-            return broker.describe_every_broker()
-        if name != str(broker.node_id):
+            return describe_every_broker(metadata.dynamic_configs.every)
+        node_id = config.int("node.id")
+        if name != str(node_id):
             raise Rejected(
-                ErrorCode.invalid_request, f"broker {name!r} is not this one ({broker.node_id})"
+                ErrorCode.invalid_request, f"broker {name!r} is not this one ({node_id})"
             )
-        return broker.describe_broker()
+        return describe_broker(config, metadata.dynamic_configs)
     raise Rejected(ErrorCode.invalid_request, f"resource type {kind} has no settings here")
 
 
-def _entry(call: Call[DescribeConfigsRequest], entry: ConfigEntry) -> DescribeConfigsResourceResult:
+def _entry(
+    call: Call[DescribeConfigsRequest, Needs], entry: ConfigEntry
+) -> DescribeConfigsResourceResult:
     body = call.body
     return DescribeConfigsResourceResult(
         name=entry.name,

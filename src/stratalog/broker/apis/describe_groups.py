@@ -4,8 +4,9 @@ v3 authorized operations (KIP-430). v4 static members. v5 flexible. v6 a group t
 (KIP-1043).
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
+from stratalog.broker.coordination.groups import Groups
 from stratalog.broker.network.authorizer import NOT_ASKED, Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.coordinators.messages import DescribedMember, GroupDescription
@@ -20,15 +21,21 @@ from stratalog.wire.messages.describe_groups import (
 _NOT_FOUND_FROM: Final = 6
 
 
-async def handle(call: Call[DescribeGroupsRequest]) -> DescribeGroupsResponse:
+class Needs(NamedTuple):
+    """The parts of the broker that the handler works with."""
+
+    groups: Groups
+
+
+async def handle(call: Call[DescribeGroupsRequest, Needs]) -> DescribeGroupsResponse:
     """Return state, protocol and members of each group, of each once."""
     groups = call.pace.once(call.body.groups, str)
     return DescribeGroupsResponse(groups=[await _describe(call, one) async for one in groups])
 
 
-async def _describe(call: Call[DescribeGroupsRequest], group_id: str) -> DescribedGroup:
+async def _describe(call: Call[DescribeGroupsRequest, Needs], group_id: str) -> DescribedGroup:
     try:
-        group = await call.broker.groups.describe(group_id)
+        group = await call.needs.groups.describe(group_id)
     except Rejected as rejected:
         group = GroupDescription(group_id, rejected.code, "")
     error, message = group.error, None

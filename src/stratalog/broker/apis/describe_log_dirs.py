@@ -4,7 +4,11 @@ v1 throttle time. v2 flexible. v3 top-level error. v4 bytes in all and usable (K
 no new partitions (KIP-1066), which none here does.
 """
 
+from typing import NamedTuple
+
 from stratalog.broker.network.dispatch import Call
+from stratalog.broker.partitions.hosting import Hosting
+from stratalog.broker.partitions.moves import Moves
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.storage.directory import LogDirectory
 from stratalog.errors import ErrorCode, Rejected
@@ -19,7 +23,14 @@ from stratalog.wire.messages.describe_log_dirs import (
 Wanted = dict[str, set[int]] | None
 
 
-async def handle(call: Call[DescribeLogDirsRequest]) -> DescribeLogDirsResponse:
+class Needs(NamedTuple):
+    """The parts of the broker that the handler works with."""
+
+    hosting: Hosting
+    moves: Moves
+
+
+async def handle(call: Call[DescribeLogDirsRequest, Needs]) -> DescribeLogDirsResponse:
     """Each log directory with the partitions in it and their sizes; those asked for, or all."""
     wanted: Wanted = None
     if call.body.topics is not None:
@@ -32,13 +43,13 @@ async def handle(call: Call[DescribeLogDirsRequest]) -> DescribeLogDirsResponse:
         error_code=ErrorCode.none,
         results=[
             await _directory(call, directory, wanted)
-            for directory in call.broker.hosting.directories
+            for directory in call.needs.hosting.directories
         ],
     )
 
 
 async def _directory(
-    call: Call[DescribeLogDirsRequest], directory: LogDirectory, wanted: Wanted
+    call: Call[DescribeLogDirsRequest, Needs], directory: LogDirectory, wanted: Wanted
 ) -> DescribeLogDirsResult:
     try:
         total, free = await directory.space()
@@ -52,12 +63,12 @@ async def _directory(
             is_cordoned=False,
         )
     topics: dict[str, list[DescribeLogDirsPartition]] = {}
-    async for hosted in call.pace.each(call.broker.hosting.all()):
+    async for hosted in call.pace.each(call.needs.hosting.all()):
         identity = hosted.identity
         asked = wanted is None or identity.index in wanted.get(identity.topic, ())
         if asked and hosted.directory is directory:
             topics.setdefault(identity.topic, []).append(_partition(hosted))
-    for move in call.broker.moves.to(directory):
+    for move in call.needs.moves.to(directory):
         identity = move.hosted.identity
         if wanted is None or identity.index in wanted.get(identity.topic, ()):
             topics.setdefault(identity.topic, []).append(

@@ -3,7 +3,10 @@
 From KIP-664.
 """
 
+from typing import NamedTuple
+
 from stratalog.broker.network.dispatch import Call
+from stratalog.broker.partitions.hosting import Hosting
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.log.producers import ProducerState as Remembered
 from stratalog.wire.messages.describe_producers import (
@@ -15,7 +18,13 @@ from stratalog.wire.messages.describe_producers import (
 )
 
 
-async def handle(call: Call[DescribeProducersRequest]) -> DescribeProducersResponse:
+class Needs(NamedTuple):
+    """The parts of the broker that the handler works with."""
+
+    hosting: Hosting
+
+
+async def handle(call: Call[DescribeProducersRequest, Needs]) -> DescribeProducersResponse:
     """Return the idempotent producers that each partition's log remembers, of each partition once."""
     rows: dict[str, dict[int, PartitionResponse]] = {}
     async for topic in call.pace.each(call.body.topics):
@@ -31,9 +40,11 @@ async def handle(call: Call[DescribeProducersRequest]) -> DescribeProducersRespo
     )
 
 
-def _partition(call: Call[DescribeProducersRequest], topic: str, index: int) -> PartitionResponse:
+def _partition(
+    call: Call[DescribeProducersRequest, Needs], topic: str, index: int
+) -> PartitionResponse:
     try:
-        hosted = call.broker.hosting.get(topic, index)
+        hosted = call.needs.hosting.get(topic, index)
         hosted.check_hosted()
         hosted.replica.check_leader()
     except Rejected as error:

@@ -3,8 +3,12 @@
 v1 when replicas last fetched and were caught up (KIP-836). v2 directory ids, addresses, error messages (KIP-853).
 """
 
+from typing import NamedTuple
+
+from stratalog.broker.coordination.cluster_view import ClusterView
 from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode
+from stratalog.ports import Clock
 from stratalog.quorum.metadata_batches import METADATA_TOPIC
 from stratalog.wire.ids import ZERO_ID
 from stratalog.wire.messages.describe_quorum import (
@@ -18,7 +22,14 @@ from stratalog.wire.messages.describe_quorum import (
 )
 
 
-async def handle(call: Call[DescribeQuorumRequest]) -> DescribeQuorumResponse:
+class Needs(NamedTuple):
+    """The parts of the broker that the handler works with."""
+
+    clock: Clock
+    cluster: ClusterView
+
+
+async def handle(call: Call[DescribeQuorumRequest, Needs]) -> DescribeQuorumResponse:
     """Return the metadata log's leader, its voters and their end offsets: a quorum of one, this node."""
     return DescribeQuorumResponse(
         error_code=ErrorCode.none,
@@ -38,9 +49,9 @@ async def handle(call: Call[DescribeQuorumRequest]) -> DescribeQuorumResponse:
 
 
 def _partition(
-    call: Call[DescribeQuorumRequest], topic: str, index: int
+    call: Call[DescribeQuorumRequest, Needs], topic: str, index: int
 ) -> DescribeQuorumResponsePartitionData:
-    broker = call.broker
+    clock, cluster = call.needs
     if (topic, index) != (METADATA_TOPIC, 0):
         return DescribeQuorumResponsePartitionData(
             partition_index=index,
@@ -52,20 +63,20 @@ def _partition(
             current_voters=[],
             observers=[],
         )
-    image = broker.metadata.image
-    now_ms = broker.clock.now_ms()
-    me = image.brokers.get(broker.node_id)
+    image = cluster.image
+    now_ms = clock.now_ms()
+    me = image.brokers.get(cluster.node_id)
     end_offset = image.offset + 1
     return DescribeQuorumResponsePartitionData(
         partition_index=index,
         error_code=ErrorCode.none,
         error_message=None,
-        leader_id=broker.node_id,
+        leader_id=cluster.node_id,
         leader_epoch=image.epoch,
         high_watermark=end_offset,
         current_voters=[
             ReplicaState(
-                replica_id=broker.node_id,
+                replica_id=cluster.node_id,
                 replica_directory_id=me.directories[0] if me and me.directories else ZERO_ID,
                 log_end_offset=end_offset,
                 last_fetch_timestamp=now_ms,
@@ -76,11 +87,11 @@ def _partition(
     )
 
 
-def _node(call: Call[DescribeQuorumRequest]) -> Node:
-    broker = call.broker
-    me = broker.metadata.image.brokers.get(broker.node_id)
+def _node(call: Call[DescribeQuorumRequest, Needs]) -> Node:
+    cluster = call.needs.cluster
+    me = cluster.image.brokers.get(cluster.node_id)
     return Node(
-        node_id=broker.node_id,
+        node_id=cluster.node_id,
         listeners=[
             Listener(name=one.name, host=one.host, port=one.port)
             for one in (me.endpoints if me is not None else ())

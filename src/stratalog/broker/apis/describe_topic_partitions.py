@@ -5,9 +5,13 @@ Metadata of partitions, a page at a time (KIP-966).
 
 from collections.abc import AsyncIterator
 from heapq import merge
+from typing import NamedTuple
 
+from stratalog.broker.coordination.cluster_view import ClusterView
+from stratalog.broker.coordination.topics import name_error
 from stratalog.broker.network.authorizer import Resource
 from stratalog.broker.network.dispatch import Call
+from stratalog.config import BrokerConfig
 from stratalog.errors import ErrorCode
 from stratalog.metadata.image import Partition, Topic
 from stratalog.wire.ids import ZERO_ID
@@ -20,7 +24,16 @@ from stratalog.wire.messages.describe_topic_partitions import (
 )
 
 
-async def handle(call: Call[DescribeTopicPartitionsRequest]) -> DescribeTopicPartitionsResponse:
+class Needs(NamedTuple):
+    """The parts of the broker that the handler works with."""
+
+    cluster: ClusterView
+    config: BrokerConfig
+
+
+async def handle(
+    call: Call[DescribeTopicPartitionsRequest, Needs],
+) -> DescribeTopicPartitionsResponse:
     """Partitions from the cursor on, topics by name; the next cursor where there are more."""
     body = call.body
     cursor = body.cursor
@@ -30,12 +43,12 @@ async def handle(call: Call[DescribeTopicPartitionsRequest]) -> DescribeTopicPar
             next_cursor=None,
         )
     start = ("", 0) if cursor is None else (cursor.topic_name, cursor.partition_index)
-    partitions_max = call.broker.config.int("max.request.partition.size.limit")
+    partitions_max = call.needs.config.int("max.request.partition.size.limit")
     left = min(max(body.response_partition_limit, 1), partitions_max)
     topics = []
     following = None
     async for name in _names(call, start[0]):
-        topic = call.broker.metadata.topic(name)
+        topic = call.needs.cluster.topic(name)
         if topic is None:
             topics.append(_unknown(call, name))
             continue
@@ -52,12 +65,14 @@ async def handle(call: Call[DescribeTopicPartitionsRequest]) -> DescribeTopicPar
     return DescribeTopicPartitionsResponse(topics=topics, next_cursor=following)
 
 
-async def _names(call: Call[DescribeTopicPartitionsRequest], first: str) -> AsyncIterator[str]:
+async def _names(
+    call: Call[DescribeTopicPartitionsRequest, Needs], first: str
+) -> AsyncIterator[str]:
     """Yield the names asked for, or all there are, from `first` on, in order and each once."""
     pace = call.pace
     names = {topic.name async for topic in pace.each(call.body.topics) if topic.name >= first}
     if not call.body.topics:
-        known = call.broker.metadata.image.topic_ids_by_name
+        known = call.needs.cluster.image.topic_ids_by_name
         names = {name async for name in pace.each(known) if name >= first}
     # A hundred thousand at once would take as many microseconds.
     runs = [sorted(run) async for run in pace.parts(list(names))]
@@ -66,13 +81,15 @@ async def _names(call: Call[DescribeTopicPartitionsRequest], first: str) -> Asyn
 
 
 def _topic(
-    call: Call[DescribeTopicPartitionsRequest], topic: Topic, page: list[tuple[int, Partition]]
+    call: Call[DescribeTopicPartitionsRequest, Needs],
+    topic: Topic,
+    page: list[tuple[int, Partition]],
 ) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         error_code=ErrorCode.none,
         name=topic.name,
         topic_id=topic.id,
-        is_internal=topic.name in call.broker.internal_topics,
+        is_internal=topic.name in call.needs.cluster.internal_topics,
         partitions=[
             DescribeTopicPartitionsResponsePartition(
                 error_code=standing.error,
@@ -86,16 +103,16 @@ def _topic(
                 offline_replicas=standing.offline,
             )
             for index, partition in page
-            for standing in (call.broker.standing(topic.id, index, partition),)
+            for standing in (call.needs.cluster.standing(topic.id, index, partition),)
         ],
         topic_authorized_operations=call.authorized_operations(Resource.TOPIC, topic.name),
     )
 
 
 def _unknown(
-    call: Call[DescribeTopicPartitionsRequest], name: str
+    call: Call[DescribeTopicPartitionsRequest, Needs], name: str
 ) -> DescribeTopicPartitionsResponseTopic:
-    code = call.broker.name_error(name) or ErrorCode.unknown_topic_or_partition
+    code = name_error(name) or ErrorCode.unknown_topic_or_partition
     return DescribeTopicPartitionsResponseTopic(
         error_code=code,
         name=name,

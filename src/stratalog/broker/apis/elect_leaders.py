@@ -8,8 +8,9 @@ but not their topics.
 """
 
 from collections.abc import AsyncIterator, Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
+from stratalog.broker.coordination.cluster_view import ClusterView
 from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode
 from stratalog.wire.messages.elect_leaders import (
@@ -27,7 +28,13 @@ _NOT_AVAILABLE: Final = {
 }
 
 
-async def handle(call: Call[ElectLeadersRequest]) -> ElectLeadersResponse:
+class Needs(NamedTuple):
+    """The parts of the broker that the handler works with."""
+
+    cluster: ClusterView
+
+
+async def handle(call: Call[ElectLeadersRequest, Needs]) -> ElectLeadersResponse:
     """What keeps each partition's leader from changing."""
     body = call.body
     kind = body.election_type
@@ -47,21 +54,23 @@ async def handle(call: Call[ElectLeadersRequest]) -> ElectLeadersResponse:
     return ElectLeadersResponse(error_code=ErrorCode.none, replica_election_results=results)
 
 
-async def _asked(call: Call[ElectLeadersRequest]) -> AsyncIterator[tuple[str, Iterable[int]]]:
+async def _asked(
+    call: Call[ElectLeadersRequest, Needs],
+) -> AsyncIterator[tuple[str, Iterable[int]]]:
     asked = call.body.topic_partitions
     if asked is not None:
         async for one in call.pace.each(asked):
             yield one.topic, one.partitions
         return
-    async for topic in call.pace.each(call.broker.metadata.image.topics_by_id.values()):
+    async for topic in call.pace.each(call.needs.cluster.image.topics_by_id.values()):
         yield topic.name, topic.partitions
 
 
 def _outcome(
-    call: Call[ElectLeadersRequest], name: str, index: int, not_available: ErrorCode
+    call: Call[ElectLeadersRequest, Needs], name: str, index: int, not_available: ErrorCode
 ) -> ErrorCode:
-    topic = call.broker.metadata.topic(name)
+    topic = call.needs.cluster.topic(name)
     if topic is None or index not in topic.partitions:
         return ErrorCode.unknown_topic_or_partition
-    standing = call.broker.standing(topic.id, index, topic.partitions[index])
+    standing = call.needs.cluster.standing(topic.id, index, topic.partitions[index])
     return not_available if standing.error else ErrorCode.election_not_needed

@@ -11,13 +11,17 @@ from functools import partial
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from stratalog.broker.network.client_memory import ClientMemory
 from stratalog.broker.network.dispatch import Call
+from stratalog.broker.network.large import LargeRequests
+from stratalog.broker.partitions.hosting import Hosting
 from stratalog.broker.partitions.partition import EMPTY, HostedPartition
-from stratalog.broker.partitions.purgatory import FetchWait, Shared
+from stratalog.broker.partitions.purgatory import FetchWait, Purgatory, Shared
+from stratalog.broker.tier.reads import Reads
 from stratalog.errors import Rejected
 from stratalog.log.reading import Slices
-from stratalog.ports import Buffer
-from stratalog.replication.fetch_sessions import NO_SESSION, Fetch, PartitionKey
+from stratalog.ports import Buffer, Clock
+from stratalog.replication.fetch_sessions import NO_SESSION, Fetch, FetchSessions, PartitionKey
 from stratalog.wire.fetch import EncodedResponse, EncodedTopics, encode_topics
 from stratalog.wire.messages.fetch import (
     FetchableTopicResponse,
@@ -37,18 +41,31 @@ _AT_ONCE: Final = 200
 """Partitions that one slice looks at."""
 
 
-def handle(call: Call[FetchRequest]) -> EncodedResponse | Awaitable[EncodedResponse]:
+class Needs(NamedTuple):
+    """The parts of the broker that the handler works with."""
+
+    client_memory: ClientMemory
+    clock: Clock
+    fetch_bytes_max: int
+    fetch_sessions: FetchSessions[FetchPartition]
+    hosting: Hosting
+    large: LargeRequests
+    purgatory: Purgatory
+    reads: Reads
+
+
+def handle(call: Call[FetchRequest, Needs]) -> EncodedResponse | Awaitable[EncodedResponse]:
     """Answer at once if enough is in memory, else wait for `min_bytes` or `max_wait_ms`."""
-    request, broker = call.body, call.broker
+    request, needs = call.body, call.needs
     by_id = call.version >= _TOPIC_IDS_FROM
     try:
-        fetch = broker.fetch_sessions.begin(
+        fetch = needs.fetch_sessions.begin(
             request.session_id,
             request.session_epoch,
             _wanted(request, by_id=by_id),
             _forgotten(request, by_id=by_id),
             by_id=by_id,
-            now_ms=broker.clock.steady_ms(),
+            now_ms=needs.clock.steady_ms(),
         )
     except Rejected as error:
         nothing = encode_topics((), call.version)
@@ -110,12 +127,12 @@ class _Collection:
         "pending",
     )
 
-    def __init__(self, call: Call[FetchRequest], fetch: Fetch[FetchPartition]) -> None:
+    def __init__(self, call: Call[FetchRequest, Needs], fetch: Fetch[FetchPartition]) -> None:
         self._call = call
         self._fetch = fetch
         request = call.body
         self._read_committed = request.isolation_level == _READ_COMMITTED
-        allowed = call.broker.client_memory.fetch_bytes(call.broker.fetch_bytes_max)
+        allowed = call.needs.client_memory.fetch_bytes(call.needs.fetch_bytes_max)
         self._max_bytes = max(min(request.max_bytes, allowed), 0)
         self._min_bytes = min(request.min_bytes, self._max_bytes)
         self._promised = 0  # what pending reads may bring
@@ -211,7 +228,7 @@ class _Collection:
 
     def wait(self) -> FetchWait:
         """Return the answer as a future: done once the missing bytes have come or `max_wait_ms` is over."""
-        purgatory = self._call.broker.purgatory
+        purgatory = self._call.needs.purgatory
         missing = self._min_bytes - self._size
         wait = FetchWait(purgatory, missing, self._watched(), self._look_again)
         purgatory.hold(wait, self._call.body.max_wait_ms)
@@ -270,7 +287,7 @@ class _Collection:
         gathered = zip(self._fetch.asked, self._hosted, self._brought, strict=True)
         partitions = [self._partition(*one, filled) async for one in self._call.pace.each(gathered)]
         encode = partial(self._encoded, partitions, range(len(partitions)))
-        return _Found(partitions, filled, await self._call.broker.large.run(encode))
+        return _Found(partitions, filled, await self._call.needs.large.run(encode))
 
     def _partition(
         self,
@@ -292,7 +309,7 @@ class _Collection:
         for hosted, size, records in found.filled:
             hosted.metrics.bytes_out += size
             hosted.metrics.messages_out += records
-        now_ms = self._call.broker.clock.steady_ms()
+        now_ms = self._call.needs.clock.steady_ms()
         session_id, places, error = self._fetch.answer(found.partitions, now_ms)
         topics = found.topics
         if len(places) < len(found.partitions):
@@ -323,7 +340,7 @@ class _Collection:
                 self._failed = True
 
     def _find(self, topic: UUID | str, index: int) -> HostedPartition:
-        hosting = self._call.broker.hosting
+        hosting = self._call.needs.hosting
         if isinstance(topic, UUID):
             return hosting.get_by_id(topic, index)
         return hosting.get(topic, index)
@@ -340,7 +357,7 @@ class _Collection:
         room = self._room(partition)
         if room <= 0 and not first:
             return EMPTY
-        return self._call.broker.read(hosted, offset, room, end, minimum_one_batch=first)
+        return self._call.needs.reads.read(hosted, offset, room, end, minimum_one_batch=first)
 
     def _room(self, partition: FetchPartition) -> int:
         """Return how many bytes this partition may still bring."""

@@ -6,7 +6,8 @@ share (2) coordinators do not exist yet: their keys get COORDINATOR_NOT_AVAILABL
 
 from typing import NamedTuple
 
-from stratalog.broker.coordination.groups import OFFSETS_TOPIC
+from stratalog.broker.coordination.cluster_view import ClusterView
+from stratalog.broker.coordination.groups import OFFSETS_TOPIC, Groups
 from stratalog.broker.network.dispatch import Call
 from stratalog.coordinators.placement import partition_for
 from stratalog.errors import ErrorCode, Rejected
@@ -30,7 +31,14 @@ class _Found(NamedTuple):
     error_message: str | None = None
 
 
-async def handle(call: Call[FindCoordinatorRequest]) -> FindCoordinatorResponse:
+class Needs(NamedTuple):
+    """The parts of the broker that the handler works with."""
+
+    cluster: ClusterView
+    groups: Groups
+
+
+async def handle(call: Call[FindCoordinatorRequest, Needs]) -> FindCoordinatorResponse:
     """Return the broker that coordinates each key; create the offsets topic on first use."""
     body = call.body
     if call.version < 4:
@@ -43,7 +51,7 @@ async def handle(call: Call[FindCoordinatorRequest]) -> FindCoordinatorResponse:
     )
 
 
-async def _found(call: Call[FindCoordinatorRequest], key: str) -> _Found:
+async def _found(call: Call[FindCoordinatorRequest, Needs], key: str) -> _Found:
     key_type = call.body.key_type
     try:
         return await _coordinator(call, key, key_type)
@@ -54,17 +62,19 @@ async def _found(call: Call[FindCoordinatorRequest], key: str) -> _Found:
         return _Found(error_code=error, error_message=refusal.message)
 
 
-async def _coordinator(call: Call[FindCoordinatorRequest], key: str, key_type: int) -> _Found:
+async def _coordinator(
+    call: Call[FindCoordinatorRequest, Needs], key: str, key_type: int
+) -> _Found:
     """Return the leader of the partition that keeps the group. Raises Rejected if it has no active leader."""
     if key_type != _GROUP:
         raise Rejected(ErrorCode.coordinator_not_available, "only groups have a coordinator here")
-    await call.broker.groups.ensure_topic()
-    offsets = call.broker.metadata.topic(OFFSETS_TOPIC)
+    await call.needs.groups.ensure_topic()
+    offsets = call.needs.cluster.topic(OFFSETS_TOPIC)
     if offsets is None:  # a client deleted the topic right after its creation
         raise Rejected(ErrorCode.coordinator_not_available, f"{OFFSETS_TOPIC} was deleted")
     index = partition_for(key, len(offsets.partitions))
-    leader = call.broker.standing(offsets.id, index, offsets.partitions[index]).leader
-    for node, host, port, _rack in call.broker.live_brokers(call.session.listener):
+    leader = call.needs.cluster.standing(offsets.id, index, offsets.partitions[index]).leader
+    for node, host, port, _rack in call.needs.cluster.live_brokers(call.session.listener):
         if node == leader:
             return _Found(node, host, port)
     message = f"{OFFSETS_TOPIC}-{index} has no leader that is active"

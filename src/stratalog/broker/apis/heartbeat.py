@@ -3,13 +3,22 @@
 v3 static members. v4 flexible.
 """
 
+from typing import NamedTuple
+
+from stratalog.broker.coordination.groups import Groups
 from stratalog.broker.network.dispatch import Call
 from stratalog.coordinators.messages import Heartbeat, HeartbeatAnswer
 from stratalog.errors import Rejected
 from stratalog.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 
-async def handle(call: Call[HeartbeatRequest]) -> HeartbeatResponse:
+class Needs(NamedTuple):
+    """The parts of the broker that the handler works with."""
+
+    groups: Groups
+
+
+async def handle(call: Call[HeartbeatRequest, Needs]) -> HeartbeatResponse:
     """Keep the member's session; tell it of a rebalance."""
     body = call.body
     request = Heartbeat(
@@ -19,7 +28,7 @@ async def handle(call: Call[HeartbeatRequest]) -> HeartbeatResponse:
         group_instance_id=body.group_instance_id,
     )
     try:
-        answer = await call.broker.groups.heartbeat(request)
+        answer = await call.needs.groups.heartbeat(request)
     except Rejected as error:
         answer = HeartbeatAnswer(error.code)
     return HeartbeatResponse(error_code=answer.error)

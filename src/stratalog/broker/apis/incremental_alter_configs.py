@@ -3,7 +3,10 @@
 Settings one by one (KIP-339). v1 flexible.
 """
 
+from typing import NamedTuple
+
 from stratalog.broker.apis.alter_configs import change, resource_of
+from stratalog.broker.coordination.cluster_metadata import ClusterMetadata
 from stratalog.broker.network.dispatch import Call
 from stratalog.quorum.controller import Alteration, Altered
 from stratalog.quorum.topics import SETTINGS_MAX
@@ -15,12 +18,20 @@ from stratalog.wire.messages.incremental_alter_configs import (
 )
 
 
-async def handle(call: Call[IncrementalAlterConfigsRequest]) -> IncrementalAlterConfigsResponse:
+class Needs(NamedTuple):
+    """The parts of the broker that the handler works with."""
+
+    metadata: ClusterMetadata
+
+
+async def handle(
+    call: Call[IncrementalAlterConfigsRequest, Needs],
+) -> IncrementalAlterConfigsResponse:
     """Set, unset, extend and shorten settings of topics and brokers; each resource has its own error."""
     altered: list[Altered] = []
     async for part in call.pace.bundles(call.body.resources, resource_of):
         asked = [await _alteration(call, resource) for resource in part]
-        altered += await call.broker.metadata.alter_configs(
+        altered += await call.needs.metadata.alter_configs(
             asked, validate_only=call.body.validate_only
         )
     return IncrementalAlterConfigsResponse(
@@ -37,7 +48,7 @@ async def handle(call: Call[IncrementalAlterConfigsRequest]) -> IncrementalAlter
 
 
 async def _alteration(
-    call: Call[IncrementalAlterConfigsRequest], resource: AlterConfigsResource
+    call: Call[IncrementalAlterConfigsRequest, Needs], resource: AlterConfigsResource
 ) -> Alteration:
     # Too many are refused by the controller: it need not see all of them.
     changes = [

@@ -4,12 +4,21 @@ v2 flexible. v3 producer id and epoch in the request (KIP-360). v4 producer fenc
 Transactional ids are refused until there is a transaction coordinator.
 """
 
+from typing import NamedTuple
+
+from stratalog.broker.coordination.producer_ids import ProducerIds
 from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 
-async def handle(call: Call[InitProducerIdRequest]) -> InitProducerIdResponse:
+class Needs(NamedTuple):
+    """The parts of the broker that the handler works with."""
+
+    producer_ids: ProducerIds
+
+
+async def handle(call: Call[InitProducerIdRequest, Needs]) -> InitProducerIdResponse:
     """A producer id of its own, always a new one: without a transactional id the owner of an old one is unknown."""
     body = call.body
     if body.transactional_id == "":
@@ -21,7 +30,7 @@ async def handle(call: Call[InitProducerIdRequest]) -> InitProducerIdResponse:
             error_code=ErrorCode.coordinator_not_available, producer_id=-1, producer_epoch=-1
         )
     try:
-        producer_id = await call.broker.next_producer_id()
+        producer_id = await call.needs.producer_ids.next()
     except Rejected as error:
         return InitProducerIdResponse(error_code=error.code, producer_id=-1, producer_epoch=-1)
     return InitProducerIdResponse(

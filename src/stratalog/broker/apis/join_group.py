@@ -4,8 +4,9 @@ v1 rebalance timeout. v4 a member id is required (KIP-394). v5 static members (K
 in the answer. v8 reason. v9 skip assignment (KIP-814).
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
+from stratalog.broker.coordination.groups import Groups
 from stratalog.broker.network.dispatch import Call
 from stratalog.coordinators.messages import JoinGroup, JoinGroupAnswer, Protocol
 from stratalog.errors import ErrorCode, Rejected
@@ -19,7 +20,13 @@ _PROTOCOLS_MAX: Final = 1000
 """A client has a few; its group keeps them all."""
 
 
-async def handle(call: Call[JoinGroupRequest]) -> JoinGroupResponse:
+class Needs(NamedTuple):
+    """The parts of the broker that the handler works with."""
+
+    groups: Groups
+
+
+async def handle(call: Call[JoinGroupRequest, Needs]) -> JoinGroupResponse:
     """Join, and wait with everyone else until the group is complete."""
     body = call.body
     if len(body.protocols) > _PROTOCOLS_MAX:
@@ -40,13 +47,13 @@ async def handle(call: Call[JoinGroupRequest]) -> JoinGroupResponse:
         skip_assignment_known=call.version >= 9,
     )
     try:
-        answer = await call.broker.groups.join(request)
+        answer = await call.needs.groups.join(request)
     except Rejected as error:
         answer = JoinGroupAnswer(error.code, body.member_id)
     return _reply(call, answer)
 
 
-def _reply(call: Call[JoinGroupRequest], answer: JoinGroupAnswer) -> JoinGroupResponse:
+def _reply(call: Call[JoinGroupRequest, Needs], answer: JoinGroupAnswer) -> JoinGroupResponse:
     nullable_protocol = call.version >= 7
     return JoinGroupResponse(
         error_code=answer.error,

@@ -4,7 +4,9 @@ v3 several members at once, static members (KIP-345). v4 flexible. v5 reason.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
+from stratalog.broker.coordination.groups import Groups
 from stratalog.broker.network.dispatch import Call
 from stratalog.coordinators.messages import (
     LeaveGroup,
@@ -21,7 +23,13 @@ from stratalog.wire.messages.leave_group import (
 )
 
 
-async def handle(call: Call[LeaveGroupRequest]) -> LeaveGroupResponse:
+class Needs(NamedTuple):
+    """The parts of the broker that the handler works with."""
+
+    groups: Groups
+
+
+async def handle(call: Call[LeaveGroupRequest, Needs]) -> LeaveGroupResponse:
     """Take members out of their group."""
     body = call.body
     members: Sequence[MemberIdentity] = body.members
@@ -32,7 +40,7 @@ async def handle(call: Call[LeaveGroupRequest]) -> LeaveGroupResponse:
     async for part in call.pace.parts(members):
         leaving = tuple(LeavingMember(m.member_id, m.group_instance_id) for m in part)
         try:
-            answer = await call.broker.groups.leave(LeaveGroup(body.group_id, leaving))
+            answer = await call.needs.groups.leave(LeaveGroup(body.group_id, leaving))
         except Rejected as refusal:
             answer = LeaveGroupAnswer(refusal.code)
         error = answer.error
@@ -40,7 +48,7 @@ async def handle(call: Call[LeaveGroupRequest]) -> LeaveGroupResponse:
     return _reply(call, LeaveGroupAnswer(error, tuple(left)))
 
 
-def _reply(call: Call[LeaveGroupRequest], answer: LeaveGroupAnswer) -> LeaveGroupResponse:
+def _reply(call: Call[LeaveGroupRequest, Needs], answer: LeaveGroupAnswer) -> LeaveGroupResponse:
     if call.version < 3:
         failed = [member.error for member in answer.members if member.error is not ErrorCode.none]
         error = answer.error if answer.error is not ErrorCode.none or not failed else failed[0]

@@ -3,6 +3,9 @@
 v0 lists client metrics only, of which there are none here. v1 any types (KIP-1142).
 """
 
+from typing import NamedTuple
+
+from stratalog.broker.coordination.cluster_view import ClusterView
 from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode
 from stratalog.metadata.image import ResourceType
@@ -16,7 +19,13 @@ _ANY_FROM = 1
 _ALL = (ResourceType.TOPIC, ResourceType.BROKER, ResourceType.CLIENT_METRICS, ResourceType.GROUP)
 
 
-async def handle(call: Call[ListConfigResourcesRequest]) -> ListConfigResourcesResponse:
+class Needs(NamedTuple):
+    """The parts of the broker that the handler works with."""
+
+    cluster: ClusterView
+
+
+async def handle(call: Call[ListConfigResourcesRequest, Needs]) -> ListConfigResourcesResponse:
     """The names of everything that can have settings, of the types asked for; of every type where none is."""
     asked = call.body.resource_types or _ALL
     if call.version < _ANY_FROM:
@@ -35,8 +44,8 @@ async def handle(call: Call[ListConfigResourcesRequest]) -> ListConfigResourcesR
     )
 
 
-def _names(call: Call[ListConfigResourcesRequest], kind: int) -> list[str]:
-    image = call.broker.metadata.image
+def _names(call: Call[ListConfigResourcesRequest, Needs], kind: int) -> list[str]:
+    image = call.needs.cluster.image
     match kind:
         case ResourceType.TOPIC:
             return sorted(image.topic_ids_by_name)

@@ -3,8 +3,9 @@
 v3 flexible. v4 filter by state (KIP-518). v5 filter by type (KIP-848): every group here is a classic one.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
+from stratalog.broker.coordination.groups import Groups
 from stratalog.broker.network.dispatch import Call
 from stratalog.coordinators.states import GroupState
 from stratalog.errors import ErrorCode, Rejected
@@ -14,7 +15,13 @@ _CLASSIC: Final = "classic"
 _STATES: Final = {state.value.lower() for state in GroupState}
 
 
-async def handle(call: Call[ListGroupsRequest]) -> ListGroupsResponse:
+class Needs(NamedTuple):
+    """The parts of the broker that the handler works with."""
+
+    groups: Groups
+
+
+async def handle(call: Call[ListGroupsRequest, Needs]) -> ListGroupsResponse:
     """The groups that this broker coordinates."""
     body = call.body
     types = {name.lower() async for name in call.pace.each(body.types_filter)}
@@ -25,7 +32,7 @@ async def handle(call: Call[ListGroupsRequest]) -> ListGroupsResponse:
     groups = []
     if not types or _CLASSIC in types:
         try:
-            groups = await call.broker.groups.list_groups(states)
+            groups = await call.needs.groups.list_groups(states)
         except Rejected as rejected:
             error = rejected.code
     return ListGroupsResponse(

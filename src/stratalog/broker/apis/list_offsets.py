@@ -5,10 +5,12 @@ local (-4, KIP-405). v9 latest tiered (-5, KIP-1005). v10 timeout of a remote lo
 v11 earliest pending upload (-6, KIP-1023).
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from stratalog.broker.network.dispatch import Call
+from stratalog.broker.partitions.hosting import Hosting
 from stratalog.broker.partitions.partition import HostedPartition
+from stratalog.broker.tier.reads import Reads
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -30,7 +32,14 @@ _FIRST_VERSION: Final = {
 }
 
 
-async def handle(call: Call[ListOffsetsRequest]) -> ListOffsetsResponse:
+class Needs(NamedTuple):
+    """The parts of the broker that the handler works with."""
+
+    hosting: Hosting
+    reads: Reads
+
+
+async def handle(call: Call[ListOffsetsRequest, Needs]) -> ListOffsetsResponse:
     """An offset, with its timestamp and leader epoch, for each partition and timestamp asked.
 
     A partition that is asked for twice is refused, and answered once.
@@ -63,11 +72,11 @@ def _refused(index: int, error: ErrorCode) -> ListOffsetsPartitionResponse:
 
 
 async def _partition(
-    call: Call[ListOffsetsRequest], topic: str, asked: ListOffsetsPartition
+    call: Call[ListOffsetsRequest, Needs], topic: str, asked: ListOffsetsPartition
 ) -> ListOffsetsPartitionResponse:
     index = asked.partition_index
     try:
-        hosted: HostedPartition = call.broker.hosting.get(topic, index)
+        hosted: HostedPartition = call.needs.hosting.get(topic, index)
         hosted.replica.check_leader(asked.current_leader_epoch)
         offset, timestamp = await _find(call, hosted, asked.timestamp)
     except Rejected as error:
@@ -82,7 +91,7 @@ async def _partition(
 
 
 async def _find(
-    call: Call[ListOffsetsRequest], hosted: HostedPartition, timestamp: int
+    call: Call[ListOffsetsRequest, Needs], hosted: HostedPartition, timestamp: int
 ) -> tuple[int, int]:
     """(offset, timestamp); (-1, -1) where nothing matches."""
     if call.version < _FIRST_VERSION.get(timestamp, 0) or timestamp < _EARLIEST_PENDING_UPLOAD:
@@ -101,9 +110,9 @@ async def _find(
         case -6:  # earliest pending upload
             return _pending_upload(hosted), -1
         case -3:  # of the latest timestamp
-            return await call.broker.max_timestamp(hosted)
+            return await call.needs.reads.max_timestamp(hosted)
         case _:
-            found = await call.broker.offset_for_timestamp(hosted, timestamp)
+            found = await call.needs.reads.offset_for_timestamp(hosted, timestamp)
             return found if found is not None and found[0] < end else (-1, -1)
 
 

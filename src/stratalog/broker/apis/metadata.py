@@ -5,9 +5,11 @@ v7 leader epoch. v8 authorized operations. v9 flexible. v10 topic ids. v12 askin
 """
 
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
+from stratalog.broker.coordination.cluster_view import ClusterView
+from stratalog.broker.coordination.topics import Topics, name_error
 from stratalog.broker.network.authorizer import CLUSTER_NAME, NOT_ASKED, Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode
@@ -29,13 +31,20 @@ Key = tuple[str | None, UUID]
 """A topic as it is asked for: by name or by id."""
 
 
+class Needs(NamedTuple):
+    """The parts of the broker that the handler works with."""
+
+    cluster: ClusterView
+    topics: Topics
+
+
 def handle(
-    call: Call[MetadataRequest],
+    call: Call[MetadataRequest, Needs],
 ) -> MetadataResponse | Awaitable[MetadataResponse]:
     """Brokers and the topics asked for, each once; missing ones are created where that is allowed."""
     asked = call.body.topics
     if asked is None or (call.version == 0 and not asked):
-        topics = call.broker.metadata.image.topics_by_id
+        topics = call.needs.cluster.image.topics_by_id
         if len(topics) > _AT_ONCE:
             return _all(call, topics.values())
         return _answer(call, [_topic(call, t.name, t.id, t, {}) for t in topics.values()])
@@ -46,18 +55,18 @@ def handle(
         return _answer(call, [_invalid(name) for name, _ in wanted])
     rows = [_found(call, *one) for one in wanted]
     missing = [name for name, _, topic in rows if topic is None and name is not None]
-    if missing and call.broker.may_create(allowed=call.body.allow_auto_topic_creation):
+    if missing and call.needs.topics.may_create(allowed=call.body.allow_auto_topic_creation):
         return _many(call, asked)
     return _answer(call, [_topic(call, *row, {}) for row in rows])
 
 
-async def _all(call: Call[MetadataRequest], topics: Iterable[Topic]) -> MetadataResponse:
+async def _all(call: Call[MetadataRequest, Needs], topics: Iterable[Topic]) -> MetadataResponse:
     rows = [_topic(call, topic.name, topic.id, topic, {}) async for topic in call.pace.each(topics)]
     return _answer(call, rows)
 
 
 async def _many(
-    call: Call[MetadataRequest], asked: Sequence[MetadataRequestTopic]
+    call: Call[MetadataRequest, Needs], asked: Sequence[MetadataRequestTopic]
 ) -> MetadataResponse:
     """As `handle`, where it takes long: topics are created, or there are many."""
     pace = call.pace
@@ -72,11 +81,11 @@ async def _many(
     missing = [
         name
         async for name, _ in pace.each(wanted)
-        if name is not None and call.broker.metadata.topic(name) is None
+        if name is not None and call.needs.cluster.topic(name) is None
     ]
     errors: Mapping[str, ErrorCode] = {}
-    if missing and call.broker.may_create(allowed=call.body.allow_auto_topic_creation):
-        errors = await call.broker.create_automatically(missing)
+    if missing and call.needs.topics.may_create(allowed=call.body.allow_auto_topic_creation):
+        errors = await call.needs.topics.create_automatically(missing, call.pace)
     rows = [_topic(call, *_found(call, *key), errors) async for key in pace.each(wanted)]
     return _answer(call, rows)
 
@@ -93,27 +102,27 @@ def _invalid(name: str | None) -> MetadataResponseTopic:
 
 
 def _found(
-    call: Call[MetadataRequest], name: str | None, topic_id: UUID
+    call: Call[MetadataRequest, Needs], name: str | None, topic_id: UUID
 ) -> tuple[str | None, UUID, Topic | None]:
-    metadata = call.broker.metadata
+    cluster = call.needs.cluster
     if name is not None:
-        topic = metadata.topic(name)
+        topic = cluster.topic(name)
         return name, topic.id if topic else ZERO_ID, topic
-    topic = metadata.image.topics_by_id.get(topic_id)
+    topic = cluster.image.topics_by_id.get(topic_id)
     return topic.name if topic else None, topic_id, topic
 
 
 def _answer(
-    call: Call[MetadataRequest], topics: Sequence[MetadataResponseTopic]
+    call: Call[MetadataRequest, Needs], topics: Sequence[MetadataResponseTopic]
 ) -> MetadataResponse:
-    broker = call.broker
+    cluster = call.needs.cluster
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=node, host=host, port=port, rack=rack)
-            for node, host, port, rack in broker.live_brokers(call.session.listener)
+            for node, host, port, rack in cluster.live_brokers(call.session.listener)
         ],
-        cluster_id=broker.cluster_id,
-        controller_id=broker.controller_id(),
+        cluster_id=cluster.cluster_id,
+        controller_id=cluster.controller_id(),
         topics=topics,
         cluster_authorized_operations=call.authorized_operations(Resource.CLUSTER, CLUSTER_NAME)
         if call.body.include_cluster_authorized_operations
@@ -123,7 +132,7 @@ def _answer(
 
 
 def _topic(
-    call: Call[MetadataRequest],
+    call: Call[MetadataRequest, Needs],
     name: str | None,
     topic_id: UUID,
     topic: Topic | None,
@@ -132,7 +141,7 @@ def _topic(
     if topic is None:
         code = ErrorCode.unknown_topic_or_partition if name else ErrorCode.unknown_topic_id
         if name is not None:
-            code = errors.get(name, call.broker.name_error(name) or code)
+            code = errors.get(name, name_error(name) or code)
         return MetadataResponseTopic(
             error_code=code, name=name, topic_id=topic_id, is_internal=False, partitions=[]
         )
@@ -140,7 +149,7 @@ def _topic(
         error_code=ErrorCode.none,
         name=topic.name,
         topic_id=topic_id,
-        is_internal=topic.name in call.broker.internal_topics,
+        is_internal=topic.name in call.needs.cluster.internal_topics,
         partitions=[
             MetadataResponsePartition(
                 error_code=standing.error,
@@ -152,7 +161,7 @@ def _topic(
                 offline_replicas=standing.offline,
             )
             for index, partition in sorted(topic.partitions.items())
-            for standing in (call.broker.standing(topic_id, index, partition),)
+            for standing in (call.needs.cluster.standing(topic_id, index, partition),)
         ],
         topic_authorized_operations=call.authorized_operations(Resource.TOPIC, topic.name)
         if call.body.include_topic_authorized_operations

@@ -5,7 +5,10 @@ v5 no retention time. v6 leader epoch. v7 static members. v8 flexible. v9 KIP-84
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
+from stratalog.broker.coordination.cluster_view import ClusterView
+from stratalog.broker.coordination.groups import Groups
 from stratalog.broker.network.dispatch import Call
 from stratalog.coordinators.messages import CommitPartition, CommitTopic, OffsetCommit
 from stratalog.errors import ErrorCode, Rejected
@@ -22,7 +25,14 @@ _TOPIC_IDS_FROM = 10
 Share = Sequence[tuple[int, OffsetCommitRequestTopic, Sequence[OffsetCommitRequestPartition]]]
 
 
-async def handle(call: Call[OffsetCommitRequest]) -> OffsetCommitResponse:
+class Needs(NamedTuple):
+    """The parts of the broker that the handler works with."""
+
+    cluster: ClusterView
+    groups: Groups
+
+
+async def handle(call: Call[OffsetCommitRequest, Needs]) -> OffsetCommitResponse:
     """Keep offsets of a group; partitions that do not exist are refused here, by name or id."""
     topics = call.body.topics
     rows: dict[int, list[OffsetCommitResponsePartition]] = {}
@@ -40,7 +50,7 @@ async def handle(call: Call[OffsetCommitRequest]) -> OffsetCommitResponse:
 
 
 async def _commit(
-    call: Call[OffsetCommitRequest], share: Share
+    call: Call[OffsetCommitRequest, Needs], share: Share
 ) -> list[tuple[int, list[OffsetCommitResponsePartition]]]:
     """Commit a share of the request; return what became of each partition, with its topic's place."""
     body = call.body
@@ -58,7 +68,7 @@ async def _commit(
     errors: dict[tuple[str, int], ErrorCode] = {}
     if known:
         try:
-            answer = await call.broker.groups.commit(request)
+            answer = await call.needs.groups.commit(request)
             errors = {(t.name, p.index): p.error for t in answer.topics for p in t.partitions}
         except Rejected as error:
             errors = {(t.name, p.index): error.code for t in known for p in t.partitions}
@@ -66,12 +76,12 @@ async def _commit(
 
 
 def _known(
-    call: Call[OffsetCommitRequest],
+    call: Call[OffsetCommitRequest, Needs],
     topic: OffsetCommitRequestTopic,
     asked: Sequence[OffsetCommitRequestPartition],
 ) -> CommitTopic | None:
     """What of it exists; None where not even the topic does."""
-    image = call.broker.metadata.image
+    image = call.needs.cluster.image
     by_id = call.version >= _TOPIC_IDS_FROM
     found = image.topics_by_id.get(topic.topic_id) if by_id else image.topic(topic.name)
     if found is None:
@@ -90,7 +100,7 @@ def _known(
 
 
 def _answer(
-    call: Call[OffsetCommitRequest],
+    call: Call[OffsetCommitRequest, Needs],
     asked: Sequence[OffsetCommitRequestPartition],
     found: CommitTopic | None,
     errors: dict[tuple[str, int], ErrorCode],

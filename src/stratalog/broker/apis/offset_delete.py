@@ -4,7 +4,10 @@ Offsets of topics that a group does not read any more (KIP-496).
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
+from stratalog.broker.coordination.cluster_view import ClusterView
+from stratalog.broker.coordination.groups import Groups
 from stratalog.broker.network.dispatch import Call
 from stratalog.coordinators.messages import FetchTopic, OffsetDelete, OffsetDeleteAnswer
 from stratalog.errors import ErrorCode, Rejected
@@ -17,7 +20,14 @@ from stratalog.wire.messages.offset_delete import (
 )
 
 
-async def handle(call: Call[OffsetDeleteRequest]) -> OffsetDeleteResponse:
+class Needs(NamedTuple):
+    """The parts of the broker that the handler works with."""
+
+    cluster: ClusterView
+    groups: Groups
+
+
+async def handle(call: Call[OffsetDeleteRequest, Needs]) -> OffsetDeleteResponse:
     """Forget offsets; partitions that do not exist are refused here, by name."""
     topics = call.body.topics
     rows: dict[int, list[OffsetDeleteResponsePartition]] = {}
@@ -25,7 +35,7 @@ async def handle(call: Call[OffsetDeleteRequest]) -> OffsetDeleteResponse:
         known = tuple(_known(call, topic.name, partitions) for _, topic, partitions in share)
         try:
             request = OffsetDelete(call.body.group_id, known)
-            answer = await call.broker.groups.delete_offsets(request)
+            answer = await call.needs.groups.delete_offsets(request)
         except Rejected as error:
             answer = OffsetDeleteAnswer(error.code)
         if answer.error is not ErrorCode.none:
@@ -43,9 +53,9 @@ async def handle(call: Call[OffsetDeleteRequest]) -> OffsetDeleteResponse:
 
 
 def _known(
-    call: Call[OffsetDeleteRequest], name: str, asked: Sequence[OffsetDeleteRequestPartition]
+    call: Call[OffsetDeleteRequest, Needs], name: str, asked: Sequence[OffsetDeleteRequestPartition]
 ) -> FetchTopic:
-    found = call.broker.metadata.topic(name)
+    found = call.needs.cluster.topic(name)
     indexes = () if found is None else found.partitions
     wanted = (one.partition_index for one in asked)
     return FetchTopic(name, tuple(index for index in wanted if index in indexes))

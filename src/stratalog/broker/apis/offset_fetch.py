@@ -7,7 +7,10 @@ names.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
+from stratalog.broker.coordination.cluster_view import ClusterView
+from stratalog.broker.coordination.groups import Groups
 from stratalog.broker.network.dispatch import Call
 from stratalog.coordinators.messages import (
     NO_TOPIC_ID,
@@ -36,7 +39,14 @@ _SEVERAL_FROM = 8
 _TOPIC_IDS_FROM = 10
 
 
-async def handle(call: Call[OffsetFetchRequest]) -> OffsetFetchResponse:
+class Needs(NamedTuple):
+    """The parts of the broker that the handler works with."""
+
+    cluster: ClusterView
+    groups: Groups
+
+
+async def handle(call: Call[OffsetFetchRequest, Needs]) -> OffsetFetchResponse:
     """Return committed offsets, each group's once; -1 where there is none."""
     body = call.body
     if call.version >= _SEVERAL_FROM:
@@ -65,7 +75,7 @@ async def handle(call: Call[OffsetFetchRequest]) -> OffsetFetchResponse:
 
 
 async def _group(
-    call: Call[OffsetFetchRequest], group: OffsetFetchRequestGroup
+    call: Call[OffsetFetchRequest, Needs], group: OffsetFetchRequestGroup
 ) -> OffsetFetchResponseGroup:
     """Answer for one of several groups."""
     error, found = await _fetch(call, group.group_id, group.topics)
@@ -94,7 +104,7 @@ async def _group(
 
 
 async def _fetch(
-    call: Call[OffsetFetchRequest],
+    call: Call[OffsetFetchRequest, Needs],
     group: str,
     topics: Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None,
 ) -> tuple[ErrorCode, Sequence[FetchedTopic]]:
@@ -115,7 +125,9 @@ async def _fetch(
     return error, [await _whole(call, found) async for found in call.pace.each(pieces.values())]
 
 
-async def _whole(call: Call[OffsetFetchRequest], pieces: Sequence[FetchedTopic]) -> FetchedTopic:
+async def _whole(
+    call: Call[OffsetFetchRequest, Needs], pieces: Sequence[FetchedTopic]
+) -> FetchedTopic:
     """Return a topic of which some hundreds of partitions were asked for at a time."""
     if len(pieces) == 1:
         return pieces[0]
@@ -124,11 +136,11 @@ async def _whole(call: Call[OffsetFetchRequest], pieces: Sequence[FetchedTopic])
 
 
 async def _ask(
-    call: Call[OffsetFetchRequest], group: str, wanted: tuple[FetchTopic, ...] | None
+    call: Call[OffsetFetchRequest, Needs], group: str, wanted: tuple[FetchTopic, ...] | None
 ) -> OffsetFetchAnswer:
     request = OffsetFetch(group, wanted, require_stable=call.body.require_stable)
     try:
-        return await call.broker.groups.fetch_offsets(request)
+        return await call.needs.groups.fetch_offsets(request)
     except Rejected as error:
         return OffsetFetchAnswer(group, error.code, _refused(wanted or (), error.code))
 
@@ -146,12 +158,12 @@ def _refused(wanted: tuple[FetchTopic, ...], error: ErrorCode) -> tuple[FetchedT
 
 
 def _wanted(
-    call: Call[OffsetFetchRequest],
+    call: Call[OffsetFetchRequest, Needs],
     topic: OffsetFetchRequestTopic | OffsetFetchRequestTopics,
     indexes: Sequence[int],
 ) -> FetchTopic:
     """Return the topic with its id, so that a commit for an earlier topic of that name is not taken for this one's."""
-    image = call.broker.metadata.image
+    image = call.needs.cluster.image
     partitions = tuple(indexes)
     if isinstance(topic, OffsetFetchRequestTopics) and call.version >= _TOPIC_IDS_FROM:
         found = image.topics_by_id.get(topic.topic_id)
@@ -161,10 +173,10 @@ def _wanted(
 
 
 async def _by_id(
-    call: Call[OffsetFetchRequest], found: Sequence[FetchedTopic]
+    call: Call[OffsetFetchRequest, Needs], found: Sequence[FetchedTopic]
 ) -> list[FetchedTopic]:
     """Return each topic with its id. Unknown ids, which have no name, come last, where the client asked for them."""
-    image = call.broker.metadata.image
+    image = call.needs.cluster.image
     topics, unknown = [], []
     async for topic in call.pace.each(found):
         if topic.name == "":

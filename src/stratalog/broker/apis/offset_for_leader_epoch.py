@@ -3,7 +3,10 @@
 v2 current leader epoch, throttle time. v3 replica id. v4 flexible.
 """
 
+from typing import NamedTuple
+
 from stratalog.broker.network.dispatch import Call
+from stratalog.broker.partitions.hosting import Hosting
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -14,7 +17,13 @@ from stratalog.wire.messages.offset_for_leader_epoch import (
 )
 
 
-async def handle(call: Call[OffsetForLeaderEpochRequest]) -> OffsetForLeaderEpochResponse:
+class Needs(NamedTuple):
+    """The parts of the broker that the handler works with."""
+
+    hosting: Hosting
+
+
+async def handle(call: Call[OffsetForLeaderEpochRequest, Needs]) -> OffsetForLeaderEpochResponse:
     """Where an epoch ended in each partition's log: what a client compares its own end with (KIP-320)."""
     return OffsetForLeaderEpochResponse(
         topics=[
@@ -31,11 +40,11 @@ async def handle(call: Call[OffsetForLeaderEpochRequest]) -> OffsetForLeaderEpoc
 
 
 def _partition(
-    call: Call[OffsetForLeaderEpochRequest], topic: str, asked: OffsetForLeaderPartition
+    call: Call[OffsetForLeaderEpochRequest, Needs], topic: str, asked: OffsetForLeaderPartition
 ) -> EpochEndOffset:
     code, epoch, end_offset = ErrorCode.none, -1, -1
     try:
-        hosted = call.broker.hosting.get(topic, asked.partition)
+        hosted = call.needs.hosting.get(topic, asked.partition)
         hosted.check_hosted()
         hosted.replica.check_leader(asked.current_leader_epoch)
         epoch, end_offset = hosted.log.offset_for_epoch(asked.leader_epoch)

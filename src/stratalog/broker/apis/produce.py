@@ -11,16 +11,20 @@ Rules for what is in a request are Kafka's (`ProduceRequest.validateRecords`, `K
 import asyncio
 from collections.abc import Awaitable
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from msgspec.structs import replace
 
+from stratalog.broker.coordination.cluster_view import ClusterView
 from stratalog.broker.network.dispatch import Call
+from stratalog.broker.partitions.hosting import Hosting
 from stratalog.broker.partitions.partition import HostedPartition
+from stratalog.broker.partitions.recompression import Recompression
 from stratalog.broker.storage.directory import Failure
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.log.values import Appended
+from stratalog.ports import Clock
 from stratalog.wire.batch import TRANSACTIONAL, BatchHeader, check_produced
 from stratalog.wire.compression import ZSTD
 from stratalog.wire.messages.produce import (
@@ -47,7 +51,16 @@ _NO_LOG_START: Final = (ErrorCode.record_list_too_large, ErrorCode.kafka_storage
 """Errors of the log itself that come without its start (Kafka: `ReplicaManager.appendRecordsToLeader`)."""
 
 
-def handle(call: Call[ProduceRequest]) -> "_Answer | Awaitable[_Answer]":
+class Needs(NamedTuple):
+    """The parts of the broker that the handler works with."""
+
+    clock: Clock
+    cluster: ClusterView
+    hosting: Hosting
+    recompression: Recompression
+
+
+def handle(call: Call[ProduceRequest, Needs]) -> "_Answer | Awaitable[_Answer]":
     """Append each partition's batch; answer once all are committed, or not at all for acks=0."""
     request = call.body
     topics = request.topic_data
@@ -55,15 +68,15 @@ def handle(call: Call[ProduceRequest]) -> "_Answer | Awaitable[_Answer]":
         if len(topics) + sum([len(topic.partition_data) for topic in topics]) > _AT_ONCE:
             return _append_in_parts(call)
         request = _each_once(call)
-    if not call.broker.recompression.has_room:
+    if not call.needs.recompression.has_room:
         return _append_with_room(call, request)
-    for directory in call.broker.hosting.directories:
+    for directory in call.needs.hosting.directories:
         if not directory.has_room:
             return _append_with_room(call, request)
     return _append_all(call, request)
 
 
-def _each_once(call: Call[ProduceRequest]) -> ProduceRequest:
+def _each_once(call: Call[ProduceRequest, Needs]) -> ProduceRequest:
     """Return the request with each partition once, as it was named last (Kafka: `KafkaApis.handleProduceRequest`)."""
     request = call.body
     named: _Named = {}
@@ -78,7 +91,9 @@ def _each_once(call: Call[ProduceRequest]) -> ProduceRequest:
     return replace(request, topic_data=[_topic(*one) for one in named.items()])
 
 
-def _key(call: Call[ProduceRequest], topic: TopicProduceData | TopicProduceResponse) -> str | UUID:
+def _key(
+    call: Call[ProduceRequest, Needs], topic: TopicProduceData | TopicProduceResponse
+) -> str | UUID:
     return topic.topic_id if call.version >= _TOPIC_IDS_FROM else topic.name
 
 
@@ -89,7 +104,7 @@ def _topic(key: str | UUID, partitions: dict[int, PartitionProduceData]) -> Topi
     return TopicProduceData(name=key, partition_data=data)
 
 
-async def _append_in_parts(call: Call[ProduceRequest]) -> _Answer:
+async def _append_in_parts(call: Call[ProduceRequest, Needs]) -> _Answer:
     """As `handle`, for a request to so many partitions that others must have turns meanwhile."""
     pace, request = call.pace, call.body
     named: _Named = {}
@@ -117,9 +132,9 @@ async def _append_in_parts(call: Call[ProduceRequest]) -> _Answer:
     )
 
 
-async def _append_with_room(call: Call[ProduceRequest], request: ProduceRequest) -> _Answer:
+async def _append_with_room(call: Call[ProduceRequest, Needs], request: ProduceRequest) -> _Answer:
     """Wait for those directories that the request writes to, and no others, and where it matters for a codec."""
-    broker = call.broker
+    needs = call.needs
     for topic in request.topic_data:
         for asked in topic.partition_data:
             try:
@@ -127,8 +142,8 @@ async def _append_with_room(call: Call[ProduceRequest], request: ProduceRequest)
             except Rejected:
                 continue  # answered in its turn
             await hosted.directory.room()
-            if broker.recompression.may_want(hosted, asked.records):
-                await broker.recompression.room()
+            if needs.recompression.may_want(hosted, asked.records):
+                await needs.recompression.room()
     answered = _append_all(call, request)
     return await answered if isinstance(answered, asyncio.Future) else answered
 
@@ -232,10 +247,10 @@ class _Produce:
 
 
 def _append_all(
-    call: Call[ProduceRequest], request: ProduceRequest
+    call: Call[ProduceRequest, Needs], request: ProduceRequest
 ) -> "_Answer | asyncio.Future[_Answer]":
     """Decide every append now; the answer, in a future where not all are committed yet."""
-    now_ms = call.broker.clock.now_ms()
+    now_ms = call.needs.clock.now_ms()
     whole = _Produce(request.acks)
     for topic in request.topic_data:
         if not topic.partition_data:
@@ -254,25 +269,27 @@ def _append_all(
     return whole.answered()
 
 
-def _hosted(call: Call[ProduceRequest], topic: TopicProduceData, index: int) -> HostedPartition:
-    hosting = call.broker.hosting
+def _hosted(
+    call: Call[ProduceRequest, Needs], topic: TopicProduceData, index: int
+) -> HostedPartition:
+    hosting = call.needs.hosting
     if call.version >= _TOPIC_IDS_FROM:
         return hosting.get_by_id(topic.topic_id, index)
     return hosting.get(topic.name, index)
 
 
 def _append(
-    call: Call[ProduceRequest],
+    call: Call[ProduceRequest, Needs],
     topic: TopicProduceData,
     partition: PartitionProduceData,
     part: _Part,
     now_ms: int,
 ) -> None:
-    broker, acks = call.broker, call.body.acks
+    needs, acks = call.needs, call.body.acks
     if acks not in _ACKS:
         raise Rejected(ErrorCode.invalid_required_acks, f"acks is {acks}")
     hosted = _hosted(call, topic, partition.index)
-    if hosted.identity.topic in broker.internal_topics:
+    if hosted.identity.topic in needs.cluster.internal_topics:
         raise Rejected(ErrorCode.invalid_topic_exception, f"{hosted.identity.topic} is internal")
     records, log = partition.records, hosted.log
     if records is None:
@@ -280,9 +297,9 @@ def _append(
     headers = check_produced(records, max_batch_bytes=log.config.max_message_bytes)
     _check_batch(headers, call.version)
     if acks == _ALL:
-        broker.check_in_sync_replicas(hosted)
+        hosted.check_in_sync_replicas()
     part.log_start_offset = log.log_start_offset
-    opened = broker.recompression.check(hosted, records, headers[0], now_ms)
+    opened = needs.recompression.check(hosted, records, headers[0], now_ms)
     if opened is not None:
         part.appended = hosted.append(
             records, [opened], now_ms, part, commit_timeout_ms=_commit_timeout_ms(call.body)
@@ -290,11 +307,11 @@ def _append(
         return
     # Where it will lie is decided in its turn, so is what a producer may write.
     then = partial(_append_opened, call, hosted, part)
-    broker.recompression.submit(hosted, records, headers[0], now_ms, then, part)
+    needs.recompression.submit(hosted, records, headers[0], now_ms, then, part)
 
 
 def _append_opened(
-    call: Call[ProduceRequest],
+    call: Call[ProduceRequest, Needs],
     hosted: HostedPartition,
     part: _Part,
     view: memoryview,
@@ -304,7 +321,7 @@ def _append_opened(
         # In a turn of its own: before `appended` is known the part has nothing to answer.
         asyncio.get_running_loop().call_soon(part, error)
 
-    now_ms, timeout_ms = call.broker.clock.now_ms(), _commit_timeout_ms(call.body)
+    now_ms, timeout_ms = call.needs.clock.now_ms(), _commit_timeout_ms(call.body)
     part.appended = hosted.append(view, [header], now_ms, later, commit_timeout_ms=timeout_ms)
 
 

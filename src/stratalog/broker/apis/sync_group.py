@@ -3,8 +3,9 @@
 v3 static members. v4 flexible. v5 protocol type and name.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
+from stratalog.broker.coordination.groups import Groups
 from stratalog.broker.network.dispatch import Call
 from stratalog.coordinators.messages import Assignment, SyncGroup, SyncGroupAnswer
 from stratalog.errors import ErrorCode, Rejected
@@ -14,7 +15,13 @@ _ASSIGNMENTS_MAX: Final = 100_000
 """One for each member of a group."""
 
 
-async def handle(call: Call[SyncGroupRequest]) -> SyncGroupResponse:
+class Needs(NamedTuple):
+    """The parts of the broker that the handler works with."""
+
+    groups: Groups
+
+
+async def handle(call: Call[SyncGroupRequest, Needs]) -> SyncGroupResponse:
     """The member's assignment, once the leader has given it."""
     body = call.body
     if len(body.assignments) > _ASSIGNMENTS_MAX:
@@ -34,7 +41,7 @@ async def handle(call: Call[SyncGroupRequest]) -> SyncGroupResponse:
         ),
     )
     try:
-        answer = await call.broker.groups.sync(request)
+        answer = await call.needs.groups.sync(request)
     except Rejected as error:
         answer = SyncGroupAnswer(error.code)
     return SyncGroupResponse(

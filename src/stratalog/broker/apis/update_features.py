@@ -3,8 +3,9 @@
 v1 dry runs, ways to downgrade (KIP-778). v2 one error for all, no results of features.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
+from stratalog.broker.coordination.cluster_metadata import ClusterMetadata
 from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.quorum.controller import FeatureUpdate
@@ -20,7 +21,13 @@ _FEATURES_MAX: Final = 100
 """Kafka has six."""
 
 
-async def handle(call: Call[UpdateFeaturesRequest]) -> UpdateFeaturesResponse:
+class Needs(NamedTuple):
+    """The parts of the broker that the handler works with."""
+
+    metadata: ClusterMetadata
+
+
+async def handle(call: Call[UpdateFeaturesRequest, Needs]) -> UpdateFeaturesResponse:
     """Set levels of features, all or none."""
     body = call.body
     if len(body.feature_updates) > _FEATURES_MAX:
@@ -31,7 +38,7 @@ async def handle(call: Call[UpdateFeaturesRequest]) -> UpdateFeaturesResponse:
         )
     asked = [_update(call.version, one) for one in body.feature_updates]
     try:
-        await call.broker.metadata.update_features(asked, validate_only=body.validate_only)
+        await call.needs.metadata.update_features(asked, validate_only=body.validate_only)
     except Rejected as error:
         return UpdateFeaturesResponse(
             error_code=error.code, error_message=error.message, results=[]

@@ -11,16 +11,25 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import cached_property, partial
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct
 
-from stratalog.broker.metrics import error_codes
-from stratalog.broker.network.authorizer import Resource, Right, authorized_operations
+from stratalog.broker.metrics import BrokerMetrics, error_codes
+from stratalog.broker.network.authorizer import (
+    Authorizer,
+    Resource,
+    Right,
+    authorized_operations,
+)
+from stratalog.broker.network.client_memory import ClientMemory
 from stratalog.broker.network.connection import Answer, Later, as_it_is, is_produce
+from stratalog.broker.network.large import LargeRequests
 from stratalog.broker.network.session import Session
-from stratalog.broker.network.turns import Pace
+from stratalog.broker.network.turns import Pace, Turns
+from stratalog.config import BrokerConfig
 from stratalog.errors import ErrorCode, Rejected
+from stratalog.ports import Clock
 from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.envelope import (
     Received,
@@ -30,9 +39,6 @@ from stratalog.wire.envelope import (
     encode_response,
 )
 from stratalog.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
-
-if TYPE_CHECKING:
-    from stratalog.broker.broker import Broker
 
 API_VERSIONS = 18
 DECODED_BYTES_MAX: Final = 40 << 20
@@ -44,26 +50,32 @@ _ITEMS_AT_ONCE: Final = 1000
 
 
 BodyT = TypeVar("BodyT")
+NeedsT = TypeVar("NeedsT")
 
 
-class Call(Struct, Generic[BodyT], frozen=True):
-    """One request as its handler sees it: `body` is the decoded request.
+class Call(Struct, Generic[BodyT, NeedsT], frozen=True):
+    """One request as its handler sees it: `body` is the decoded request, `needs` the parts of the broker it works with.
 
     A handler that works on many things does so with `pace.each`.
     """
 
-    broker: "Broker"
+    needs: NeedsT
     session: Session
     version: int
     body: BodyT
     pace: Pace
+    authorizer: Authorizer
 
     def authorized_operations(self, resource: Resource, name: str) -> int:
         """Return what the client may do with a resource, one bit for each operation (KIP-430)."""
-        return authorized_operations(self.broker.authorizer, self.session, resource, name)
+        return authorized_operations(self.authorizer, self.session, resource, name)
 
 
-Handler = Callable[[Call[Any]], Any]
+class Handler(NamedTuple):
+    """What answers an API, and the NamedTuple of the broker's parts that each `Call` brings."""
+
+    handle: Callable[[Call[Any, Any]], Any]
+    needs: Any
 
 
 class Api(Struct, frozen=True, dict=True):
@@ -83,7 +95,7 @@ class Api(Struct, frozen=True, dict=True):
     served_from: int = -1
 
     @cached_property
-    def handle(self) -> Handler:
+    def handler(self) -> Handler:
         """The handler, imported on first use."""
         return self.load()
 
@@ -93,13 +105,27 @@ class Api(Struct, frozen=True, dict=True):
         return max(self.served_from, self.advertised[0]), self.advertised[1]
 
 
+class Served(Protocol):
+    """What the dispatcher itself uses of a broker. The rest is the handlers' needs, which it passes on unseen."""
+
+    apis: dict[int, Api]
+    authorizer: Authorizer
+    client_memory: ClientMemory
+    clock: Clock
+    config: BrokerConfig
+    metrics: BrokerMetrics
+    large: LargeRequests
+
+
 class Dispatcher:
     """Serves frames of any connection with one broker's handlers."""
 
-    def __init__(self, broker: "Broker", apis: dict[int, Api]) -> None:
+    def __init__(self, broker: Served, turns: Turns) -> None:
         self._broker = broker
-        self._apis = apis
-        self._served = {api.key: api.served for api in apis.values()}
+        self._turns = turns
+        self._apis = broker.apis
+        self._needs: dict[int, Any] = {}
+        self._served = {api.key: api.served for api in broker.apis.values()}
         self._metrics = broker.metrics.requests
         frame_bytes_max = broker.config.int("socket.request.max.bytes")
         self._decoded_bytes_max = min(frame_bytes_max, DECODED_BYTES_MAX)
@@ -119,8 +145,7 @@ class Dispatcher:
             return Later(self._serve_large(session, frame, began_ns), as_it_is)
         except Rejected as error:
             return self._refuse(error)
-        call = self._call(session, request)
-        result = self._apis[request.header.api_key].handle(call)
+        call, result = self._handle(session, request)
         if isinstance(result, CoroutineType):
             work = self._answer_later(call, request, result, began_ns)
             return Later(work, as_it_is, budget.charged)
@@ -138,8 +163,7 @@ class Dispatcher:
         except Rejected as error:
             return self._refuse(error)
         try:
-            call = self._call(session, request)
-            result = self._apis[request.header.api_key].handle(call)
+            _, result = self._handle(session, request)
             to_come = isinstance(result, (asyncio.Future, CoroutineType))
             body = await result if to_come else result
             return await self._answer_on_thread(request, body, began_ns)
@@ -153,14 +177,21 @@ class Dispatcher:
             return self._unsupported_api_versions(error.request_header)
         raise error
 
-    def _call(self, session: Session, request: Received) -> Call[Any]:
-        header = request.header
+    def _handle(self, session: Session, request: Received) -> tuple[Call[Any, Any], Any]:
+        """Return the call and what its handler returned."""
+        header, broker = request.header, self._broker
+        handler = self._apis[header.api_key].handler
+        needs = self._needs.get(header.api_key)
+        if needs is None:
+            needs = handler.needs(*[getattr(broker, name) for name in handler.needs._fields])
+            self._needs[header.api_key] = needs
         session.client_id = header.client_id or ""
-        pace = Pace(self._broker.turns)
-        return Call(self._broker, session, header.version, request.body, pace)
+        pace = Pace(self._turns)
+        call = Call(needs, session, header.version, request.body, pace, broker.authorizer)
+        return call, handler.handle(call)
 
     async def _answer_later(
-        self, call: Call[Any], request: Received, result: Awaitable[Any], began_ns: int
+        self, call: Call[Any, Any], request: Received, result: Awaitable[Any], began_ns: int
     ) -> Answer:
         body = await result
         if call.pace.items > _ITEMS_AT_ONCE:

@@ -104,6 +104,20 @@ class HostedPartition:
         """Offset below which every transaction is decided; the high watermark while there are none."""
         return self.replica.last_stable_offset(self.log.first_unstable_offset)
 
+    def check_in_sync_replicas(self) -> None:
+        """Raise Rejected(NOT_ENOUGH_REPLICAS) where fewer replicas are in sync than acks=all needs.
+
+        A partition never needs more than it has replicas (Kafka: `Partition.effectiveMinIsr`).
+        """
+        replica, wanted = self.replica, self.log.config.min_insync_replicas
+        needed = min(wanted, len(replica.replicas))
+        if len(replica.isr) < needed:
+            raise Rejected(
+                ErrorCode.not_enough_replicas,
+                f"{self.identity} has {len(replica.isr)} in-sync replicas; it needs {needed} "
+                f"(min.insync.replicas is {wanted})",
+            )
+
     def append(  # noqa: PLR0913 - how far it goes before the call
         self,
         view: memoryview,

@@ -1,0 +1,94 @@
+"""The cluster as clients see it: its brokers, its controller, and which partitions have a leader.
+
+In: a question about the cluster. Out: its answer, from the metadata image and this broker's directories. It never
+changes anything.
+
+Kafka: `KRaftMetadataCache`.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from stratalog.broker.coordination.cluster_metadata import ClusterMetadata
+from stratalog.broker.partitions.hosting import Hosting
+from stratalog.errors import ErrorCode
+from stratalog.metadata.image import NO_LEADER, Endpoint, Image, Partition, Topic
+
+NO_CONTROLLER: Final = -1
+LiveBroker = tuple[int, str, int, str | None]
+
+
+class Standing(NamedTuple):
+    """A partition as clients see it: `leader` is NO_LEADER with LEADER_NOT_AVAILABLE; `offline` are replicas."""
+
+    error: ErrorCode
+    leader: int
+    offline: list[int]
+
+
+class ClusterView:
+    """One broker's view. `internal_topics` are names."""
+
+    def __init__(
+        self,
+        node_id: int,
+        metadata: ClusterMetadata,
+        hosting: Hosting,
+        internal_topics: frozenset[str],
+    ) -> None:
+        self.node_id = node_id
+        self.cluster_id = metadata.cluster_id
+        self.internal_topics = internal_topics
+        self._metadata = metadata
+        self._hosting = hosting
+
+    @property
+    def image(self) -> Image:
+        """The metadata as this broker has applied it."""
+        return self._metadata.image
+
+    def topic(self, name: str) -> Topic | None:
+        """Return the topic of that name."""
+        return self._metadata.topic(name)
+
+    def live_brokers(self, listener: str) -> list[LiveBroker]:
+        """Return (node id, host, port, rack) of each broker that is not fenced, as clients of `listener` reach it.
+
+        A broker without that listener appears with its first endpoint. The list is empty until this broker registered.
+        """
+        if not self._metadata.registered:
+            return []
+        return [
+            (broker.id, endpoint.host, endpoint.port, broker.rack)
+            for broker in self.image.brokers.values()
+            if broker.is_active and (endpoint := _endpoint(broker.endpoints, listener)) is not None
+        ]
+
+    def controller_id(self) -> int:
+        """Return the broker to which clients send what the controller decides; NO_CONTROLLER while none is active.
+
+        It is this one where it is active. Kafka: `MetadataCache.getRandomAliveBrokerId`, for any broker forwards.
+        """
+        active = [broker.id for broker in self.image.brokers.values() if broker.is_active]
+        return self.node_id if self.node_id in active else min(active, default=NO_CONTROLLER)
+
+    def standing(self, topic_id: UUID, index: int, partition: Partition) -> Standing:
+        """Return a partition's leader and offline replicas.
+
+        A leader whose log directory here has failed is no leader.
+        """
+        offline: list[int] = []
+        leader = partition.leader
+        if self.node_id in partition.replicas:
+            hosted = self._hosting.by_id.get((topic_id, index))
+            if hosted is None or hosted.directory.failure is not None:
+                offline = [self.node_id]
+        if leader in offline:
+            leader = NO_LEADER
+        error = ErrorCode.leader_not_available if leader == NO_LEADER else ErrorCode.none
+        return Standing(error, leader, offline)
+
+
+def _endpoint(endpoints: Sequence[Endpoint], listener: str) -> Endpoint | None:
+    return next((one for one in endpoints if one.name == listener), next(iter(endpoints), None))

@@ -1,0 +1,91 @@
+"""Create topics with this broker's defaults.
+
+In: topics that a client creates, or names that it asks about and that do not exist. Out: what the controller created,
+or why it did not. It decides only what a broker adds to a topic's settings.
+
+Kafka: `AutoTopicCreationManager`.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from stratalog.broker.coordination.cluster_metadata import ClusterMetadata
+from stratalog.broker.network.turns import Pace
+from stratalog.config import BrokerConfig
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.quorum.controller import Created, NewTopic, check_topic_name
+from stratalog.quorum.metadata_batches import METADATA_TOPIC
+from stratalog.quorum.topics import PARTITIONS_PER_REQUEST_MAX
+
+_REMOTE: Final = "remote.storage.enable"
+
+
+class Topics:
+    """One broker's. `internal` has what creates each internal topic, by its name."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        metadata: ClusterMetadata,
+        internal: Mapping[str, Callable[[], Awaitable[None]]],
+    ) -> None:
+        self._internal = internal
+        self._config = config
+        self._metadata = metadata
+
+    def may_create(self, *, allowed: bool) -> bool:
+        """Return whether a request for a missing topic creates it."""
+        return allowed and self._config.bool("auto.create.topics.enable")
+
+    async def create_automatically(self, names: Sequence[str], pace: Pace) -> dict[str, ErrorCode]:
+        """Create topics with the broker's defaults; return the errors by name."""
+        errors: dict[str, ErrorCode] = {}
+        if len(names) * self._config.int("num.partitions") > PARTITIONS_PER_REQUEST_MAX:
+            return dict.fromkeys(names, ErrorCode.policy_violation)
+        async for part in pace.parts(names):
+            errors |= await self._create_some(part)
+        return errors
+
+    async def _create_some(self, names: Sequence[str]) -> dict[str, ErrorCode]:
+        try:
+            asked = []
+            for name in names:
+                if name in self._internal:
+                    await self._internal[name]()
+                elif name != METADATA_TOPIC:  # a client finds it unknown, as in Kafka
+                    asked.append(NewTopic(name, -1, -1, {}, {}))
+            created = await self.create(asked)
+        except Rejected as error:
+            return dict.fromkeys(names, error.code)
+        fine = (ErrorCode.none, ErrorCode.topic_already_exists)
+        return {topic.name: topic.error for topic in created if topic.error not in fine}
+
+    async def create(
+        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> list[Created]:
+        """Create topics; return once this broker hosts its replicas of them."""
+        if self._config.bool("tier.enable"):
+            topics = [self._tiered(topic) for topic in topics]
+        return await self._metadata.create_topics(topics, validate_only=validate_only)
+
+    def _tiered(self, topic: NewTopic) -> NewTopic:
+        """Return a new topic with the tier on, unless it says otherwise or is compacted.
+
+        The setting is stored with the topic: a later change of `tier.enable` does not reach it.
+        """
+        policies = topic.configs.get(
+            "cleanup.policy", ",".join(self._config.list("log.cleanup.policy"))
+        )
+        if "compact" in policies or _REMOTE in topic.configs:
+            return topic
+        return replace(topic, configs={**topic.configs, _REMOTE: "true"})
+
+
+def name_error(name: str) -> ErrorCode | None:
+    """Return INVALID_TOPIC_EXCEPTION for a name that no topic can have, else None."""
+    try:
+        check_topic_name(name)
+    except Rejected as error:
+        return error.code
+    return None

@@ -1,0 +1,101 @@
+"""Reads of a partition, from its local log and from the bucket.
+
+In: a hosted partition and an offset or a timestamp. Out: slices of records, or offsets. It never writes.
+
+Kafka: `ReplicaManager.read`, `DelayedRemoteFetch`, `RemoteLogManager.findOffsetByTimestamp`.
+"""
+
+from collections.abc import Awaitable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from stratalog.broker.partitions.partition import HostedPartition
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.log.reading import NotLocal, Slices
+
+if TYPE_CHECKING:
+    from stratalog.broker.tier.service import TierService
+
+_ATTEMPTS_MAX: Final = 5
+
+
+class Reads:
+    """One broker's. `tier` is None where no bucket is configured."""
+
+    def __init__(self, tier: "TierService | None") -> None:
+        self._service = tier
+
+    def read(
+        self,
+        hosted: HostedPartition,
+        offset: int,
+        max_bytes: int,
+        end_offset: int,
+        *,
+        minimum_one_batch: bool,
+    ) -> Slices | Awaitable[Slices]:
+        """Read as `HostedPartition.read` does; records that left the local disk come from the bucket."""
+        try:
+            found = hosted.read(
+                offset, max_bytes, end_offset=end_offset, minimum_one_batch=minimum_one_batch
+            )
+        except NotLocal:
+            return self._tier(hosted).read(
+                hosted, offset, max_bytes, end_offset, minimum_one_batch=minimum_one_batch
+            )
+        if isinstance(found, Slices):
+            return found
+        span = (offset, max_bytes, end_offset)
+        return self._or_tiered(hosted, found, span, minimum_one_batch=minimum_one_batch)
+
+    async def _or_tiered(
+        self,
+        hosted: HostedPartition,
+        local: Awaitable[Slices],
+        span: tuple[int, int, int],
+        *,
+        minimum_one_batch: bool,
+    ) -> Slices:
+        try:
+            return await local
+        except NotLocal:  # local retention deleted it while the read waited for the drive
+            return await self._tier(hosted).read(hosted, *span, minimum_one_batch=minimum_one_batch)
+
+    def _tier(self, hosted: HostedPartition) -> "TierService":
+        if self._service is None:
+            raise Rejected(
+                ErrorCode.kafka_storage_error,
+                f"{hosted.identity} is in a bucket; tier.url is not set",
+            )
+        return self._service
+
+    async def offset_for_timestamp(
+        self, hosted: HostedPartition, timestamp: int
+    ) -> tuple[int, int] | None:
+        """Return (offset, timestamp) of the first record at or after `timestamp`, in the bucket or on disk; or None.
+
+        Raises `Rejected`, retriable where the bucket cannot be asked: the answer from the disk alone would be wrong.
+        """
+        for _ in range(_ATTEMPTS_MAX):
+            log = hosted.log
+            start = log.local_start_offset
+            if log.log_start_offset < start:
+                found = await self._tier(hosted).offset_for_timestamp(hosted, timestamp)
+                if found is not None:
+                    return found
+            local = await hosted.look(partial(log.offset_for_timestamp, timestamp))
+            if log.local_start_offset == start:
+                return None if local is None else (local[0], local[1])
+        raise Rejected(ErrorCode.leader_not_available, f"{hosted.identity}: retention is under way")
+
+    async def max_timestamp(self, hosted: HostedPartition) -> tuple[int, int]:
+        """Return (offset, timestamp) of the record with the latest timestamp; (-1, -1) for an empty log."""
+        log = hosted.log
+        latest = max(segment.max_timestamp for segment in log.segments)
+        local = await hosted.look(partial(log.offset_for_timestamp, latest))
+        found = (-1, -1) if local is None else (local[0], local[1])
+        if log.log_start_offset < log.local_start_offset:
+            tiered = await self._tier(hosted).max_timestamp(hosted)
+            if tiered is not None and tiered[1] >= found[1]:
+                return tiered
+        return found
