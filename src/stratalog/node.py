@@ -33,7 +33,6 @@ from stratalog.broker.partitions.hosting import Hosting
 from stratalog.broker.partitions.moves import Moves
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.storage.claim import open_directories
-from stratalog.broker.storage.copies import Key
 from stratalog.broker.storage.directory import LogDirectory
 from stratalog.broker.storage.survey import read_incarnation
 from stratalog.broker.storage.timed_disk import TimedDisk
@@ -44,6 +43,7 @@ from stratalog.metadata.image import Endpoint, Image, ResourceType
 from stratalog.ports import Disk, Outside, SocketBuffers
 from stratalog.ports import Listener as Bound
 from stratalog.replication.roles import Transition
+from stratalog.wire.ids import TopicIdPartition
 from stratalog.wire.validation import INTERPRETED
 
 if TYPE_CHECKING:
@@ -281,7 +281,7 @@ class Node:
         if self.broker is not None and self.broker.tiering is not None:
             self.broker.tiering.configure(in_effect)
 
-    async def _assign(self, assigned: Mapping[Key, UUID]) -> None:
+    async def _assign(self, assigned: Mapping[TopicIdPartition, UUID]) -> None:
         """Tell metadata in which directory partitions are, as the broker chose."""
         assert self.broker is not None
         if assigned:
@@ -295,7 +295,7 @@ class Node:
             hosted = hosting.by_id.get(key)
             try:
                 if hosted is not None:
-                    await moves.ask(hosted.identity.topic, hosted.identity.index, path)
+                    await moves.ask(*hosted.name, path)
             except Rejected as error:
                 self._log.warning("move not begun again", reason=error.message)
 
@@ -308,7 +308,7 @@ class Node:
     def _coordinate(self, transition: Transition, hosted: HostedPartition) -> None:
         """Have the coordinator of an internal topic follow its partition."""
         assert self.broker is not None
-        coordinator = self.broker.coordinators.get(hosted.identity.topic)
+        coordinator = self.broker.coordinators.get(hosted.name.topic)
         if coordinator is None:
             return
         if transition is Transition.LED:
@@ -406,7 +406,7 @@ class Node:
             try:
                 await hosted.keep_retention()
             except Rejected as error:
-                self._log.warning("retention", partition=str(hosted.identity), reason=error.message)
+                self._log.warning("retention", partition=str(hosted.name), reason=error.message)
 
     async def _checkpoint(self, directory: LogDirectory) -> None:
         assert self.broker is not None

@@ -33,6 +33,7 @@ from stratalog.kernels.decode import Decoder
 from stratalog.kernels.rows import Layout
 from stratalog.wire.batch import check_produced, crc_holds, parse_header
 from stratalog.wire.compression import compress
+from stratalog.wire.ids import TopicPartition
 from stratalog.wire.records import read_records
 from stratalog.wire.validation import RESTORED_BYTES_MAX
 
@@ -197,7 +198,7 @@ def test_the_largest_timestamp_is_put_right(codec, lie):
         header = parse_header(view)
         assert header.max_timestamp == TIMESTAMP + 4
         assert crc_holds(view, 0, header)
-        found = await client.list_offsets({("events", 0): TIMESTAMP + 3})
+        found = await client.list_offsets({TopicPartition("events", 0): TIMESTAMP + 3})
         assert found["events", 0].offset == 3
         await broker.stop()
 
@@ -224,7 +225,7 @@ def test_stored_poison_hides_nothing_behind_it(poison):
         for batch in (earlier, poison, sound("lz4")):
             await stored(broker, batch)
         for timestamp, offsets in ((TIMESTAMP - 998, {2}), (TIMESTAMP + 2, {5, 12})):
-            found = await client.list_offsets({("events", 0): timestamp})
+            found = await client.list_offsets({TopicPartition("events", 0): timestamp})
             assert found["events", 0].offset in offsets, "the record, or where the poison begins"
         fetched = await client.fetch("events", 0, 10)
         view = memoryview(fetched.records)

@@ -14,6 +14,7 @@ from stratalog.client.fetches import FetchedPartition
 from stratalog.client.reader import Reader, Wish
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.testing import TemporaryBroker
+from stratalog.wire.ids import TopicPartition
 from stratalog.wire.records import BatchBuilder, read_records
 
 
@@ -85,12 +86,14 @@ def test_partitions_are_read_side_by_side_each_in_its_order(broker: TemporaryBro
                 await client.produce("many", index, batch(value))
         # So little at a time that every partition must wait for the others, and none for ever.
         wish = Wish(max_bytes=200, partition_max_bytes=150)
-        with Reader(client, {("many", index): index for index in range(3)}, wish) as reader:
+        with Reader(
+            client, {TopicPartition("many", index): index for index in range(3)}, wish
+        ) as reader:
             found = await read(reader, 57)
             assert found == {index: values[index:] for index, values in wanted.items()}
             assert await reader.poll(0.01) == []
             # Its Fetch is under way; what is assigned meanwhile is what counts.
-            reader.assign({("many", 1): 18})
+            reader.assign({TopicPartition("many", 1): 18})
             assert await read(reader, 2) == {1: [b"1-18", b"1-19"]}
 
     play(broker, story)
@@ -100,7 +103,7 @@ def test_reading_goes_on_behind_a_restart_and_ends_with_the_topic(broker: Tempor
     async def story(client: Client) -> None:
         await made(client, "kept")
         await client.produce("kept", 0, batch(b"before"))
-        with Reader(client, {("kept", 0): 0}) as reader:
+        with Reader(client, {TopicPartition("kept", 0): 0}) as reader:
             assert await read(reader, 1) == {0: [b"before"]}
             await asyncio.to_thread(broker.restart)
             await client.produce("kept", 0, batch(b"after"))
@@ -115,7 +118,7 @@ def test_reading_goes_on_behind_a_restart_and_ends_with_the_topic(broker: Tempor
 def test_an_offset_that_is_not_there_is_an_error(broker: TemporaryBroker) -> None:
     async def story(client: Client) -> None:
         await made(client, "short")
-        with Reader(client, {("short", 0): 5}) as reader:
+        with Reader(client, {TopicPartition("short", 0): 5}) as reader:
             with pytest.raises(Rejected) as refused:
                 await read(reader, 1)
             assert refused.value.code == ErrorCode.offset_out_of_range

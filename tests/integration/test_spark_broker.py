@@ -32,6 +32,7 @@ from stratalog.client.calls import LATEST, NewTopic
 from stratalog.tier.reading.reader import open_bucket
 from stratalog.wire.batch import parse_header
 from stratalog.wire.compression import CODEC_NAMES
+from stratalog.wire.ids import TopicPartition as Named
 from stratalog.wire.records import BatchBuilder
 
 pytestmark = [
@@ -170,12 +171,14 @@ def produce(
                     if not (await client.metadata([topic])).topics[topic].error:
                         break
                     await asyncio.sleep(0.1)
-                await client.list_offsets({(topic, index): LATEST for index in range(partitions)})
+                await client.list_offsets(
+                    {Named(topic, index): LATEST for index in range(partitions)}
+                )
             async with client.pipeline(window=4) as pipeline:
                 for base in range(first, end, RECORDS_PER_BATCH):
                     for partition in range(partitions):
                         _ = await pipeline.send(topic, partition, batch(base))
-            wanted = {(topic, partition): LATEST for partition in range(partitions)}
+            wanted = {Named(topic, partition): LATEST for partition in range(partitions)}
             ends = await client.list_offsets(wanted)
             assert {listed.offset for listed in ends.values()} == {end}
 

@@ -17,6 +17,7 @@ from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
 from stratalog.errors import Corrupt, ErrorCode, Rejected, Unavailable, UserError
 from stratalog.wire.batch import crc_holds, scan
+from stratalog.wire.ids import TopicPartition
 from stratalog.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -35,7 +36,7 @@ INTACT = (".log", ".checkpoint", "partition.metadata")
 """What cannot be made anew: every such file that was not flipped must be where it was."""
 
 Records = dict[str, dict[int, bytes]]
-Offsets = dict[tuple[str, int], int]
+Offsets = dict[TopicPartition, int]
 
 
 def value_of(offset: int) -> bytes:
@@ -65,9 +66,7 @@ async def delete_records(world: World, topic: str, offset: int) -> None:
 class Stopped:
     """A node's disk after a clean stop, and what must be on it."""
 
-    def __init__(
-        self, disk: SimDisk, records: Records, offsets: dict[tuple[str, int], int]
-    ) -> None:
+    def __init__(self, disk: SimDisk, records: Records, offsets: dict[TopicPartition, int]) -> None:
         self.disk = disk
         self.records = records
         self.offsets = offsets
@@ -85,7 +84,9 @@ class Stopped:
         for number in range(BATCHES):
             await client.produce(PLAIN, 0, batch(number, producer))
             await client.produce(CUT, 0, batch(number))
-            await client.on_coordinator(GROUP, commit_offsets(GROUP, {(PLAIN, 0): number}))
+            await client.on_coordinator(
+                GROUP, commit_offsets(GROUP, {TopicPartition(PLAIN, 0): number})
+            )
         await delete_records(world, CUT, CUT_BELOW)
         records: Records = {}
         for name in (PLAIN, CUT):
@@ -182,11 +183,12 @@ async def read_back(client: Client, topic: str) -> tuple[dict[int, bytes], str |
     """Read a topic from its beginning as a consumer that checks every CRC and passes over what it cannot read."""
     found: dict[int, bytes] = {}
     try:
-        info = await client.list_offsets({(topic, 0): -2})
-        latest = await client.list_offsets({(topic, 0): -1})
+        partition = TopicPartition(topic, 0)
+        info = await client.list_offsets({partition: -2})
+        latest = await client.list_offsets({partition: -1})
     except (Rejected, Unavailable) as error:
         return found, str(error)
-    offset, end = info[topic, 0].offset, latest[topic, 0].offset
+    offset, end = info[partition].offset, latest[partition].offset
     problem = None
     for _ in range(10 * BATCHES):
         if offset >= end:

@@ -13,6 +13,7 @@ from stratalog.config.rules import Resource
 from stratalog.errors import ErrorCode
 from stratalog.tier.bucket.cluster_state import KEPT_STATES, ClusterState, newest_state
 from stratalog.tier.checking.verify import verify
+from stratalog.wire.ids import TopicPartition
 
 INTERVAL_S = 30.0
 STATE = "/cluster/state/"
@@ -21,7 +22,7 @@ STATE = "/cluster/state/"
 async def commit(tale: Tale, group: str, offset: int, topic: str = "t") -> None:
     """As a consumer that is no member."""
     await tale.client.on_any(find_coordinator(group))  # makes the topic of the offsets
-    call = commit_offsets(group, {(topic, 0): offset})
+    call = commit_offsets(group, {TopicPartition(topic, 0): offset})
     await tale.client.on_coordinator(group, call)
 
 

@@ -72,7 +72,7 @@ class Cluster:
         there = {name for name in info.topics if not name.startswith("__")}
         assert self.topics <= there <= self.topics | self.unknown
         self.topics, self.unknown = there, set()
-        hosted = {str(one.identity) for one in self.machine.broker.hosting.all()}
+        hosted = {str(one.name) for one in self.machine.broker.hosting.all()}
         assert hosted == {f"{name}-{i}" for name in there for i in info.topics[name].partitions}
         for name in there:
             for partition in info.topics[name].partitions.values():

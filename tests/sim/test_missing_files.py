@@ -18,6 +18,7 @@ from tests.sim.world import START_MS, World
 from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
 from stratalog.errors import Rejected
+from stratalog.wire.ids import TopicPartition
 
 TOPIC = "t"
 CONFIGS = {"segment.ms": "250", "index.interval.bytes": "0", "retention.ms": "-1"}
@@ -39,8 +40,8 @@ async def filled(machine: Machine, configs: dict[str, str] | None = None) -> Cli
 
 async def offsets(client: Client) -> tuple[int, int]:
     """Where the log begins and ends, as clients see it."""
-    found = [await client.list_offsets({(TOPIC, 0): one}) for one in (-2, -1)]
-    return found[0][TOPIC, 0].offset, found[1][TOPIC, 0].offset
+    found = [await client.list_offsets({TopicPartition(TOPIC, 0): one}) for one in (-2, -1)]
+    return found[0][TopicPartition(TOPIC, 0)].offset, found[1][TopicPartition(TOPIC, 0)].offset
 
 
 def errors(logged: list[Any]) -> list[tuple[str, str]]:

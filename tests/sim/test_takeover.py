@@ -25,6 +25,7 @@ from stratalog.ops.takeover import Taken, take_over
 from stratalog.tier.bucket.identity import delete_topic
 from stratalog.tier.checking.verify import verify
 from stratalog.tier.reading.reader import open_bucket
+from stratalog.wire.ids import TopicPartition
 from stratalog.wire.records import BatchBuilder
 
 T = TypeVar("T")
@@ -64,7 +65,7 @@ def topics(machine: Machine) -> dict[str, Topic]:
     return {topic.name: topic for topic in machine.broker.metadata.image.topics_by_id.values()}
 
 
-async def groups_of(client: Client, group: str) -> dict[tuple[str, int], int]:
+async def groups_of(client: Client, group: str) -> dict[TopicPartition, int]:
     """What a group has committed, once its coordinator has loaded it."""
     for _ in range(100):
         try:

@@ -11,6 +11,7 @@ from enum import IntEnum
 from stratalog.client.calls import Call, asking, error_of
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.assignment import decode_assignment
+from stratalog.wire.ids import TopicPartition
 from stratalog.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
@@ -52,8 +53,7 @@ from stratalog.wire.messages.offset_fetch import (
 )
 
 _TIMEOUT_MS = 30_000
-Offsets = dict[tuple[str, int], int]
-"""(topic, partition) -> offset."""
+Offsets = dict[TopicPartition, int]
 
 
 class Change(IntEnum):
@@ -89,7 +89,7 @@ class GroupMember:
     instance_id: str | None
     client_id: str
     host: str
-    assigned: tuple[tuple[str, int], ...]
+    assigned: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +252,7 @@ def describe_group(group: str) -> Call[DescribedGroup]:
     return asking(DescribeGroupsRequest(groups=[group]), read)
 
 
-def _assigned(protocol_type: str, data: bytes) -> tuple[tuple[str, int], ...]:
+def _assigned(protocol_type: str, data: bytes) -> tuple[TopicPartition, ...]:
     return decode_assignment(memoryview(data)) if protocol_type == "consumer" else ()
 
 
@@ -273,7 +273,7 @@ def fetch_offsets(group: str) -> Call[Offsets]:
         (found,) = body.groups
         _checked(found.error_code, f"offsets of {group}")
         return {
-            (topic.name, one.partition_index): one.committed_offset
+            TopicPartition(topic.name, one.partition_index): one.committed_offset
             for topic in found.topics
             for one in topic.partitions
             if one.committed_offset >= 0
@@ -284,7 +284,7 @@ def fetch_offsets(group: str) -> Call[Offsets]:
 
 
 def commit_offsets(
-    group: str, offsets: Mapping[tuple[str, int], int], member_id: str = "", generation: int = -1
+    group: str, offsets: Mapping[TopicPartition, int], member_id: str = "", generation: int = -1
 ) -> Call[None]:
     """Commit offsets as a member of a generation, or without one: then only a group without members accepts
     them.

@@ -36,6 +36,7 @@ from stratalog.client.core import ClientConnection, reason
 from stratalog.client.fetches import OTHER_TOPIC, FetchedPartition, FetchSpan
 from stratalog.errors import ErrorCode, Rejected, Unavailable
 from stratalog.ports import Network
+from stratalog.wire.ids import TopicPartition
 
 __all__ = ["Client", "Pipeline"]
 
@@ -213,9 +214,9 @@ class Client:
         return await self._run(self._view.on_coordinator(group, call))
 
     async def list_offsets(
-        self, wanted: Mapping[tuple[str, int], int], *, isolation: int = calls.READ_UNCOMMITTED
-    ) -> dict[tuple[str, int], ListedOffset]:
-        """(topic, partition) -> offset for a timestamp (epoch ms, calls.EARLIEST, calls.LATEST)."""
+        self, wanted: Mapping[TopicPartition, int], *, isolation: int = calls.READ_UNCOMMITTED
+    ) -> dict[TopicPartition, ListedOffset]:
+        """Return the offset of each partition for a timestamp (epoch ms, calls.EARLIEST, calls.LATEST)."""
         return await self._run(self._view.list_offsets(wanted, isolation))
 
     async def fetch(  # noqa: PLR0913 - Kafka's knobs, all optional

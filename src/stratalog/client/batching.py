@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from stratalog.client.aio import Pipeline
 from stratalog.client.calls import Produced
+from stratalog.wire.ids import TopicPartition
 from stratalog.wire.murmur2 import partition_of_key
 from stratalog.wire.records import BatchBuilder, Header
 
@@ -30,48 +31,48 @@ class Batches:
         self._pipeline = pipeline
         self._codec = codec
         self._batch_bytes = batch_bytes
-        self._open: dict[tuple[str, int], BatchBuilder] = {}
+        self._open: dict[TopicPartition, BatchBuilder] = {}
         self._sticky = 0
         self._answers: deque[tuple[Future[Produced], int]] = deque()
         self._acknowledged = 0
 
-    def partition_of(self, key: bytes | None, partitions: Sequence[int]) -> int:
-        """Where a record goes that names no partition."""
+    def choose(self, key: bytes | None, partitions: Sequence[TopicPartition]) -> TopicPartition:
+        """Return the partition for a record that names none; `partitions` are all of its topic, in order."""
         if key is None:
             return partitions[self._sticky % len(partitions)]
         return partitions[partition_of_key(key, len(partitions))]
 
     async def add(
         self,
-        place: tuple[str, int],
+        partition: TopicPartition,
         key: bytes | None,
         value: bytes | None,
         timestamp: int,
         headers: Sequence[Header] = (),
     ) -> None:
         """Add a record (`timestamp` in epoch ms) to its partition's batch; one without room for it goes first."""
-        builder = self._open.get(place)
+        builder = self._open.get(partition)
         size = len(key or b"") + len(value or b"") + RECORD_OVERHEAD_BYTES
         for name, content in headers:
             size += len(name) * 3 + len(content or b"") + HEADER_OVERHEAD_BYTES
         if builder is not None and builder.size + size > self._batch_bytes:
-            await self._send(place)
+            await self._send(partition)
             builder = None
         if builder is None:
-            builder = self._open[place] = BatchBuilder(self._codec)
+            builder = self._open[partition] = BatchBuilder(self._codec)
         builder.add(key, value, timestamp, headers)
         self.count += 1
 
     async def flush(self) -> None:
         """Send what is there."""
-        for place in list(self._open):
-            await self._send(place)
+        for partition in list(self._open):
+            await self._send(partition)
 
-    async def _send(self, place: tuple[str, int]) -> None:
-        builder = self._open.pop(place)
+    async def _send(self, partition: TopicPartition) -> None:
+        builder = self._open.pop(partition)
         self._sticky += 1
         # The acknowledgement is the pipeline's to await: it raises a refusal by itself.
-        answer = await self._pipeline.send(*place, builder.build())
+        answer = await self._pipeline.send(*partition, builder.build())
         self._answers.append((answer, builder.count))
         while self._answers and self._answers[0][0].done():
             self._take_answer()

@@ -24,6 +24,7 @@ from stratalog.client.core import ClientConnection, reason
 from stratalog.client.fetches import FetchedPartition, FetchSpan
 from stratalog.errors import Rejected, Unavailable
 from stratalog.ports import Buffer
+from stratalog.wire.ids import TopicPartition
 
 __all__ = ["BlockingClient", "Network", "Stream"]
 
@@ -115,9 +116,9 @@ class BlockingClient:
         return self._run(self._view.metadata(topics))
 
     def list_offsets(
-        self, wanted: Mapping[tuple[str, int], int], *, isolation: int = calls.READ_UNCOMMITTED
-    ) -> dict[tuple[str, int], ListedOffset]:
-        """(topic, partition) -> offset for a timestamp (epoch ms, calls.EARLIEST, calls.LATEST)."""
+        self, wanted: Mapping[TopicPartition, int], *, isolation: int = calls.READ_UNCOMMITTED
+    ) -> dict[TopicPartition, ListedOffset]:
+        """Return the offset of each partition for a timestamp (epoch ms, calls.EARLIEST, calls.LATEST)."""
         return self._run(self._view.list_offsets(wanted, isolation))
 
     def describe_configs(self, resources: Sequence[tuple[int, str]]) -> list[ResourceConfigs]:

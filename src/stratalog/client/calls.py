@@ -14,7 +14,7 @@ from uuid import UUID
 from stratalog.client.apis import DELETE_TOPICS, DESCRIBE_CONFIGS
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.ports import Buffer
-from stratalog.wire.ids import ZERO_ID
+from stratalog.wire.ids import ZERO_ID, TopicPartition
 from stratalog.wire.messages import Request
 from stratalog.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from stratalog.wire.messages.create_topics import (
@@ -257,9 +257,9 @@ def _topic(topic: MetadataResponseTopic) -> TopicInfo:
 
 
 def list_offsets(
-    wanted: Mapping[tuple[str, int], int], isolation: int
-) -> Call[dict[tuple[str, int], ListedOffset]]:
-    """Offsets by timestamp (epoch ms, EARLIEST, LATEST) of (topic, partition)s that one broker leads."""
+    wanted: Mapping[TopicPartition, int], isolation: int
+) -> Call[dict[TopicPartition, ListedOffset]]:
+    """Offsets by timestamp (epoch ms, EARLIEST, LATEST) of partitions that one broker leads."""
     topics: dict[str, list[ListOffsetsPartition]] = {}
     for (name, index), timestamp in wanted.items():
         row = ListOffsetsPartition(partition_index=index, timestamp=timestamp)
@@ -271,9 +271,9 @@ def list_offsets(
         topics=[ListOffsetsTopic(name=name, partitions=rows) for name, rows in topics.items()],
     )
 
-    def read(body: ListOffsetsResponse) -> dict[tuple[str, int], ListedOffset]:
+    def read(body: ListOffsetsResponse) -> dict[TopicPartition, ListedOffset]:
         return {
-            (topic.name, found.partition_index): ListedOffset(
+            TopicPartition(topic.name, found.partition_index): ListedOffset(
                 error_of(found.error_code), found.offset, found.timestamp, found.leader_epoch
             )
             for topic in body.topics

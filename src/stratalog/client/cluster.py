@@ -24,6 +24,7 @@ from stratalog.client.calls import (
 )
 from stratalog.client.fetches import FetchedPartition, FetchSpan, fetch
 from stratalog.errors import ErrorCode, Rejected, Unavailable
+from stratalog.wire.ids import TopicPartition
 
 T = TypeVar("T")
 
@@ -160,15 +161,15 @@ class ClusterView:
         return found.leader
 
     def list_offsets(
-        self, wanted: Mapping[tuple[str, int], int], isolation: int
-    ) -> Program[dict[tuple[str, int], ListedOffset]]:
+        self, wanted: Mapping[TopicPartition, int], isolation: int
+    ) -> Program[dict[TopicPartition, ListedOffset]]:
         """Offsets by timestamp, asked of each partition's leader. Raises Rejected for the first that has none."""
-        answers: dict[tuple[str, int], ListedOffset] = {}
+        answers: dict[TopicPartition, ListedOffset] = {}
 
-        def attempt() -> Program[dict[tuple[str, int], ListedOffset]]:
-            names = sorted({name for name, index in wanted if (name, index) not in answers})
+        def attempt() -> Program[dict[TopicPartition, ListedOffset]]:
+            names = sorted({key.topic for key in wanted if key not in answers})
             yield from self.metadata(names)
-            by_leader: dict[int, dict[tuple[str, int], int]] = {}
+            by_leader: dict[int, dict[TopicPartition, int]] = {}
             for key, timestamp in wanted.items():
                 if key not in answers:
                     leader = yield from self.leader(*key)
@@ -178,11 +179,9 @@ class ClusterView:
                 for key in asked:
                     answer = found.get(key)
                     if answer is None:
-                        raise Rejected(
-                            ErrorCode.unknown_server_error, f"no offset of {key[0]}-{key[1]}"
-                        )
+                        raise Rejected(ErrorCode.unknown_server_error, f"no offset of {key}")
                     if answer.error:
-                        raise Rejected(answer.error, f"{key[0]}-{key[1]}: {answer.error.name}")
+                        raise Rejected(answer.error, f"{key}: {answer.error.name}")
                     answers[key] = answer
             return answers
 

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from stratalog.client.calls import READ_UNCOMMITTED, Call, asking, error_of
 from stratalog.errors import ErrorCode, Rejected
-from stratalog.wire.ids import ZERO_ID
+from stratalog.wire.ids import ZERO_ID, TopicPartition
 from stratalog.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -64,7 +64,7 @@ def fetch(span: FetchSpan) -> Call[FetchedPartition]:
     whole = fetch_each([span], span.max_bytes)
 
     def read(body: FetchResponse) -> FetchedPartition:
-        found = whole.read(body).get((span.topic, span.partition))
+        found = whole.read(body).get(TopicPartition(span.topic, span.partition))
         if found is None:
             raise Rejected(
                 ErrorCode.unknown_server_error, f"no answer for {span.topic}-{span.partition}"
@@ -76,7 +76,7 @@ def fetch(span: FetchSpan) -> Call[FetchedPartition]:
 
 def fetch_each(
     spans: Sequence[FetchSpan], max_bytes: int
-) -> Call[dict[tuple[str, int], FetchedPartition]]:
+) -> Call[dict[TopicPartition, FetchedPartition]]:
     """Record batches of partitions that one broker leads, without a fetch session, as long as `max_bytes` last. The
     first span says for how long and how much to wait. Each answer has an `error_code` of its own.
     """
@@ -102,11 +102,13 @@ def fetch_each(
         ],
     )
 
-    def read(body: FetchResponse) -> dict[tuple[str, int], FetchedPartition]:
+    def read(body: FetchResponse) -> dict[TopicPartition, FetchedPartition]:
         if body.error_code:
             raise Rejected(error_of(body.error_code), f"fetch of {first.topic}-{first.partition}")
         return {
-            (names.get(topic.topic_id, topic.topic), one.partition_index): _fetched(one)
+            TopicPartition(names.get(topic.topic_id, topic.topic), one.partition_index): _fetched(
+                one
+            )
             for topic in body.responses
             for one in topic.partitions
         }

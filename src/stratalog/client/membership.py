@@ -24,6 +24,7 @@ from stratalog.wire.assignment import (
     encode_assignment,
     encode_subscription,
 )
+from stratalog.wire.ids import TopicPartition
 from stratalog.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from stratalog.wire.messages.join_group import (
     JoinGroupRequest,
@@ -59,7 +60,6 @@ LOST = frozenset(
 )
 """What a coordinator says to one whose assignment no longer holds."""
 
-Key = tuple[str, int]
 T = TypeVar("T")
 
 
@@ -99,10 +99,10 @@ def join_group(group: str, member_id: str, subscription: bytes) -> Call[Joined]:
 
 def sync_group(
     group: str, joined: Joined, assignments: Mapping[str, bytes]
-) -> Call[tuple[Key, ...]]:
+) -> Call[tuple[TopicPartition, ...]]:
     """Send the assignments (as the leader), and receive this member's own."""
 
-    def read(body: SyncGroupResponse) -> tuple[Key, ...]:
+    def read(body: SyncGroupResponse) -> tuple[TopicPartition, ...]:
         if body.error_code:
             code = error_of(body.error_code)
             raise Rejected(code, f"assignment in group {group}: {code.name}")
@@ -148,18 +148,20 @@ def leave_group(group: str, member_id: str) -> Call[None]:
 
 def range_assignment(
     members: Mapping[str, Sequence[str]], partitions: Mapping[str, int]
-) -> dict[str, list[Key]]:
+) -> dict[str, list[TopicPartition]]:
     """What each member reads: of every topic a run of partitions, the first members one more where it does not divide.
 
     `members`: member -> topics, in the order of the members; `partitions`: topic -> how many. Kafka: RangeAssignor.
     """
-    assigned: dict[str, list[Key]] = {member: [] for member in members}
+    assigned: dict[str, list[TopicPartition]] = {member: [] for member in members}
     for topic, count in sorted(partitions.items()):
         readers = [member for member, topics in members.items() if topic in topics]
         first = 0
         for number, member in enumerate(readers):
             share = count // len(readers) + (number < count % len(readers))
-            assigned[member] += [(topic, index) for index in range(first, first + share)]
+            assigned[member] += [
+                TopicPartition(topic, index) for index in range(first, first + share)
+            ]
             first += share
     return assigned
 
@@ -180,7 +182,7 @@ class Member:
         self._is_in = False
         self._beaten_s = 0.0
 
-    async def join(self) -> tuple[Key, ...]:
+    async def join(self) -> tuple[TopicPartition, ...]:
         """The partitions to read from now on; perhaps none. Waits for the other members."""
         self._is_in = False
         for _ in range(_ATTEMPTS):

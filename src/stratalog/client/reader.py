@@ -20,10 +20,9 @@ from stratalog.client.cluster import PASSING, PAUSES_S
 from stratalog.client.fetches import OTHER_TOPIC, FetchedPartition, FetchSpan, fetch_each
 from stratalog.errors import ErrorCode, Rejected, Unavailable
 from stratalog.wire.batch import scan
+from stratalog.wire.ids import TopicPartition
 
 __all__ = ["Fetched", "Reader", "Wish"]
-
-Key = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +55,19 @@ class _Asked:
     """A Fetch under way."""
 
     node_id: int
-    offsets: dict[Key, int]
+    offsets: dict[TopicPartition, int]
     sent_s: float
 
 
 class Reader:
     """`positions` are what is fetched next, ahead of what the caller has looked at; change them with `assign`.
 
-    with Reader(client, {("t", 0): 0}) as reader:
+    with Reader(client, {TopicPartition("t", 0): 0}) as reader:
         for fetched in await reader.poll(1.0): …
     """
 
     def __init__(
-        self, client: Client, positions: Mapping[Key, int], wish: Wish | None = None
+        self, client: Client, positions: Mapping[TopicPartition, int], wish: Wish | None = None
     ) -> None:
         """At least one partition must be there when `poll` is called."""
         self.positions = dict(positions)
@@ -88,11 +87,11 @@ class Reader:
     ) -> None:
         self._forget()
 
-    def assign(self, positions: Mapping[Key, int]) -> None:
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """Read these partitions, and these alone, from these offsets on."""
         self.positions = dict(positions)
 
-    def drop(self, key: Key) -> None:
+    def drop(self, key: TopicPartition) -> None:
         """Read a partition no further."""
         self.positions.pop(key, None)
 
@@ -140,10 +139,12 @@ class Reader:
         for leader, spans in by_leader.items():
             link = await self._client.link_to(leader)
             future = link.send(fetch_each(spans, wish.max_bytes))
-            offsets = {(span.topic, span.partition): span.offset for span in spans}
+            offsets = {TopicPartition(span.topic, span.partition): span.offset for span in spans}
             self._asked[future] = _Asked(leader, offsets, now_s)
 
-    def _taken(self, asked: _Asked, answer: Mapping[Key, FetchedPartition]) -> list[Fetched]:
+    def _taken(
+        self, asked: _Asked, answer: Mapping[TopicPartition, FetchedPartition]
+    ) -> list[Fetched]:
         found = []
         for key, partition in answer.items():
             offset = asked.offsets.get(key)
@@ -152,7 +153,7 @@ class Reader:
                 continue
             if partition.error_code:
                 code = error_of(partition.error_code)
-                raise Rejected(code, f"fetch of {key[0]}-{key[1]} at {offset}: {code.name}")
+                raise Rejected(code, f"fetch of {key} at {offset}: {code.name}")
             following = offset
             for _, header in scan(partition.records):
                 following = header.next_offset

@@ -190,11 +190,11 @@ class Scraper:
         producers = 0
         for hosted in broker.hosting.all():
             await pause()
-            identity, log = hosted.identity, hosted.log
-            topics.setdefault(identity.topic, _Topic()).add(hosted, now_ms)
+            partition, log = hosted.name, hosted.log
+            topics.setdefault(partition.topic, _Topic()).add(hosted, now_ms)
             producers += len(log.producers)
             offsets = log.log_start_offset, log.local_start_offset, hosted.high_watermark
-            labels = labelled(m.PARTITION_BYTES, identity.topic, identity.index)
+            labels = labelled(m.PARTITION_BYTES, *partition)
             rows.append((labels, (log.size, *offsets, log.log_end_offset)))
         for metric, column in _PER_PARTITION:
             for text in _family(metric, ((labels, row[column]) for labels, row in rows)):

@@ -8,11 +8,11 @@ recovered, has a leader and is on a directory that works.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from uuid import UUID
 
 from stratalog.broker.broker import Broker
 from stratalog.console.pause import Pause
 from stratalog.console.watched import Watched
+from stratalog.wire.ids import TopicIdPartition
 
 __all__ = ["Health", "health"]
 
@@ -44,7 +44,7 @@ async def health(watched: Watched, pause: Pause) -> Health:
         found.append(f"{count} partitions are not served, {first} first")
     found += [f"damaged: {reason}" for reason in broker.hosting.damaged.values()]
     found += [
-        f"groups of {partition.identity} are not loaded: {reason}"
+        f"groups of {partition.name} are not loaded: {reason}"
         for partition, reason in broker.groups.not_loaded.items()
     ]
     if broker.groups.is_loading:
@@ -64,9 +64,9 @@ async def _offline(broker: Broker, pause: Pause) -> tuple[int, str]:
     return count, first
 
 
-def _placed_here(broker: Broker) -> Iterator[tuple[tuple[UUID, int], str]]:
+def _placed_here(broker: Broker) -> Iterator[tuple[TopicIdPartition, str]]:
     """Key and name of every partition with a replica here. The image is immutable: it may be walked slowly."""
     for topic in broker.metadata.image.topics_by_id.values():
         for index, partition in topic.partitions.items():
             if broker.cluster.node_id in partition.replicas:
-                yield (topic.id, index), f"{topic.name}-{index}"
+                yield TopicIdPartition(topic.id, index), f"{topic.name}-{index}"

@@ -84,7 +84,7 @@ class GroupLags:
             for topic, index, kept in committed:
                 await pause()
                 hosted = self._broker.hosting.find(topic, index)
-                if hosted is None or kept.topic_id not in (hosted.identity.topic_id, NO_TOPIC_ID):
+                if hosted is None or kept.topic_id not in (hosted.key.topic_id, NO_TOPIC_ID):
                     continue
                 key = (group, hosted)
                 place = self._places.get(key)
@@ -147,23 +147,23 @@ class GroupLags:
         place: _Place | None,
         bytes_per_second: float,
     ) -> Lag:
-        identity, log = hosted.identity, hosted.log
+        partition, log = hosted.name, hosted.log
         records = max(hosted.high_watermark - kept.offset, 0)
         if records == 0:
-            return Lag(group, identity.topic, identity.index, 0, 0.0, inf, inf)
+            return Lag(group, partition.topic, partition.partition, 0, 0.0, inf, inf)
         if kept.offset < log.log_start_offset:
             seconds = None if place is None else _behind(hosted, place)
-            return Lag(group, identity.topic, identity.index, records, seconds, 0.0, 0.0)
+            return Lag(group, partition.topic, partition.partition, records, seconds, 0.0, 0.0)
         if place is None:
-            return Lag(group, identity.topic, identity.index, records, None, None, None)
+            return Lag(group, partition.topic, partition.partition, records, None, None, None)
         room = self._room(hosted, place)
         seconds_left = _time_left(hosted, place, self._broker.clock.now_ms())
         if bytes_per_second > 0:
             seconds_left = min(seconds_left, room / bytes_per_second)
         return Lag(
             group,
-            identity.topic,
-            identity.index,
+            partition.topic,
+            partition.partition,
             records,
             _behind(hosted, place),
             seconds_left,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from stratalog.errors import Corrupt
-from stratalog.wire.ids import topic_id_parse, topic_id_text
+from stratalog.wire.ids import TopicPartition, topic_id_parse, topic_id_text
 
 __all__ = [
     "CLEAN_SHUTDOWN",
@@ -55,20 +55,20 @@ class MetaProperties:
     directory_id: uuid.UUID | None
 
 
-def encode_offsets(offsets: Mapping[tuple[str, int], int]) -> bytes:
+def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
     """An offset checkpoint of {(topic, partition): offset}."""
     lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
     return _encode_lines(lines)
 
 
-def decode_offsets(data: bytes) -> dict[tuple[str, int], int]:
+def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
     """The {(topic, partition): offset} of an offset checkpoint; raises Corrupt."""
     offsets = {}
     for line in _decode_lines(data):
         fields = line.split()
         if len(fields) != 3:
             raise Corrupt(f"a checkpoint line of {len(fields)} fields: {line!r}")
-        offsets[fields[0], _number(fields[1], line)] = _number(fields[2], line)
+        offsets[TopicPartition(fields[0], _number(fields[1], line))] = _number(fields[2], line)
     return offsets
 
 

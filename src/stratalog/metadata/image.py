@@ -9,7 +9,6 @@ The maps are plain dictionaries, which no code writes to once the image is built
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
 from uuid import UUID
 
 from stratalog.wire.internal.metadata_records import RegisterControllerRecord
@@ -26,13 +25,6 @@ DIRECTORY_UNASSIGNED = UUID(int=1)
 DIRECTORY_LOST = UUID(int=2)
 DIRECTORY_RESERVED_MAX = 99
 """Ids up to here are reserved, and belong to no directory."""
-
-
-class TopicIdPartition(NamedTuple):
-    """The identity of a partition; a topic that is created again under its name has another id."""
-
-    topic_id: UUID
-    partition: int
 
 
 class ResourceType(IntEnum):

@@ -24,7 +24,6 @@ from stratalog.metadata.image import (
     Endpoint,
     FeatureRange,
     Image,
-    TopicIdPartition,
 )
 from stratalog.metadata.snapshot import broker_record
 from stratalog.ports import Entropy
@@ -43,6 +42,7 @@ from stratalog.quorum.topics import (
     delete_records,
 )
 from stratalog.statemachine import Decision
+from stratalog.wire.ids import TopicIdPartition
 from stratalog.wire.internal.control_records import VotersRecord
 from stratalog.wire.internal.metadata_records import (
     BrokerRegistrationChangeRecord,
@@ -235,22 +235,24 @@ class Controller:
         return Decision(records, len(records))
 
     def assign_directories(
-        self, broker_id: int, assigned: Mapping[tuple[UUID, int], UUID]
-    ) -> Decision[Any, set[tuple[UUID, int]]]:
+        self, broker_id: int, assigned: Mapping[TopicIdPartition, UUID]
+    ) -> Decision[Any, set[TopicIdPartition]]:
         """Note in which of its directories the broker has each partition (KIP-858). Answer: those that are its own."""
         records = []
         held = set()
-        for (topic_id, index), directory in assigned.items():
-            partition = self.image.partition(topic_id, index)
+        for key, directory in assigned.items():
+            partition = self.image.partition(*key)
             if partition is None or broker_id not in partition.replicas:
                 continue
-            held.add((topic_id, index))
+            held.add(key)
             before = partition.directories or (DIRECTORY_UNASSIGNED,) * len(partition.replicas)
             at = partition.replicas.index(broker_id)
             after = (*before[:at], directory, *before[at + 1 :])
             if after != partition.directories:
                 records.append(
-                    PartitionChangeRecord(partition_id=index, topic_id=topic_id, directories=after)
+                    PartitionChangeRecord(
+                        partition_id=key.partition, topic_id=key.topic_id, directories=after
+                    )
                 )
         return Decision(records, held)
 

@@ -20,8 +20,8 @@ from stratalog.metadata.image import (
     Image,
     Partition,
     Topic,
-    TopicIdPartition,
 )
+from stratalog.wire.ids import TopicIdPartition
 
 __all__ = ["Delete", "Follow", "Lead", "Role", "Stop", "Transition", "replicas_of", "roles"]
 

@@ -47,7 +47,7 @@ from stratalog.spark import catalog
 from stratalog.spark.filters import pruning_of
 from stratalog.spark.sink import BatchSink, StreamSink, checked
 from stratalog.table import bounds
-from stratalog.table.log import Key, Log, Snapshot
+from stratalog.table.log import Log, Snapshot
 from stratalog.table.metrics import ReadMetrics
 from stratalog.table.offsets import Positions, TopicPosition, from_json, to_json
 from stratalog.table.options import LATEST, Options, parse_options
@@ -56,6 +56,7 @@ from stratalog.table.plan import Task
 from stratalog.table.pruning import Pruning
 from stratalog.table.query import batch_tasks, planned, shared_of, starting_offsets
 from stratalog.table.sink_options import parse_sink_options
+from stratalog.wire.ids import TopicIdPartition
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 _TYPES = {
@@ -264,7 +265,9 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         is_first = begun.begins == begun.topics
         return to_json(_begun(following, begun) if is_first else following)
 
-    def _is_due(self, firsts: Mapping[Key, int], ends: Mapping[Key, int]) -> bool:
+    def _is_due(
+        self, firsts: Mapping[TopicIdPartition, int], ends: Mapping[TopicIdPartition, int]
+    ) -> bool:
         """Whether `minOffsetsPerTrigger` offsets wait, or have waited for long enough."""
         options, now_s = self._options, monotonic_s()
         least = options.min_offsets_per_trigger
@@ -329,8 +332,8 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return self._opened().snapshot()
 
     def _firsts(
-        self, begun: Positions, snapshot: Snapshot, wanted: Iterable[Key]
-    ) -> dict[Key, int]:
+        self, begun: Positions, snapshot: Snapshot, wanted: Iterable[TopicIdPartition]
+    ) -> dict[TopicIdPartition, int]:
         """Where each partition goes on: behind what was read, or at its beginning where it is new."""
         self._refuse_strangers(begun, snapshot)
         firsts = {}
@@ -394,7 +397,7 @@ def _begun(positions: Positions, begins: Positions | None = None) -> Positions:
     return Positions(positions.topics, (begins or positions).topics)
 
 
-def _positions(snapshot: Snapshot, offsets: Mapping[Key, int]) -> Positions:
+def _positions(snapshot: Snapshot, offsets: Mapping[TopicIdPartition, int]) -> Positions:
     topics: dict[Any, dict[int, int]] = {}
     for (topic_id, index), offset in offsets.items():
         topics.setdefault(topic_id, {})[index] = offset

@@ -12,18 +12,19 @@ from collections.abc import Callable, Mapping
 from logging import getLogger
 from math import ceil, floor
 
-from stratalog.table.log import Extent, Key, Snapshot
+from stratalog.table.log import Extent, Snapshot
 from stratalog.table.options import EARLIEST, LATEST, Bound
 from stratalog.table.places import DataLoss
 from stratalog.table.plan import Range
 from stratalog.tier.formats.manifest import Manifest
+from stratalog.wire.ids import TopicIdPartition
 
-AskTimestamps = Callable[[Mapping[Key, int]], Mapping[Key, int | None]]
+AskTimestamps = Callable[[Mapping[TopicIdPartition, int]], Mapping[TopicIdPartition, int | None]]
 
 
 def resolve(
     bound: Bound, snapshot: Snapshot, ask: AskTimestamps, option: str, *, late_is_error: bool
-) -> dict[Key, int]:
+) -> dict[TopicIdPartition, int]:
     """Return the offset of `bound` for every partition. Raises ValueError naming `option`."""
     if bound.everywhere is not None:
         return {key: _place(extent, bound.everywhere) for key, extent in snapshot.extents.items()}
@@ -59,13 +60,13 @@ def _place(extent: Extent, where: int) -> int:
 
 def _by_key(
     given: Mapping[str, Mapping[int, int]], snapshot: Snapshot, option: str
-) -> dict[Key, int]:
+) -> dict[TopicIdPartition, int]:
     """Values by name and partition as values by key; every partition read, and no other, must have one."""
-    found = {}
+    found: dict[TopicIdPartition, int] = {}
     ids = {topic.name: topic.topic_id for topic in snapshot.topics.values()}
     for name, partitions in given.items():
         for index, value in partitions.items():
-            key = (ids[name], index) if name in ids else None
+            key = TopicIdPartition(ids[name], index) if name in ids else None
             if key is None or key not in snapshot.extents:
                 raise ValueError(f"option '{option}' names {name}-{index}, which is not read")
             found[key] = value
@@ -75,11 +76,13 @@ def _by_key(
     return found
 
 
-def _name(snapshot: Snapshot, key: Key) -> str:
+def _name(snapshot: Snapshot, key: TopicIdPartition) -> str:
     return f"{snapshot.topics[key[0]].name}-{key[1]}"
 
 
-def check_order(snapshot: Snapshot, first: Mapping[Key, int], end: Mapping[Key, int]) -> None:
+def check_order(
+    snapshot: Snapshot, first: Mapping[TopicIdPartition, int], end: Mapping[TopicIdPartition, int]
+) -> None:
     """Raises ValueError where a partition would end before it begins (an offset that the log lacks is lost data)."""
     for key, extent in snapshot.extents.items():
         if end[key] < first[key] <= extent.end:
@@ -89,7 +92,11 @@ def check_order(snapshot: Snapshot, first: Mapping[Key, int], end: Mapping[Key, 
 
 
 def ranges(
-    snapshot: Snapshot, first: Mapping[Key, int], end: Mapping[Key, int], *, fail_on_data_loss: bool
+    snapshot: Snapshot,
+    first: Mapping[TopicIdPartition, int],
+    end: Mapping[TopicIdPartition, int],
+    *,
+    fail_on_data_loss: bool,
 ) -> list[tuple[Range, Manifest | None]]:
     """Return the ranges to read, partition by partition, without empty ones.
 
@@ -120,7 +127,9 @@ def lose(what: str, *, fail: bool) -> None:
     getLogger("stratalog.spark").warning("%s", what)
 
 
-def limited(first: Mapping[Key, int], end: Mapping[Key, int], max_offsets: int) -> dict[Key, int]:
+def limited(
+    first: Mapping[TopicIdPartition, int], end: Mapping[TopicIdPartition, int], max_offsets: int
+) -> dict[TopicIdPartition, int]:
     """Ends such that about `max_offsets` offsets lie before them, divided in proportion to each partition's backlog.
 
     Some partition always moves, so that a stream never stands still with work left.

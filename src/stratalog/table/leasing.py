@@ -16,7 +16,6 @@ from functools import partial
 from logging import getLogger
 from platform import node
 from typing import Final
-from uuid import UUID
 
 import pyarrow as pa
 from msgspec import UNSET
@@ -29,7 +28,7 @@ from stratalog.ports import Clock, ObjectStore
 from stratalog.table.plan import BucketTask, PlannedLease, Task
 from stratalog.tier.bucket.leases import LEASE_MS, Lease, put_lease, release_lease
 from stratalog.tier.formats.manifest import Manifest
-from stratalog.wire.ids import topic_id_text
+from stratalog.wire.ids import TopicIdPartition, topic_id_text
 
 
 class Leasing:
@@ -60,18 +59,20 @@ class Leasing:
     def leased(
         self,
         tasks: Sequence[Task],
-        manifests: Mapping[tuple[UUID, int], Manifest],
+        manifests: Mapping[TopicIdPartition, Manifest],
     ) -> list[Task]:
         """Return the tasks with a lease on the objects that they read; it replaces the lease of the batch before."""
         touched = {
-            (t.wanted.topic_id, t.wanted.partition) for t in tasks if isinstance(t, BucketTask)
+            TopicIdPartition(t.wanted.topic_id, t.wanted.partition)
+            for t in tasks
+            if isinstance(t, BucketTask)
         }
         if not touched:
             return list(tasks)
         versions: dict[str, dict[str, int]] = {}
-        for topic_id, partition in sorted(touched):
-            version = manifests[topic_id, partition].version
-            versions.setdefault(topic_id_text(topic_id), {})[str(partition)] = version
+        for key in sorted(touched):
+            version = manifests[key].version
+            versions.setdefault(topic_id_text(key.topic_id), {})[str(key.partition)] = version
         if not self._holds(versions):
             self._put = self._planned(versions)
         lease = self._put

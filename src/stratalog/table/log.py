@@ -24,10 +24,7 @@ from stratalog.tier.formats.manifest import Manifest, RemoteSegment
 from stratalog.tier.formats.paths import partition_prefix
 from stratalog.tier.reading.fetcher import Fetcher
 from stratalog.tier.reading.reader import Bucket, open_bucket
-from stratalog.wire.ids import ZERO_ID
-
-Key = tuple[UUID, int]
-"""A topic's id and a partition."""
+from stratalog.wire.ids import ZERO_ID, TopicIdPartition, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +51,7 @@ class Snapshot:
     """The chosen topics and their partitions at one moment."""
 
     topics: Mapping[UUID, LogTopic]
-    extents: Mapping[Key, Extent]
+    extents: Mapping[TopicIdPartition, Extent]
 
 
 class Log:
@@ -91,10 +88,15 @@ class Log:
             extents = self._bucket_extents(topics)
         return Snapshot({topic.topic_id: topic for topic in topics}, extents)
 
-    def offsets_at(self, snapshot: Snapshot, wanted: Mapping[Key, int]) -> dict[Key, int | None]:
+    def offsets_at(
+        self, snapshot: Snapshot, wanted: Mapping[TopicIdPartition, int]
+    ) -> dict[TopicIdPartition, int | None]:
         """The first offset whose record is as young as a timestamp (epoch ms); None where all are older."""
         if self._client is not None:
-            names = {(snapshot.topics[key[0]].name, key[1]): key for key in wanted}
+            names = {
+                TopicPartition(snapshot.topics[key.topic_id].name, key.partition): key
+                for key in wanted
+            }
             asked = {name: wanted[key] for name, key in names.items()}
             listed = self._client.list_offsets(asked, isolation=self._options.isolation)
             return {
@@ -104,7 +106,9 @@ class Log:
             key: self._bucket_offset_at(snapshot.extents[key], when) for key, when in wanted.items()
         }
 
-    def not_before(self, snapshot: Snapshot, wanted: Mapping[Key, int]) -> dict[Key, int | None]:
+    def not_before(
+        self, snapshot: Snapshot, wanted: Mapping[TopicIdPartition, int]
+    ) -> dict[TopicIdPartition, int | None]:
         """Return an offset before which no record is as young as a timestamp (epoch ms); None where all are older.
 
         The manifests answer where a live segment may hold such a record; brokers are asked for the other partitions.
@@ -136,7 +140,7 @@ class Log:
         if self._leasing is None:
             return list(tasks)
         manifests = {
-            (wanted.topic_id, wanted.partition): manifest
+            TopicIdPartition(wanted.topic_id, wanted.partition): manifest
             for wanted, manifest in ranges
             if manifest is not None
         }
@@ -245,9 +249,9 @@ class Log:
 
     def _broker_extents(
         self, client: BlockingClient, topics: Iterable[LogTopic]
-    ) -> dict[Key, Extent]:
+    ) -> dict[TopicIdPartition, Extent]:
         keys = {
-            (topic.name, index): (topic.topic_id, index)
+            TopicPartition(topic.name, index): TopicIdPartition(topic.topic_id, index)
             for topic in topics
             for index in topic.partitions
         }
@@ -260,13 +264,13 @@ class Log:
             for name, key in keys.items()
         }
 
-    def _bucket_extents(self, topics: Iterable[LogTopic]) -> dict[Key, Extent]:
+    def _bucket_extents(self, topics: Iterable[LogTopic]) -> dict[TopicIdPartition, Extent]:
         extents = {}
         for topic in topics:
             for index in topic.partitions:
                 manifest = self._manifest(topic.topic_id, index)
                 start, end = (manifest.start_offset, manifest.tiered_end) if manifest else (0, 0)
-                extents[topic.topic_id, index] = Extent(start, end, manifest)
+                extents[TopicIdPartition(topic.topic_id, index)] = Extent(start, end, manifest)
         return extents
 
     def _manifest(self, topic_id: UUID, partition: int) -> Manifest | None:

@@ -7,8 +7,9 @@ never looks at a record, and ignores a bound that it cannot use.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from stratalog.table.log import Key, Snapshot
+from stratalog.table.log import Snapshot
 from stratalog.table.plan import Range
+from stratalog.wire.ids import TopicIdPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +29,10 @@ class Pruning:
     def cut(
         self,
         snapshot: Snapshot,
-        first: Mapping[Key, int],
-        end: Mapping[Key, int],
-        ask: Callable[[Mapping[Key, int]], Mapping[Key, int | None]],
-    ) -> tuple[dict[Key, int], dict[Key, int]]:
+        first: Mapping[TopicIdPartition, int],
+        end: Mapping[TopicIdPartition, int],
+        ask: Callable[[Mapping[TopicIdPartition, int]], Mapping[TopicIdPartition, int | None]],
+    ) -> tuple[dict[TopicIdPartition, int], dict[TopicIdPartition, int]]:
         """Bounds of each partition, narrowed.
 
         `ask` finds an offset before which no record is as young as a timestamp (epoch ms).

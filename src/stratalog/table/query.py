@@ -7,12 +7,13 @@ no records; `tasks.py` does.
 from collections.abc import Sequence
 
 from stratalog.table import bounds
-from stratalog.table.log import Key, Log, Snapshot
+from stratalog.table.log import Log, Snapshot
 from stratalog.table.options import EARLIEST, LATEST, Bound, Options
 from stratalog.table.places import Shared, damage_log
 from stratalog.table.plan import Range, Task, plan
 from stratalog.table.pruning import Pruning
 from stratalog.tier.formats.manifest import Manifest
+from stratalog.wire.ids import TopicIdPartition
 
 
 def shared_of(options: Options) -> Shared:
@@ -30,7 +31,7 @@ def shared_of(options: Options) -> Shared:
 
 def starting_offsets(
     log: Log, snapshot: Snapshot, options: Options, default: int
-) -> dict[Key, int]:
+) -> dict[TopicIdPartition, int]:
     """Where reading begins. Raises ValueError naming the option."""
     bound = options.starting or Bound(everywhere=default)
     late_is_error = options.late_timestamp_is_error
@@ -79,7 +80,7 @@ def planned(
 
 def _resolve(
     log: Log, snapshot: Snapshot, bound: Bound, side: str, *, late_is_error: bool
-) -> dict[Key, int]:
+) -> dict[TopicIdPartition, int]:
     return bounds.resolve(
         bound,
         snapshot,

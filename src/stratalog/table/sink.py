@@ -11,7 +11,7 @@ batch's newest attempt, and of that each header once.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from stratalog.client.aio import Client
 from stratalog.client.batching import Batches
 from stratalog.errors import ErrorCode, UserError
 from stratalog.table.sink_options import SinkOptions
+from stratalog.wire.ids import TopicPartition
 from stratalog.wire.records import Header
 
 WRITE_HEADER = "stratalog.write"
@@ -65,19 +66,20 @@ async def _write(found: Iterable[pa.RecordBatch], options: SinkOptions, write: W
     )
     async with client, client.pipeline(acks=options.acks, window=WINDOW) as pipeline:
         batches = Batches(pipeline, options.codec, options.batch_bytes)
-        known: dict[str, Sequence[int]] = {}
+        known: dict[str, list[TopicPartition]] = {}
         for row, (topic, wanted, key, value, headers, timestamp) in enumerate(_rows(found)):
             name = options.topic or topic
             if name is None:
                 raise UserError("a row's topic is null: give the option 'topic' or fill the column")
             if name not in known:
                 known[name] = await _partitions(client, name)
-            partition = batches.partition_of(key, known[name]) if wanted is None else wanted
-            if partition not in known[name]:
-                raise UserError(f"topic {name} has no partition {partition}")
+            if wanted is None:
+                partition = batches.choose(key, known[name])
+            elif (partition := TopicPartition(name, wanted)) not in known[name]:
+                raise UserError(f"topic {name} has no partition {wanted}")
             own = [] if headers is None else [(one["key"], one["value"]) for one in headers]
             moment = clock.now_ms() if timestamp is None else timestamp
-            await batches.add((name, partition), key, value, moment, [*own, write.header(row)])
+            await batches.add(partition, key, value, moment, [*own, write.header(row)])
         await batches.flush()
     return batches.count
 
@@ -101,11 +103,11 @@ def _rows(found: Iterable[pa.RecordBatch]) -> Iterator[Row]:
         yield from zip(*columns, strict=True)
 
 
-async def _partitions(client: Client, topic: str) -> Sequence[int]:
+async def _partitions(client: Client, topic: str) -> list[TopicPartition]:
     info = await client.metadata([topic])
     found: Mapping[str, Any] = info.topics
     if found[topic].error == ErrorCode.unknown_topic_or_partition:
         raise UserError(f"topic {topic} does not exist; create it (strata topic create {topic})")
     if found[topic].error:
         raise UserError(f"topic {topic}: {found[topic].error.name}")
-    return sorted(found[topic].partitions)
+    return [TopicPartition(topic, index) for index in sorted(found[topic].partitions)]

@@ -30,6 +30,7 @@ from stratalog.table.leasing import kept
 from stratalog.table.metrics import ReadMetrics
 from stratalog.table.places import DataLoss, Shared, client_of, store_at
 from stratalog.table.plan import BrokerTask, BucketTask, Range, Task
+from stratalog.wire.ids import TopicPartition
 
 FETCH_BYTES = 4 << 20
 """Of one Fetch answer (more only where one batch is larger)."""
@@ -206,7 +207,7 @@ def _fetch(
     except Rejected as error:
         if error.code != ErrorCode.offset_out_of_range:
             raise
-        key = (wanted.topic, wanted.partition)
+        key = TopicPartition(wanted.topic, wanted.partition)
         start = client.list_offsets({key: EARLIEST})[key].offset
         if start <= decoder.next_offset:  # behind the end: the log was cut back
             raise DataLoss(f"{span.topic}-{span.partition}: {error}") from error

@@ -205,7 +205,7 @@ class TemporaryBroker:
             try:
                 await hosted.keep_retention()
             except Rejected as error:
-                raise UserError(f"retention of {hosted.identity}: {error.message}") from error
+                raise UserError(f"retention of {hosted.name}: {error.message}") from error
 
 
 def _text(name: str, value: object) -> str:

@@ -11,13 +11,15 @@ from collections.abc import Collection, Iterable
 from struct import Struct, error
 from typing import Final
 
+from stratalog.wire.ids import TopicPartition
+
 _I16: Final = Struct(">h")
 _I32: Final = Struct(">i")
 _NO_USER_DATA: Final = _I32.pack(-1)
 
 
-def decode_assignment(data: memoryview) -> tuple[tuple[str, int], ...]:
-    """(topic, partition) of each partition assigned."""
+def decode_assignment(data: memoryview) -> tuple[TopicPartition, ...]:
+    """Return the partitions assigned."""
     found = []
     try:
         (topics,), position = _I32.unpack_from(data, _I16.size), _I16.size + _I32.size
@@ -28,14 +30,15 @@ def decode_assignment(data: memoryview) -> tuple[tuple[str, int], ...]:
             (count,) = _I32.unpack_from(data, position + length)
             position += length + _I32.size
             for _ in range(count):
-                found.append((topic, _I32.unpack_from(data, position)[0]))
+                (index,) = _I32.unpack_from(data, position)
+                found.append(TopicPartition(topic, index))
                 position += _I32.size
     except (error, UnicodeDecodeError):
         return ()
     return tuple(found)
 
 
-def encode_assignment(partitions: Iterable[tuple[str, int]]) -> bytes:
+def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
     """What tells a member to read these, in version 0, which every consumer reads."""
     topics: dict[str, list[int]] = {}
     for topic, index in partitions:

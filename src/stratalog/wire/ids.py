@@ -1,17 +1,43 @@
-"""Topic ids as Kafka prints them.
+"""The identities of partitions, and topic ids as Kafka prints them.
 
-In: `uuid.UUID`. Out: 22 characters of url-safe base64 without padding, and back. It never makes an id.
+In: topics, by name or by `uuid.UUID`, and partitions. Out: `TopicPartition` and `TopicIdPartition`; a topic id's 22
+characters of url-safe base64 without padding, and back. It never makes an id.
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error
 from functools import lru_cache
+from typing import NamedTuple
 from uuid import UUID
 
-__all__ = ["ZERO_ID", "topic_id_of", "topic_id_parse", "topic_id_text"]
+__all__ = [
+    "ZERO_ID",
+    "TopicIdPartition",
+    "TopicPartition",
+    "topic_id_of",
+    "topic_id_parse",
+    "topic_id_text",
+]
 
 ZERO_ID = UUID(int=0)
 """On the wire: no id."""
+
+
+class TopicPartition(NamedTuple):
+    """A partition by its topic's name: what clients, checkpoints and directories use (Kafka: TopicPartition)."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class TopicIdPartition(NamedTuple):
+    """A partition by its topic's id. A topic that is created again under its name has another id (KIP-516)."""
+
+    topic_id: UUID
+    partition: int
 
 
 @lru_cache(maxsize=4096)

@@ -6,9 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.client.batching import Batches
+from stratalog.wire.ids import TopicPartition
 from stratalog.wire.records import read_records
 
 NOW_MS = 1_700_000_000_000
+PARTITIONS = [TopicPartition("t", index) for index in range(3)]
 
 
 class Sent:
@@ -32,8 +34,8 @@ def test_batches_hold_every_record_in_order_within_the_limit(
         sent = Sent()
         batches = Batches(sent, "none", 1000)  # type: ignore[arg-type]
         for key, value in records:
-            place = ("t", batches.partition_of(key, [0, 1, 2]))
-            await batches.add(place, key, value, NOW_MS)
+            partition = batches.choose(key, PARTITIONS)
+            await batches.add(partition, key, value, NOW_MS)
         await batches.flush()
         assert batches.count == len(records)
         return sent

@@ -16,9 +16,11 @@ from stratalog.client.calls import (
 )
 from stratalog.client.cluster import PAUSES_S, Ask, ClusterView, Pause, Program, parse_bootstrap
 from stratalog.errors import ErrorCode, Rejected, Unavailable
+from stratalog.wire.ids import TopicPartition
 
 NONE = ErrorCode.none
-WANTED = {("t", 0): calls.LATEST, ("t", 1): calls.LATEST}
+FIRST, SECOND = TopicPartition("t", 0), TopicPartition("t", 1)
+WANTED = {FIRST: calls.LATEST, SECOND: calls.LATEST}
 
 
 def info(
@@ -63,23 +65,28 @@ def view() -> ClusterView:
 
 
 def test_offsets_are_asked_of_each_leader() -> None:
-    answers = [info(), {("t", 0): listed(5)}, {("t", 1): listed(6)}]
+    answers = [info(), {FIRST: listed(5)}, {SECOND: listed(6)}]
     found, said = play(view().list_offsets(WANTED, 0), answers)
-    assert {key: at.offset for key, at in found.items()} == {("t", 0): 5, ("t", 1): 6}
+    assert {key: at.offset for key, at in found.items()} == {FIRST: 5, SECOND: 6}
     assert said == [None, 1, 2]
 
 
 def test_a_leader_that_has_moved_is_looked_up_again_and_only_what_is_open_is_asked() -> None:
-    moved = {("t", 1): listed(-1, ErrorCode.not_leader_or_follower)}
-    later = {("t", 1): listed(6)}
-    answers = [info(), {("t", 0): listed(5)}, moved, info({0: 1, 1: 1}), later]
+    moved = {SECOND: listed(-1, ErrorCode.not_leader_or_follower)}
+    later = {SECOND: listed(6)}
+    answers = [info(), {FIRST: listed(5)}, moved, info({0: 1, 1: 1}), later]
     found, said = play(view().list_offsets(WANTED, 0), answers)
     assert found["t", 1].offset == 6
     assert said == [None, 1, 2, PAUSES_S[0], None, 1]
 
 
 def test_a_broker_that_is_gone_is_asked_again_after_a_pause() -> None:
-    answers = [info(), Unavailable("gone"), info(), {("t", 0): listed(5), ("t", 1): listed(6)}]
+    answers = [
+        info(),
+        Unavailable("gone"),
+        info(),
+        {FIRST: listed(5), SECOND: listed(6)},
+    ]
     answers[2] = info({0: 2, 1: 2})
     found, said = play(view().list_offsets(WANTED, 0), answers)
     assert len(found) == 2
@@ -103,14 +110,14 @@ def test_it_gives_up_in_the_end() -> None:
 )
 def test_what_does_not_exist_is_an_error_at_once(metadata: ClusterInfo, says: str) -> None:
     with pytest.raises(Rejected, match=says) as refused:
-        play(view().list_offsets({("t", 1): 0}, 0), [metadata])
+        play(view().list_offsets({SECOND: 0}, 0), [metadata])
     assert refused.value.code is ErrorCode.unknown_topic_or_partition
 
 
 def test_an_error_that_does_not_pass_is_not_asked_again() -> None:
-    refused = {("t", 0): listed(-1, ErrorCode.topic_authorization_failed)}
+    refused = {FIRST: listed(-1, ErrorCode.topic_authorization_failed)}
     with pytest.raises(Rejected, match="topic_authorization_failed"):
-        play(view().list_offsets({("t", 0): 0}, 0), [info(), refused])
+        play(view().list_offsets({FIRST: 0}, 0), [info(), refused])
 
 
 def test_the_brokers_to_try() -> None:

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.table.bounds import limited, ranges, resolve
-from stratalog.table.log import Extent, Key, LogTopic, Snapshot
+from stratalog.table.log import Extent, LogTopic, Snapshot
 from stratalog.table.options import EARLIEST, LATEST, Bound
 from stratalog.table.places import DataLoss
+from stratalog.wire.ids import TopicIdPartition
 
 T = UUID(int=1)
 SNAPSHOT = Snapshot(
@@ -19,12 +20,12 @@ SNAPSHOT = Snapshot(
 )
 
 
-def ask_nothing(_wanted: Mapping[Key, int]) -> dict[Key, int | None]:
+def ask_nothing(_wanted: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, int | None]:
     raise AssertionError("no timestamp was given")
 
 
 def meant(bound: Bound, *, late_is_error: bool = True) -> list[int]:
-    def ask(wanted: Mapping[Key, int]) -> dict[Key, int | None]:
+    def ask(wanted: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, int | None]:
         """Offset n has timestamp 100 n."""
         return {
             key: at if (at := -(-when // 100)) < SNAPSHOT.extents[key].end else None

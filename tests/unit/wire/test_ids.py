@@ -4,8 +4,12 @@ from uuid import UUID
 
 import pytest
 
-from stratalog.wire.ids import topic_id_parse, topic_id_text
+from stratalog.wire.ids import TopicPartition, topic_id_parse, topic_id_text
 from stratalog.wire.murmur2 import murmur2, partition_of_key
+
+
+def test_a_partition_is_printed_as_its_directory_is_named():
+    assert str(TopicPartition("web-logs", 3)) == f"{TopicPartition('web-logs', 3)}" == "web-logs-3"
 
 
 @pytest.mark.parametrize(

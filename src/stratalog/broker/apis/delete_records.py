@@ -71,14 +71,12 @@ def _raise(
         if "delete" not in hosted.log.config.cleanup_policy:
             raise Rejected(
                 ErrorCode.policy_violation,
-                f"{hosted.identity} is compacted: records go by their keys",
+                f"{hosted.name} is compacted: records go by their keys",
             )
         end = hosted.high_watermark
         offset = end if asked.offset == _ALL else asked.offset
         if not 0 <= offset <= end:
-            raise Rejected(
-                ErrorCode.offset_out_of_range, f"{hosted.identity} is committed up to {end}"
-            )
+            raise Rejected(ErrorCode.offset_out_of_range, f"{hosted.name} is committed up to {end}")
         hosted.log.raise_log_start(offset)
     except Rejected as error:
         return error.with_traceback(None)  # else it keeps the whole request alive

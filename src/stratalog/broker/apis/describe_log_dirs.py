@@ -64,16 +64,16 @@ async def _directory(
         )
     topics: dict[str, list[DescribeLogDirsPartition]] = {}
     async for hosted in call.pace.each(call.needs.hosting.all()):
-        identity = hosted.identity
-        asked = wanted is None or identity.index in wanted.get(identity.topic, ())
+        name = hosted.name
+        asked = wanted is None or name.partition in wanted.get(name.topic, ())
         if asked and hosted.directory is directory:
-            topics.setdefault(identity.topic, []).append(_partition(hosted))
+            topics.setdefault(name.topic, []).append(_partition(hosted))
     for move in call.needs.moves.to(directory):
-        identity = move.hosted.identity
-        if wanted is None or identity.index in wanted.get(identity.topic, ()):
-            topics.setdefault(identity.topic, []).append(
+        name = move.hosted.name
+        if wanted is None or name.partition in wanted.get(name.topic, ()):
+            topics.setdefault(name.topic, []).append(
                 DescribeLogDirsPartition(
-                    partition_index=identity.index,
+                    partition_index=name.partition,
                     partition_size=move.size,
                     offset_lag=move.lag,
                     is_future_key=True,
@@ -95,7 +95,7 @@ async def _directory(
 def _partition(hosted: HostedPartition) -> DescribeLogDirsPartition:
     log = hosted.log
     return DescribeLogDirsPartition(
-        partition_index=hosted.identity.index,
+        partition_index=hosted.name.partition,
         partition_size=log.size,
         offset_lag=max(hosted.high_watermark - log.log_end_offset, 0),
         is_future_key=False,

@@ -366,7 +366,7 @@ class _Collection:
 
     def _answer(self, hosted: HostedPartition, records: Sequence[Buffer]) -> PartitionData:
         return PartitionData(
-            partition_index=hosted.identity.index,
+            partition_index=hosted.name.partition,
             error_code=0,
             high_watermark=hosted.high_watermark,
             last_stable_offset=hosted.last_stable_offset,

@@ -289,8 +289,8 @@ def _append(
     if acks not in _ACKS:
         raise Rejected(ErrorCode.invalid_required_acks, f"acks is {acks}")
     hosted = _hosted(call, topic, partition.index)
-    if hosted.identity.topic in needs.cluster.internal_topics:
-        raise Rejected(ErrorCode.invalid_topic_exception, f"{hosted.identity.topic} is internal")
+    if hosted.name.topic in needs.cluster.internal_topics:
+        raise Rejected(ErrorCode.invalid_topic_exception, f"{hosted.name.topic} is internal")
     records, log = partition.records, hosted.log
     if records is None:
         raise Rejected(ErrorCode.invalid_record, "a produce request without a record batch")

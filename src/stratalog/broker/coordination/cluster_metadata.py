@@ -18,7 +18,7 @@ from uuid import UUID
 import structlog
 
 from stratalog.broker.coordination.runtime import Runtime, load
-from stratalog.broker.partitions.partition import HostedPartition, PartitionIdentity
+from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.storage.directory import Failure, LogDirectory
 from stratalog.broker.storage.survey import METADATA_DIRECTORY, parse_directory_name
 from stratalog.config import (
@@ -37,7 +37,7 @@ from stratalog.log.recovery import load as recover
 from stratalog.log.recovery import read_topic_id
 from stratalog.log.segment import LOG
 from stratalog.metadata.delta import Delta
-from stratalog.metadata.image import EMPTY, Endpoint, Image, Topic, TopicIdPartition
+from stratalog.metadata.image import EMPTY, Endpoint, Image, Topic
 from stratalog.metadata.snapshot import (
     SnapshotId,
     decode_snapshot,
@@ -80,7 +80,7 @@ from stratalog.replication.partition import PartitionReplica
 from stratalog.replication.roles import replicas_of
 from stratalog.statemachine import Decision, Now
 from stratalog.wire.batch import BatchHeader, parse_header
-from stratalog.wire.ids import topic_id_text
+from stratalog.wire.ids import TopicIdPartition, TopicPartition, topic_id_text
 from stratalog.wire.internal.control_records import VotersRecord
 from stratalog.wire.internal.metadata_records import RemoveTopicRecord
 from stratalog.wire.records import Record
@@ -282,8 +282,8 @@ class ClusterMetadata:
         )
 
     async def assign_directories(
-        self, assigned: Mapping[tuple[UUID, int], UUID]
-    ) -> set[tuple[UUID, int]]:
+        self, assigned: Mapping[TopicIdPartition, UUID]
+    ) -> set[TopicIdPartition]:
         """Have it noted in which directory partitions are; those of them that are still this broker's."""
         return await self._submit(
             lambda _now: self._controller.assign_directories(self._node_id, assigned)
@@ -337,10 +337,10 @@ class ClusterMetadata:
                 start_offset=start_offset,
             )
             await self._directory.write(effects)
-        identity = PartitionIdentity(METADATA_TOPIC_ID, METADATA_TOPIC, 0)
         alone = (self._node_id,)
         replica = PartitionReplica(node_id=self._node_id, replicas=alone, isr=alone)
-        return HostedPartition(identity, log, self._directory, replica, self._outside.clock)
+        key, name = TopicIdPartition(METADATA_TOPIC_ID, 0), TopicPartition(METADATA_TOPIC, 0)
+        return HostedPartition(key, name, log, self._directory, replica, self._outside.clock)
 
     async def _become_leader(self, partition: HostedPartition) -> None:
         voter = Voter(self._node_id, self._directory.id)

@@ -81,7 +81,7 @@ class ClusterView:
         offline: list[int] = []
         leader = partition.leader
         if self.node_id in partition.replicas:
-            hosted = self._hosting.by_id.get((topic_id, index))
+            hosted = self._hosting.find(topic_id, index)
             if hosted is None or hosted.directory.failure is not None:
                 offline = [self.node_id]
         if leader in offline:

@@ -91,7 +91,7 @@ class Groups:
         read have no coordinator (NOT_COORDINATOR, as in Kafka): without their offsets, their members would read
         records again, or pass over some.
         """
-        index = partition.identity.index
+        index = partition.name.partition
         if partition in self._loading or self._is_coordinated(partition):
             return
         shard = _Shard(partition, self._settings, self._clock, self._entropy)
@@ -113,9 +113,9 @@ class Groups:
     def _give_up(self, partition: HostedPartition, error: Corrupt | Rejected) -> None:
         self.not_loaded[partition] = str(error)
         if isinstance(error, Corrupt):  # else the partition or its directory has logged the error
-            identity = str(partition.identity)
+            name = str(partition.name)
             structlog.get_logger().error(
-                "groups not loaded", partition=identity, reason=str(error), remedy=_REMEDY
+                "groups not loaded", partition=name, reason=str(error), remedy=_REMEDY
             )
 
     def resign(self, partition: HostedPartition) -> None:
@@ -123,10 +123,10 @@ class Groups:
         self._loading.pop(partition, None)
         self.not_loaded.pop(partition, None)
         if self._is_coordinated(partition):
-            self._shards.pop(partition.identity.index).resign()
+            self._shards.pop(partition.name.partition).resign()
 
     def _is_coordinated(self, partition: HostedPartition) -> bool:
-        shard = self._shards.get(partition.identity.index)
+        shard = self._shards.get(partition.name.partition)
         return shard is not None and shard.partition is partition
 
     def close(self) -> None:
@@ -234,7 +234,7 @@ class Groups:
         shard = self._shards.get(index)
         if shard is not None and not self._closed:
             return shard
-        is_loading = any(one.identity.index == index for one in self._loading)
+        is_loading = any(one.name.partition == index for one in self._loading)
         if is_loading:
             raise Rejected(ErrorCode.coordinator_load_in_progress, f"group {group_id}")
         raise Rejected(
@@ -271,7 +271,7 @@ class _Shard:
         def replay(header: BatchHeader, record: Record) -> None:
             if not header.is_control:
                 if record.key is None:
-                    raise Corrupt(f"{self.partition.identity}: offset {record.offset} has no key")
+                    raise Corrupt(f"{self.partition.name}: offset {record.offset} has no key")
                 self._machine.replay(record.offset, record.key, record.value)
 
         await load(self._runtime.partition, replay)
@@ -325,8 +325,8 @@ class _Shard:
     def _refused(self, error: BaseException, asker: Token | None) -> None:
         """Fail the request that a decision was for; where leadership is lost, every request."""
         if not isinstance(error, Rejected):
-            identity = str(self.partition.identity)
-            self._log.error("group request failed", partition=identity, exc_info=error)
+            name = str(self.partition.name)
+            self._log.error("group request failed", partition=name, exc_info=error)
         elif error.code is self.lost and not self._closed:
             self.close()
         if asker is not None and not asker.done():

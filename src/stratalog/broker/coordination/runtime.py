@@ -152,7 +152,7 @@ class Runtime(Generic[R]):
 
     @property
     def _name(self) -> str:
-        return str(self.partition.identity)
+        return str(self.partition.name)
 
     def _add(self, records: Sequence[R], waiter: Waiter) -> None:
         opens = bool(records) and not self._ahead.open_records
@@ -236,7 +236,7 @@ async def load(partition: HostedPartition, replay: Callable[[BatchHeader, Record
             return  # the last offsets have no batch: they were lost
         await in_turns(_replayed(partition, slices.buffers, replay))
         await asyncio.sleep(0)
-        assert slices.next_offset > offset, f"{partition.identity}: no progress at {offset}"
+        assert slices.next_offset > offset, f"{partition.name}: no progress at {offset}"
         offset = slices.next_offset
 
 

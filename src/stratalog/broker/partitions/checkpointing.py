@@ -5,16 +5,16 @@ In: hosted partitions. Out: files in their directories. It never reads a checkpo
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
-from uuid import UUID
 
 import structlog
 
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.storage.directory import LogDirectory
-from stratalog.broker.storage.survey import Checkpoint, NameAndIndex, checkpoint_files
+from stratalog.broker.storage.survey import Checkpoint, checkpoint_files
 from stratalog.errors import Rejected
 from stratalog.log.checkpoints import CLEAN_SHUTDOWN, encode_clean_shutdown
 from stratalog.log.effects import WriteFile, together
+from stratalog.wire.ids import TopicIdPartition, TopicPartition
 
 _CLEAN: Final = WriteFile(CLEAN_SHUTDOWN, encode_clean_shutdown(-1))
 
@@ -22,9 +22,9 @@ _CLEAN: Final = WriteFile(CLEAN_SHUTDOWN, encode_clean_shutdown(-1))
 class Checkpoints:
     """Those of all log directories that were loaded whole: a checkpoint speaks for all that is in a directory."""
 
-    def __init__(self, hosted: Mapping[tuple[UUID, int], HostedPartition]) -> None:
+    def __init__(self, hosted: Mapping[TopicIdPartition, HostedPartition]) -> None:
         self._hosted = hosted
-        self._names: dict[LogDirectory, set[NameAndIndex]] = {}
+        self._names: dict[LogDirectory, set[TopicPartition]] = {}
         self._log = structlog.get_logger()
 
     @property
@@ -33,27 +33,25 @@ class Checkpoints:
         return list(self._names)
 
     def loaded(
-        self, directory: LogDirectory, names: set[NameAndIndex], lost: Collection[NameAndIndex]
+        self, directory: LogDirectory, names: set[TopicPartition], lost: Collection[TopicPartition]
     ) -> bool:
         """Note that a directory was loaded, with the names that its files have; return whether one of them is gone.
 
         The names of `lost` partitions stay: the files say where their logs ended.
         """
         self._names[directory] = names
-        known = {(one.identity.topic, one.identity.index) for one in self._in(directory)}
+        known = {one.name for one in self._in(directory)}
         return not names <= known.union(lost)
 
     def names_any(self, directory: LogDirectory, gone: Iterable[HostedPartition]) -> bool:
         """Return whether the directory's files name one of these partitions."""
         names = self._names[directory]
-        return any((one.identity.topic, one.identity.index) in names for one in gone)
+        return any(one.name in names for one in gone)
 
     def files(self, directory: LogDirectory) -> list[WriteFile]:
         """Return the directory's files as of now, to be written by the caller."""
         checkpoints = {
-            (one.identity.topic, one.identity.index): Checkpoint(
-                one.recovery_point, one.high_watermark, one.log.log_start_offset
-            )
+            one.name: Checkpoint(one.recovery_point, one.high_watermark, one.log.log_start_offset)
             for one in self._in(directory)
         }
         self._names[directory] = set(checkpoints)

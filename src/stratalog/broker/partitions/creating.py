@@ -15,17 +15,17 @@ from typing import Final
 
 import structlog
 
-from stratalog.broker.partitions.partition import HostedPartition, PartitionIdentity
+from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.storage.asides import Asides
 from stratalog.broker.storage.copies import Lost
 from stratalog.broker.storage.directory import LogDirectory
-from stratalog.broker.storage.survey import NameAndIndex
 from stratalog.config import LogConfig
 from stratalog.log.creating import create
 from stratalog.log.effects import Effect, together
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.tail import TailBudget
-from stratalog.metadata.image import Topic, TopicIdPartition
+from stratalog.metadata.image import Topic
+from stratalog.wire.ids import TopicIdPartition, TopicPartition
 
 __all__ = ["Creating", "all_of"]
 
@@ -38,7 +38,7 @@ _UNIT_BYTES: Final = 64 << 20
 class Made:
     """A partition that was created; `leader_epoch` is the last one known of it."""
 
-    identity: PartitionIdentity
+    name: TopicPartition
     log: PartitionLog
     directory: LogDirectory
     leader_epoch: int
@@ -52,7 +52,7 @@ class Creating:
         asides: Asides,
         tails: TailBudget,
         config_of: Callable[[Topic], LogConfig],
-        lost: Mapping[NameAndIndex, Lost] | None = None,
+        lost: Mapping[TopicPartition, Lost] | None = None,
     ) -> None:
         """`lost`: partitions whose directories are missing; their new logs begin where the old ones ended."""
         self.writes: list[asyncio.Future[None]] = []
@@ -90,19 +90,19 @@ class Creating:
 
     def create(
         self,
-        identity: PartitionIdentity,
+        name: TopicPartition,
         topic: Topic,
         directory: LogDirectory,
         leader_epoch: int,
         now_ms: int,
     ) -> None:
         """Make an empty log; its directory is made with the next `flush`. Report a directory that is missing."""
-        name = str(identity)
+        directory_name = str(name)
         config = self._config_of(topic)
-        lost = self._lost.get((identity.topic, identity.index))
+        lost = self._lost.get(name)
         log, made = create(
-            name,
-            identity.topic_id,
+            directory_name,
+            topic.id,
             config,
             now_ms=now_ms,
             start_offset=0 if lost is None else lost.end,
@@ -110,14 +110,14 @@ class Creating:
         )
         if lost is not None:
             reason = f"the directory is missing, with offsets {lost.start} to {lost.end - 1}"
-            _log.error("file is damaged", partition=name, file=lost.path, reason=reason)
+            _log.error("file is damaged", partition=directory_name, file=lost.path, reason=reason)
             if config.remote_storage_enable:
                 log.log_start_offset = lost.start  # the bucket may have these offsets
         effects = self._effects.setdefault(directory, [])
-        effects += self._asides.free(directory, name)
+        effects += self._asides.free(directory, directory_name)
         effects += made
-        key = TopicIdPartition(identity.topic_id, identity.index)
-        self.made[key] = Made(identity, log, directory, leader_epoch)
+        key = TopicIdPartition(topic.id, name.partition)
+        self.made[key] = Made(name, log, directory, leader_epoch)
 
     def flush(self) -> None:
         """Have the directories made, in one write for each log directory: more would cost a sync each."""

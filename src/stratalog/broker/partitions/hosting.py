@@ -27,11 +27,9 @@ import structlog
 from stratalog.broker.partitions.checkpointing import Checkpoints
 from stratalog.broker.partitions.creating import Creating, all_of
 from stratalog.broker.partitions.loading import Loaded, Loading
-from stratalog.broker.partitions.partition import HostedPartition, PartitionIdentity
+from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.storage.asides import Asides
-from stratalog.broker.storage.copies import Key
 from stratalog.broker.storage.directory import LogDirectory
-from stratalog.broker.storage.survey import NameAndIndex
 from stratalog.config import BrokerConfig, DynamicConfigs, LogConfig, log_config
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.log.effects import Effect
@@ -44,7 +42,6 @@ from stratalog.metadata.image import (
     Partition,
     ResourceType,
     Topic,
-    TopicIdPartition,
 )
 from stratalog.ports import Clock, Entropy
 from stratalog.replication.partition import NO_EPOCH, PartitionReplica
@@ -58,7 +55,7 @@ from stratalog.replication.roles import (
     replicas_of,
     roles,
 )
-from stratalog.wire.ids import topic_id_text
+from stratalog.wire.ids import TopicIdPartition, TopicPartition, topic_id_text
 
 T = TypeVar("T")
 OnHosted = Callable[[HostedPartition], None]
@@ -83,8 +80,9 @@ class Hosting:
         entropy: Entropy,
     ) -> None:
         self.directories = directories
-        self.by_id: dict[tuple[UUID, int], HostedPartition] = {}
-        self._by_name: dict[NameAndIndex, HostedPartition] = {}
+        self.by_id: dict[TopicIdPartition, HostedPartition] = {}
+        self._topics: dict[str | UUID, dict[int, HostedPartition]] = {}
+        """The partitions of each topic, by its name and by its id: each request looks here, and makes no tuple."""
         self._config = config
         self._node_id = node_id
         self._clock = clock
@@ -96,19 +94,20 @@ class Hosting:
         """The partitions of each change that is not carried out yet, in order."""
         self.checkpoints = Checkpoints(self.by_id)
         self._log = structlog.get_logger()
-        self.damaged: dict[Key, str] = {}
+        self.damaged: dict[TopicIdPartition, str] = {}
         """Partitions that are offline, as their directories are damaged, with the reason."""
-        self.resumed: list[tuple[Key, str]] = []
+        self.resumed: list[tuple[TopicIdPartition, str]] = []
         """Moves that a crash ended, with the directory they went to."""
         self.on_transition: list[OnTransition] = []
-        self.on_placed: list[Callable[[dict[Key, UUID]], None]] = []
+        self.on_placed: list[Callable[[dict[TopicIdPartition, UUID]], None]] = []
         """Called with partitions that metadata does not know to be where they are, and with that directory."""
         self.on_rolled: list[OnHosted] = []
         self.on_tier_changed: list[OnHosted] = []
 
-    def find(self, topic: str, index: int) -> HostedPartition | None:
-        """The hosted partition of that name, or None."""
-        return self._by_name.get((topic, index))
+    def find(self, topic: str | UUID, index: int) -> HostedPartition | None:
+        """Return the hosted partition of that topic, by name or by id, or None."""
+        partitions = self._topics.get(topic)
+        return None if partitions is None else partitions.get(index)
 
     def get(self, topic: str, index: int) -> HostedPartition:
         """As `find`; raises Rejected as Kafka's `ReplicaManager.getPartitionOrError`.
@@ -116,7 +115,7 @@ class Hosting:
         UNKNOWN_TOPIC_OR_PARTITION; NOT_LEADER_OR_FOLLOWER where metadata knows it and it is not here, or not yet;
         KAFKA_STORAGE_ERROR where its log directory is offline or it is damaged.
         """
-        found = self._by_name.get((topic, index))
+        found = self.find(topic, index)
         if found is None:
             raise self._missing(self._image.topic(topic), f"{topic}-{index}", index)
         found.check_hosted()
@@ -124,7 +123,7 @@ class Hosting:
 
     def get_by_id(self, topic_id: UUID, index: int) -> HostedPartition:
         """The hosted partition of that id; raises Rejected as `get`, and UNKNOWN_TOPIC_ID."""
-        found = self.by_id.get((topic_id, index))
+        found = self.find(topic_id, index)
         if found is None:
             topic = self._image.topics_by_id.get(topic_id)
             if topic is None:
@@ -161,14 +160,15 @@ class Hosting:
         self._image = image
 
         def add(found: Loaded) -> None:
-            partition = found.topic.partitions[found.identity.index]
+            name = found.name
+            partition = found.topic.partitions[name.partition]
+            replica = self._replica(partition, partition.leader_epoch, found.high_watermark)
             hosted = self._add(
-                found.identity,
+                TopicIdPartition(found.topic.id, name.partition),
+                name,
                 found.log,
                 found.directory,
-                partition,
-                partition.leader_epoch,
-                found.high_watermark,
+                replica,
             )
             hosted.was_tiered = found.was_tiered
 
@@ -276,43 +276,48 @@ class Hosting:
         loaded = self.checkpoints.directories
         if not is_new and len(loaded) < len(self.directories):
             return  # it may be in the directory that is away: another one must not begin at 0
-        identity = PartitionIdentity(topic.id, topic.name, index)
+        name = TopicPartition(topic.name, index)
         directory = creating.place(loaded, self.by_id.values())
         if directory is None:
-            self._log.error("no log directory is left", partition=str(identity))
+            self._log.error("no log directory is left", partition=str(name))
             return
         # Nothing was written in the epoch of a new replica; another one's may have been led before a restart.
         epoch = NO_EPOCH if is_new else partition.leader_epoch
-        creating.create(identity, topic, directory, epoch, self._clock.steady_ms())
+        creating.create(name, topic, directory, epoch, self._clock.steady_ms())
 
     def _admit(self, creating: Creating, key: TopicIdPartition, partition: Partition) -> None:
         """Put a partition that was created into the tables, once its directory's write is queued."""
         made = creating.made.pop(key, None)
         if made is not None:
-            end = made.log.log_end_offset
-            self._add(made.identity, made.log, made.directory, partition, made.leader_epoch, end)
+            replica = self._replica(partition, made.leader_epoch, made.log.log_end_offset)
+            self._add(key, made.name, made.log, made.directory, replica)
 
-    def _add(
-        self,
-        identity: PartitionIdentity,
-        log: PartitionLog,
-        directory: LogDirectory,
-        partition: Partition,
-        leader_epoch: int,
-        high_watermark: int = 0,
-    ) -> HostedPartition:
-        replica = PartitionReplica(
+    def _replica(
+        self, partition: Partition, leader_epoch: int, high_watermark: int
+    ) -> PartitionReplica:
+        return PartitionReplica(
             node_id=self._node_id,
             replicas=partition.replicas,
             isr=partition.isr,
             leader_epoch=leader_epoch,
             high_watermark=high_watermark,
         )
+
+    def _add(
+        self,
+        key: TopicIdPartition,
+        name: TopicPartition,
+        log: PartitionLog,
+        directory: LogDirectory,
+        replica: PartitionReplica,
+    ) -> HostedPartition:
         hosted = HostedPartition(
-            identity, log, directory, replica, self._clock, on_rolled=self._rolled
+            key, name, log, directory, replica, self._clock, on_rolled=self._rolled
         )
-        self.by_id[identity.topic_id, identity.index] = hosted
-        self._by_name[identity.topic, identity.index] = hosted
+        self.by_id[key] = hosted
+        partitions = self._topics.setdefault(key.topic_id, {})
+        partitions[key.partition] = hosted
+        self._topics[name.topic] = partitions
         return hosted
 
     def _rolled(self, hosted: HostedPartition) -> None:
@@ -339,7 +344,7 @@ class Hosting:
         begun_anew: set[LogDirectory] = set()
         config_of = self._configs_of(image)
         for topic, index in partitions:
-            hosted = self.by_id.get((topic.id, index))
+            hosted = self.by_id.get(TopicIdPartition(topic.id, index))
             if hosted is None:
                 continue
             if self._configure_one(hosted, config_of(topic)):
@@ -408,9 +413,11 @@ class Hosting:
         for react in self.on_placed if placed else ():
             react(placed)
 
-    def unassigned(self, keys: Iterable[TopicIdPartition] | None = None) -> dict[Key, UUID]:
+    def unassigned(
+        self, keys: Iterable[TopicIdPartition] | None = None
+    ) -> dict[TopicIdPartition, UUID]:
         """The partitions (of these) that metadata does not know to be where they are, with where that is."""
-        found: dict[Key, UUID] = {}
+        found: dict[TopicIdPartition, UUID] = {}
         for key in self.by_id if keys is None else keys:
             hosted, partition = self.by_id.get(key), self._image.partition(*key)
             if hosted is None or partition is None:
@@ -432,14 +439,20 @@ class Hosting:
             hosted = self.by_id.pop(key, None)
             if hosted is None:
                 continue
-            identity = hosted.identity
-            if self._by_name.get((identity.topic, identity.index)) is hosted:
-                del self._by_name[identity.topic, identity.index]
+            name = hosted.name
+            partitions = self._topics[key.topic_id]
+            del partitions[key.partition]
+            if not partitions:
+                del self._topics[key.topic_id]
+                if (
+                    self._topics.get(name.topic) is partitions
+                ):  # no topic has come under that name since
+                    del self._topics[name.topic]
             led = hosted.replica.leads
             hosted.retire(
-                Rejected(ErrorCode.unknown_topic_or_partition, f"{identity} was deleted")
+                Rejected(ErrorCode.unknown_topic_or_partition, f"{name} was deleted")
                 if role.topic_is_deleted
-                else Rejected(ErrorCode.not_leader_or_follower, f"{identity} is not here any more")
+                else Rejected(ErrorCode.not_leader_or_follower, f"{name} is not here any more")
             )
             if led:
                 self._tell(Transition.RESIGNED, hosted)

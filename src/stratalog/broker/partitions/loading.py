@@ -12,14 +12,11 @@ from uuid import UUID
 import structlog
 
 from stratalog.broker.partitions.checkpointing import Checkpoints
-from stratalog.broker.partitions.partition import PartitionIdentity
 from stratalog.broker.storage.asides import Asides
-from stratalog.broker.storage.copies import Claim, Key, Lost, choose_copies, find_lost
+from stratalog.broker.storage.copies import Claim, Lost, choose_copies, find_lost
 from stratalog.broker.storage.directory import LogDirectory
 from stratalog.broker.storage.survey import (
-    NameAndIndex,
     Survey,
-    index_of,
     parse_directory_name,
     partition_name,
     survey_directory,
@@ -33,6 +30,7 @@ from stratalog.log.recovery import load
 from stratalog.log.tail import TailBudget
 from stratalog.metadata.image import Image, Topic
 from stratalog.ports import Clock
+from stratalog.wire.ids import TopicIdPartition, TopicPartition
 
 _log = structlog.get_logger()
 
@@ -41,7 +39,7 @@ _log = structlog.get_logger()
 class Loaded:
     """A partition that was loaded. `was_tiered`: a tier's manifest lay beside its log."""
 
-    identity: PartitionIdentity
+    name: TopicPartition
     topic: Topic
     log: PartitionLog
     directory: LogDirectory
@@ -61,11 +59,11 @@ class Loading:
         add: Callable[[Loaded], None],
     ) -> None:
         """`add` is called with each partition once it is loaded."""
-        self.damaged: dict[Key, str] = {}
+        self.damaged: dict[TopicIdPartition, str] = {}
         """Partitions that are offline, as their directories are damaged, with the reason."""
-        self.resumed: list[tuple[Key, str]] = []
+        self.resumed: list[tuple[TopicIdPartition, str]] = []
         """Moves that a crash ended, with the directory they went to."""
-        self.lost: dict[NameAndIndex, Lost] = {}
+        self.lost: dict[TopicPartition, Lost] = {}
         """Partitions that had records, and have no directory."""
         self._asides = asides
         self._checkpoints = checkpoints
@@ -160,7 +158,6 @@ class Loading:
     ) -> None:
         """Load a partition; `found` is the name that its directory had when the survey was made."""
         name = partition_name(found)
-        identity = PartitionIdentity(topic.id, topic.name, index_of(name))
         key = parse_directory_name(name)
         assert key is not None
         tiered_end, tiered_start = survey.tiered[found] or (0, 0)
@@ -180,7 +177,9 @@ class Loading:
             log = await directory.run(program)
         except (Corrupt, FileNotFoundError) as error:
             self._asides.keep(directory, [name])
-            self._damage((topic.id, identity.index), name, f"{directory.path}/{error}")
+            self._damage(
+                TopicIdPartition(topic.id, key.partition), name, f"{directory.path}/{error}"
+            )
             return
         if log.recovered.bytes_cut:
             _log.warning("torn tail cut", partition=name, bytes=log.recovered.bytes_cut)
@@ -189,15 +188,15 @@ class Loading:
             _log.error("file is damaged", partition=name, file=path, reason=damage.reason)
         high_watermark = min(survey.high_watermarks.get(key, 0), log.log_end_offset)
         is_tiered = survey.tiered[found] is not None
-        self._add(Loaded(identity, topic, log, directory, high_watermark, is_tiered))
+        self._add(Loaded(key, topic, log, directory, high_watermark, is_tiered))
 
-    def _damage(self, key: Key, name: str, reason: str) -> None:
+    def _damage(self, key: TopicIdPartition, name: str, reason: str) -> None:
         """Serve nothing of a partition, and touch nothing of it."""
         self.damaged[key] = reason
         _log.error("partition is damaged: it is offline", partition=name, reason=reason)
 
 
-def _log_start(directory: LogDirectory, survey: Survey, key: NameAndIndex) -> int:
+def _log_start(directory: LogDirectory, survey: Survey, key: TopicPartition) -> int:
     """Return the checkpointed log start; 0 where it lies above the checkpointed high watermark."""
     start = survey.log_starts.get(key, 0)
     end = survey.high_watermarks.get(key, start)
@@ -205,5 +204,5 @@ def _log_start(directory: LogDirectory, survey: Survey, key: NameAndIndex) -> in
         return start
     path = f"{directory.path}/{LOG_START_OFFSETS}"
     reason = f"the log begins at {start} by it, and ends at {end} by {REPLICATION_OFFSETS}"
-    _log.error("file is damaged", partition=f"{key[0]}-{key[1]}", file=path, reason=reason)
+    _log.error("file is damaged", partition=str(key), file=path, reason=reason)
     return 0

@@ -43,13 +43,14 @@ from stratalog.log.effects import (
 )
 from stratalog.log.segment import DELETED, LOG, SNAPSHOT, segment_path
 from stratalog.ports import Entropy, FileInfo
+from stratalog.wire.ids import TopicIdPartition
 
 _CHUNK_BYTES: Final = 1 << 20
 _NEAR_BYTES: Final = 1 << 20
 """So little is missing that appends may wait for it."""
 _SPARE_BYTES: Final = 64 << 20
 
-Assign = Callable[[Mapping[tuple[UUID, int], UUID]], Awaitable[set[tuple[UUID, int]]]]
+Assign = Callable[[Mapping[TopicIdPartition, UUID]], Awaitable[set[TopicIdPartition]]]
 """Commit the log directory of each partition to the cluster's metadata; return those that are still this broker's."""
 
 
@@ -111,7 +112,7 @@ class Moves:
             return
         reason = f"{needed} bytes are needed; {free} are free, {others} of them for other moves"
         reason += f" and {_SPARE_BYTES} for appends"
-        fields = {"partition": str(hosted.identity), "target": target.path}
+        fields = {"partition": str(hosted.name), "target": target.path}
         self._log.warning("move refused", reason=reason, **fields)
         raise Rejected(ErrorCode.kafka_storage_error, f"{target.path}: {reason}")
 
@@ -136,7 +137,7 @@ class Moves:
     async def _run(self, move: "Move") -> None:
         """Cancelled while it copies it leaves the copy: the next start begins the move again."""
         hosted = move.hosted
-        fields = {"partition": str(hosted.identity), "target": move.target.path}
+        fields = {"partition": str(hosted.name), "target": move.target.path}
         self._log.info("move begun", source=hosted.directory.path, **fields)
         try:
             await move.copy()
@@ -158,7 +159,7 @@ class Moves:
 
     def _end(self, move: "Move", error: _Abandoned | Rejected | None) -> None:
         hosted, target = move.hosted, move.target
-        fields = {"partition": str(hosted.identity), "target": target.path}
+        fields = {"partition": str(hosted.name), "target": target.path}
         if error is None:
             self._log.info("moved", **fields)
         elif isinstance(error, Rejected):
@@ -211,7 +212,7 @@ class Move:
 
     async def copy(self) -> None:
         """Copy until little is missing. Raises _Abandoned, Rejected (a failed directory, a deleted topic)."""
-        topic_id = encode_partition_metadata(self.hosted.identity.topic_id)
+        topic_id = encode_partition_metadata(self.hosted.key.topic_id)
         # An abandoned copy's rename is among the earlier writes: a start must find one copy at most.
         await self.target.write(())
         await self._place(MakeDirectory(self.future))
@@ -267,7 +268,7 @@ class Move:
     ) -> None:
         """Copy the rest while appends are held, commit, and let the partition live there. Raises as `copy`."""
         hosted, target = self.hosted, self.target
-        key = hosted.identity.topic_id, hosted.identity.index
+        key = hosted.key
         self._check()
         hosted.hold()
         try:

@@ -9,10 +9,8 @@ Only then do the log end offset and the high watermark move, waiting fetches wak
 
 import asyncio
 import math
-import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
@@ -32,6 +30,7 @@ from stratalog.log.values import Appended
 from stratalog.ports import Clock
 from stratalog.replication.partition import PartitionReplica
 from stratalog.wire.batch import BatchHeader
+from stratalog.wire.ids import TopicIdPartition, TopicPartition
 
 T = TypeVar("T")
 EMPTY: Final = Slices([], 0, 0)
@@ -39,24 +38,13 @@ _ATTEMPTS_MAX: Final = 5
 """How often retention may take a file from under one read before that is no coincidence."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionIdentity:
-    """Which partition: the id is the key, the name is what people and records call it."""
-
-    topic_id: uuid.UUID
-    topic: str
-    index: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.index}"
-
-
 class HostedPartition:
     """A partition this broker holds a replica of."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - both identities: clients and the disk know the name, the tables the id
         self,
-        identity: PartitionIdentity,
+        key: TopicIdPartition,
+        name: TopicPartition,
         log: PartitionLog,
         directory: LogDirectory,
         replica: PartitionReplica,
@@ -64,7 +52,8 @@ class HostedPartition:
         *,
         on_rolled: Callable[["HostedPartition"], None] = lambda _partition: None,
     ) -> None:
-        self.identity = identity
+        self.key = key
+        self.name = name
         self.log = log
         self.directory = directory
         self.replica = replica
@@ -114,7 +103,7 @@ class HostedPartition:
         if len(replica.isr) < needed:
             raise Rejected(
                 ErrorCode.not_enough_replicas,
-                f"{self.identity} has {len(replica.isr)} in-sync replicas; it needs {needed} "
+                f"{self.name} has {len(replica.isr)} in-sync replicas; it needs {needed} "
                 f"(min.insync.replicas is {wanted})",
             )
 
@@ -304,9 +293,9 @@ class HostedPartition:
     def _unreadable(self, error: Corrupt) -> Rejected:
         count, is_news = self.metrics.unreadable(error.place or str(error))
         if is_news:
-            identity, path = str(self.identity), self.directory.path
+            name, path = str(self.name), self.directory.path
             self._log.error(
-                "log unreadable", partition=identity, path=path, reason=str(error), reads=count
+                "log unreadable", partition=name, path=path, reason=str(error), reads=count
             )
         return Rejected(ErrorCode.corrupt_message, str(error))
 
@@ -422,7 +411,7 @@ class HostedPartition:
             one[2](error)
 
     def _not_leading(self) -> Rejected:
-        return Rejected(ErrorCode.not_leader_or_follower, f"{self.identity} is not led here")
+        return Rejected(ErrorCode.not_leader_or_follower, f"{self.name} is not led here")
 
     def check_hosted(self) -> None:
         """Raise `Rejected` where the partition cannot be used any more."""
@@ -481,7 +470,7 @@ class HostedPartition:
         )
         end = self.log.segments[0].base_offset
         if end > first:
-            self._log.info("segments deleted", partition=str(self.identity), first=first, end=end)
+            self._log.info("segments deleted", partition=str(self.name), first=first, end=end)
         return effects
 
     def wake(self) -> None:

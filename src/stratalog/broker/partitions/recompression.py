@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Final
-from uuid import UUID
 
 import structlog
 
@@ -63,7 +62,7 @@ class Recompression:
         self._workers = workers
         self._compressing: Worker | None = None
         self._checking: Worker | None = None
-        self._queues: dict[tuple[UUID, int], deque[_Waiting]] = {}
+        self._queues: dict[HostedPartition, deque[_Waiting]] = {}
         self._bytes = 0
         self._room: list[asyncio.Future[None]] = []
         self._log = structlog.get_logger()
@@ -84,7 +83,7 @@ class Recompression:
         """Whether a batch for this partition may have to wait here."""
         if records is not None and len(records) > _CODEC_AT and records[_CODEC_AT] & CODEC_MASK:
             return True
-        return hosted.log.config.compression_type != AS_PRODUCED or _key(hosted) in self._queues
+        return hosted.log.config.compression_type != AS_PRODUCED or hosted in self._queues
 
     def check(
         self, hosted: HostedPartition, view: memoryview, header: BatchHeader, wall_ms: int
@@ -93,7 +92,7 @@ class Recompression:
 
         Raises Rejected where the records are not what the topic takes.
         """
-        if self._queues and _key(hosted) in self._queues:
+        if self._queues and hosted in self._queues:
             return None
         kept_as = hosted.log.config.compression_type
         if kept_as != AS_PRODUCED and _codec(kept_as, header) != header.codec:
@@ -126,7 +125,6 @@ class Recompression:
         Neither is called before this returns.
         """
         one = _Waiting(view, header, then, failed)
-        key = _key(hosted)
         config = hosted.log.config
         demands = _demands(config, wall_ms)
         codec = _codec(config.compression_type, header)
@@ -140,13 +138,13 @@ class Recompression:
             if self._checking is None:
                 self._checking = self._workers.start("check-records", _THREADS)
             work = self._checking.submit(partial(check_batch, view, header, demands))
-        self._queues.setdefault(key, deque()).append(one)
+        self._queues.setdefault(hosted, deque()).append(one)
         self._bytes += one.size
-        work.add_done_callback(partial(self._worked, key, one, config.max_message_bytes))
+        work.add_done_callback(partial(self._worked, hosted, one, config.max_message_bytes))
 
     def _worked(
         self,
-        key: tuple[UUID, int],
+        hosted: HostedPartition,
         one: _Waiting,
         bytes_max: int,
         work: "asyncio.Future[bytearray] | asyncio.Future[int]",
@@ -173,11 +171,11 @@ class Recompression:
                     f"a batch of {one.header.size} bytes as {CODEC_NAMES[one.header.codec]} where "
                     f"{bytes_max} are allowed",
                 )
-        queue = self._queues[key]
+        queue = self._queues[hosted]
         while queue and queue[0].done:
             self._take(queue.popleft())
         if not queue:
-            del self._queues[key]
+            del self._queues[hosted]
         if self._room and self.has_room:
             waiting, self._room = self._room, []
             for waiter in waiting:
@@ -200,10 +198,6 @@ class Recompression:
             if worker is not None:
                 await worker.close()
         await asyncio.sleep(0)  # what was done last is appended before the logs close
-
-
-def _key(hosted: HostedPartition) -> tuple[UUID, int]:
-    return hosted.identity.topic_id, hosted.identity.index
 
 
 def _demands(config: LogConfig, wall_ms: int) -> Demands:

@@ -15,7 +15,6 @@ from uuid import UUID
 
 from stratalog.broker.storage.directory import LogDirectory
 from stratalog.broker.storage.survey import (
-    NameAndIndex,
     Survey,
     future_of,
     parse_directory_name,
@@ -24,9 +23,7 @@ from stratalog.broker.storage.survey import (
 from stratalog.errors import UserError
 from stratalog.log.checkpoints import PARTITION_METADATA
 from stratalog.metadata.image import Image, Topic
-from stratalog.wire.ids import topic_id_text
-
-Key = tuple[UUID, int]
+from stratalog.wire.ids import TopicIdPartition, TopicPartition, topic_id_text
 
 
 @dataclass(slots=True)
@@ -43,8 +40,8 @@ class Claim:
     deleted: list[str] = field(default_factory=list)
     stray: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
-    damaged: dict[str, tuple[Key, str]] = field(default_factory=dict)
-    resumed: list[Key] = field(default_factory=list)
+    damaged: dict[str, tuple[TopicIdPartition, str]] = field(default_factory=dict)
+    resumed: list[TopicIdPartition] = field(default_factory=list)
 
 
 class Lost(NamedTuple):
@@ -76,13 +73,13 @@ def choose_copies(
 ) -> dict[LogDirectory, Claim]:
     """Decide on everything at once. Raises UserError where two directories hold a partition and nothing says which."""
     claims = {directory: Claim() for directory in surveys}
-    found: dict[Key, _Copies] = {}
+    found: dict[TopicIdPartition, _Copies] = {}
     for directory, survey in surveys.items():
         _find(directory, survey, image, removed_topics, claims[directory], found)
     homes = {directory.id: directory for directory in surveys}
     for key, copies in found.items():
-        topic = image.topics_by_id[key[0]]
-        assigned = topic.partitions[key[1]].directory_of(node_id)
+        topic = image.topics_by_id[key.topic_id]
+        assigned = topic.partitions[key.partition].directory_of(node_id)
         home = None if assigned is None else homes.get(assigned)
         # Where it may be elsewhere, a directory of its name may be of an earlier topic.
         may_be_elsewhere = bool(copies.named or copies.futures or some_away)
@@ -101,18 +98,18 @@ def choose_copies(
     return claims
 
 
-def find_lost(surveys: Mapping[LogDirectory, Survey]) -> dict[NameAndIndex, Lost]:
+def find_lost(surveys: Mapping[LogDirectory, Survey]) -> dict[TopicPartition, Lost]:
     """Return the partitions that the checkpoints have at offsets above 0, and that have no directory.
 
     A checkpoint forgets a partition before its directory is deleted, so these directories were lost.
     """
-    found: dict[NameAndIndex, Lost] = {}
+    found: dict[TopicPartition, Lost] = {}
     for directory, survey in surveys.items():
         names = {partition_name(name) for name, _id in (*survey.partitions, *survey.futures)}
         names |= {name.rpartition(".")[0] for name in survey.leftovers}
         for key, recovery_point in survey.recovery_points.items():
             high_watermark = survey.high_watermarks.get(key, 0)
-            name = f"{key[0]}-{key[1]}"
+            name = str(key)
             if name not in names and min(recovery_point, high_watermark) > 0:
                 start, end = survey.log_starts.get(key, 0), max(recovery_point, high_watermark)
                 found[key] = Lost(f"{directory.path}/{name}", min(start, end), end)
@@ -125,7 +122,7 @@ def _find(
     image: Image,
     removed_topics: Collection[UUID],
     claim: Claim,
-    found: dict[Key, _Copies],
+    found: dict[TopicIdPartition, _Copies],
 ) -> None:
     for name, topic_id in survey.partitions:
         key = _key(image, parse_directory_name(name), topic_id)
@@ -134,7 +131,7 @@ def _find(
         elif topic_id in removed_topics or name in survey.unborn:
             claim.deleted.append(name)
         elif (key := _named(image, name)) is not None:
-            reason = survey.unreadable.get(name) or _of_another(name, topic_id, key[0])
+            reason = survey.unreadable.get(name) or _of_another(name, topic_id, key.topic_id)
             found.setdefault(key, _Copies()).doubtful[directory] = name, reason
         else:
             claim.stray.append(name)
@@ -147,7 +144,7 @@ def _find(
 
 
 def _choose_one(
-    key: Key,
+    key: TopicIdPartition,
     topic: Topic,
     claims: Mapping[LogDirectory, Claim],
     copies: _Copies,
@@ -188,18 +185,25 @@ def _choose_one(
             claims[directory].resumed.append(key)
 
 
-def _key(image: Image, name: NameAndIndex | None, topic_id: UUID | None) -> Key | None:
+def _key(
+    image: Image, name: TopicPartition | None, topic_id: UUID | None
+) -> TopicIdPartition | None:
     """The partition of that name and id, if it is one that metadata knows."""
     topic = None if topic_id is None else image.topics_by_id.get(topic_id)
-    if topic is None or name is None or name[0] != topic.name or name[1] not in topic.partitions:
+    if (
+        topic is None
+        or name is None
+        or name.topic != topic.name
+        or name.partition not in topic.partitions
+    ):
         return None
-    return topic.id, name[1]
+    return TopicIdPartition(topic.id, name.partition)
 
 
-def _named(image: Image, directory: str) -> Key | None:
+def _named(image: Image, directory: str) -> TopicIdPartition | None:
     """The partition that has the name of a directory, whatever id the directory has."""
     name = parse_directory_name(directory)
-    topic = None if name is None else image.topic(name[0])
+    topic = None if name is None else image.topic(name.topic)
     return None if topic is None else _key(image, name, topic.id)
 
 

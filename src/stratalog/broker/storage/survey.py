@@ -27,6 +27,7 @@ from stratalog.log.effects import (
     Unlink,
     WriteFile,
 )
+from stratalog.wire.ids import TopicPartition
 
 METADATA_DIRECTORY: Final = "__cluster_metadata-0"
 TIER_MANIFEST: Final = "tier-manifest"
@@ -40,8 +41,6 @@ _FIRST: Final = f"{0:020}.log"
 _NAME_LENGTH_MAX: Final = 255
 _METADATA_BYTES_MAX: Final = 4096
 _CHECKPOINT_BYTES_MAX: Final = 64 << 20
-
-NameAndIndex = tuple[str, int]
 
 
 @dataclass(slots=True)
@@ -62,10 +61,10 @@ class Survey:
     unreadable: dict[str, str] = field(default_factory=dict)
     unborn: set[str] = field(default_factory=set)
     tiered: dict[str, tuple[int, int] | None] = field(default_factory=dict)
-    recovery_points: dict[NameAndIndex, int] = field(default_factory=dict)
-    log_starts: dict[NameAndIndex, int] = field(default_factory=dict)
-    high_watermarks: dict[NameAndIndex, int] = field(default_factory=dict)
-    checkpointed: set[NameAndIndex] = field(default_factory=set)
+    recovery_points: dict[TopicPartition, int] = field(default_factory=dict)
+    log_starts: dict[TopicPartition, int] = field(default_factory=dict)
+    high_watermarks: dict[TopicPartition, int] = field(default_factory=dict)
+    checkpointed: set[TopicPartition] = field(default_factory=set)
     """Every name in any checkpoint."""
 
 
@@ -99,13 +98,13 @@ def index_of(name: str) -> int:
     return int(name.rpartition("-")[2])
 
 
-def parse_directory_name(name: str) -> NameAndIndex | None:
+def parse_directory_name(name: str) -> TopicPartition | None:
     """Topic and index of a partition's directory."""
     topic, dash, index = name.rpartition("-")
-    return (topic, int(index)) if dash and topic and index.isdecimal() else None
+    return TopicPartition(topic, int(index)) if dash and topic and index.isdecimal() else None
 
 
-def checkpoint_files(partitions: dict[NameAndIndex, Checkpoint]) -> list[WriteFile]:
+def checkpoint_files(partitions: dict[TopicPartition, Checkpoint]) -> list[WriteFile]:
     """The checkpoint files of a directory with these partitions."""
     recovery = {key: one.recovery_point for key, one in partitions.items()}
     replication = {key: one.high_watermark for key, one in partitions.items()}
@@ -201,7 +200,7 @@ def _tiered(directory: str) -> Program[tuple[int, int] | None]:
     return manifest.archived_end, manifest.log_start_offset
 
 
-def _offsets(path: str) -> Program[dict[NameAndIndex, int]]:
+def _offsets(path: str) -> Program[dict[TopicPartition, int]]:
     try:
         data = yield Read(path, 0, _CHECKPOINT_BYTES_MAX)
         assert isinstance(data, bytes)

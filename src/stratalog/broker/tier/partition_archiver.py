@@ -78,13 +78,13 @@ class PartitionArchiver:
     """One led partition and its share of the bucket."""
 
     def __init__(self, bucket: Bucket, hosted: HostedPartition) -> None:
-        identity = hosted.identity
+        key, name = hosted.key, hosted.name
         self.tier = TierWriter(
             bucket.store,
             bucket.cluster_id,
-            identity.topic_id,
-            identity.topic,
-            identity.index,
+            key.topic_id,
+            name.topic,
+            name.partition,
             bucket.config.int("node.id"),
             bucket.outside.entropy,
             shared_archives=bucket.archives,
@@ -106,7 +106,7 @@ class PartitionArchiver:
         self._resigned = False
         self._ended = asyncio.Event()
         self._ended.set()
-        self._log = structlog.get_logger().bind(partition=str(identity))
+        self._log = structlog.get_logger().bind(partition=str(name))
 
     def wants_cycle(self) -> bool:
         """Return whether to start `run` now; one that runs already will make another round."""
@@ -240,18 +240,18 @@ class PartitionArchiver:
         if self._active == (epoch, enabled):
             return
         now_ms = bucket.outside.clock.now_ms()
-        identity, image = hosted.identity, bucket.image()
-        topic = image.topics_by_id.get(identity.topic_id)
-        partitions = len(topic.partitions) if topic is not None else identity.index + 1
-        configs = image.topic_configs(identity.topic)
+        key, name, image = hosted.key, hosted.name, bucket.image()
+        topic = image.topics_by_id.get(key.topic_id)
+        partitions = len(topic.partitions) if topic is not None else name.partition + 1
+        configs = image.topic_configs(name.topic)
         disk, path = hosted.directory.disk, f"{hosted.log.directory}/{TIER_MANIFEST}"
 
         def activate() -> None:
             register_topic(
                 self.tier.store,
                 self.tier.cluster_id,
-                identity.topic_id,
-                identity.topic,
+                key.topic_id,
+                name.topic,
                 partitions,
                 configs,
                 now_ms,

@@ -65,7 +65,7 @@ class Reads:
         if self._service is None:
             raise Rejected(
                 ErrorCode.kafka_storage_error,
-                f"{hosted.identity} is in a bucket; tier.url is not set",
+                f"{hosted.name} is in a bucket; tier.url is not set",
             )
         return self._service
 
@@ -86,7 +86,7 @@ class Reads:
             local = await hosted.look(partial(log.offset_for_timestamp, timestamp))
             if log.local_start_offset == start:
                 return None if local is None else (local[0], local[1])
-        raise Rejected(ErrorCode.leader_not_available, f"{hosted.identity}: retention is under way")
+        raise Rejected(ErrorCode.leader_not_available, f"{hosted.name}: retention is under way")
 
     async def max_timestamp(self, hosted: HostedPartition) -> tuple[int, int]:
         """Return (offset, timestamp) of the record with the latest timestamp; (-1, -1) for an empty log."""

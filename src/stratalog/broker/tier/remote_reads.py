@@ -115,11 +115,11 @@ class RemoteReads:
         fetch waits, or a `search` by time: what comes is found at once the next time.
         """
         wait_s = self._search_s if search else self._wait_s
-        answer = await self._ask(hosted, str(hosted.identity), lambda: (look(),), wait_s)
+        answer = await self._ask(hosted, str(hosted.name), lambda: (look(),), wait_s)
         if answer is None:
             raise Rejected(
                 ErrorCode.request_timed_out if search else ErrorCode.kafka_storage_error,
-                f"{hosted.identity}: its manifest is not read within {wait_s} s",
+                f"{hosted.name}: its manifest is not read within {wait_s} s",
             )
         return answer[0]
 
@@ -231,7 +231,7 @@ class RemoteReads:
             if is_news:
                 self._log.error(
                     "tiered segment unreadable",
-                    partition=str(hosted.identity),
+                    partition=str(hosted.name),
                     object=name,
                     reason=str(error),
                     reads=count,

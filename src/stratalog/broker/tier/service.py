@@ -228,7 +228,7 @@ class TierService:
             segment = await self._reads.find(hosted, partial(tier.lookup.at, offset))
         if segment is None:
             raise Rejected(
-                ErrorCode.offset_out_of_range, f"{hosted.identity}: {offset} is not in the bucket"
+                ErrorCode.offset_out_of_range, f"{hosted.name}: {offset} is not in the bucket"
             )
         found = await self._reads.batches(
             hosted, segment, offset, max_bytes, minimum_one=minimum_one_batch
@@ -291,7 +291,7 @@ class TierService:
         hosted.check_hosted()
         if partition is None:
             raise Rejected(
-                ErrorCode.replica_not_available, f"{hosted.identity}: its manifest is not read yet"
+                ErrorCode.replica_not_available, f"{hosted.name}: its manifest is not read yet"
             )
         return partition.tier
 
@@ -381,7 +381,7 @@ class TierService:
         may_be_there = config.remote_log_delete_on_disable or hosted.was_tiered
         if hosted not in self._partitions and (config.remote_storage_enable or may_be_there):
             self._partitions[hosted] = PartitionArchiver(self._bucket, hosted)
-            self._deleted_topics.tiered(hosted.identity.topic_id)
+            self._deleted_topics.tiered(hosted.key.topic_id)
         self._wake(hosted)
 
     def _wake(self, hosted: HostedPartition) -> None:
@@ -404,7 +404,7 @@ class TierService:
             self._deleted_topics.resigned(partition)
 
     def _deleted(self, hosted: HostedPartition) -> None:
-        if self._deleted_topics.deleted(hosted.identity.topic_id) and not self._closed:
+        if self._deleted_topics.deleted(hosted.key.topic_id) and not self._closed:
             self._spawn(self._forget_topics())
 
     async def _forget_topics(self) -> None:

@@ -11,7 +11,6 @@ Settings that are secrets are left out.
 import asyncio
 from collections.abc import Callable
 from typing import Final, NoReturn
-from uuid import UUID
 
 import structlog
 
@@ -33,9 +32,9 @@ from stratalog.tier.bucket.cluster_state import (
     state_version,
 )
 from stratalog.tier.bucket.incarnation import check_incarnation
-from stratalog.wire.ids import topic_id_text
+from stratalog.wire.ids import TopicIdPartition, topic_id_text
 
-Ends = dict[tuple[UUID, int], tuple[int, int]]
+Ends = dict[TopicIdPartition, tuple[int, int]]
 """Log start and end of each hosted partition."""
 _UNKNOWN: Final = (-1, -1)
 
@@ -148,7 +147,9 @@ def _topics(image: Image, ends: Ends) -> tuple[StateTopic, ...]:
             topic_id=topic_id_text(topic.id),
             configs=dict(sorted(image.topic_configs(topic.name).items())),
             partitions=tuple(
-                StatePartition(partition.leader_epoch, *ends.get((topic.id, index), _UNKNOWN))
+                StatePartition(
+                    partition.leader_epoch, *ends.get(TopicIdPartition(topic.id, index), _UNKNOWN)
+                )
                 for index, partition in sorted(topic.partitions.items())
             ),
         )

@@ -23,6 +23,7 @@ from stratalog.cli.shared.terminal import (
 if TYPE_CHECKING:
     from stratalog.client.admin import DescribedGroup, Offsets
     from stratalog.client.aio import Client
+    from stratalog.wire.ids import TopicPartition
 
 group_app = typer.Typer(help="Consumer groups: members, lag, offsets.", no_args_is_help=True)
 
@@ -140,7 +141,7 @@ async def lag_rows(client: "Client", group: "DescribedGroup") -> list[dict[str, 
     return rows
 
 
-async def age_s(client: "Client", key: tuple[str, int], offset: int, end: int) -> float:
+async def age_s(client: "Client", key: "TopicPartition", offset: int, end: int) -> float:
     """Seconds since the record at `offset` was written, by its timestamp; 0 where it is not there yet."""
     from stratalog.adapters.system import SystemClock
     from stratalog.cli.shared.reading import records_from
@@ -154,10 +155,10 @@ async def age_s(client: "Client", key: tuple[str, int], offset: int, end: int) -
     return 0.0
 
 
-async def existing_keys(client: "Client", keys: list[tuple[str, int]]) -> list[tuple[str, int]]:
+async def existing_keys(client: "Client", keys: "list[TopicPartition]") -> "list[TopicPartition]":
     """Those of topics that are there: offsets outlive their topic for a while."""
-    topics = (await client.metadata(sorted({topic for topic, _ in keys}))).topics if keys else {}
-    return [key for key in keys if key[1] in topics[key[0]].partitions]
+    topics = (await client.metadata(sorted({key.topic for key in keys}))).topics if keys else {}
+    return [key for key in keys if key.partition in topics[key.topic].partitions]
 
 
 @group_app.command("reset-offsets")
@@ -204,11 +205,14 @@ async def move(
     """Work out the offsets, commit them unless `dry_run`, and show them. Raises UserError while it has members."""
     from stratalog.cli.shared.reading import chosen_partitions, first_offsets
     from stratalog.client.admin import commit_offsets, describe_group, fetch_offsets
+    from stratalog.wire.ids import TopicPartition
 
     async with connected(bootstrap) as client:
         chosen = await chosen_partitions(client, topic, partitions)
         positions = await first_offsets(client, topic, chosen, to, option="--to")
-        wanted = await within(client, {(topic, index): positions[index] for index in chosen})
+        wanted = await within(
+            client, {TopicPartition(topic, index): positions[index] for index in chosen}
+        )
         without_members(await client.on_coordinator(name, describe_group(name)))
         before = await client.on_coordinator(name, fetch_offsets(name))
         if not dry_run:

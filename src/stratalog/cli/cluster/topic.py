@@ -185,8 +185,9 @@ async def partition_rows(client: "Client", topic: "TopicInfo") -> list[dict[str,
     """Return one row per partition: its leader, its first and last offset, its size."""
     from stratalog.client.admin import log_directories
     from stratalog.client.calls import EARLIEST, LATEST
+    from stratalog.wire.ids import TopicPartition
 
-    keys = [(topic.name, index) for index in sorted(topic.partitions)]
+    keys = [TopicPartition(topic.name, index) for index in sorted(topic.partitions)]
     starts = await client.list_offsets(dict.fromkeys(keys, EARLIEST))
     ends = await client.list_offsets(dict.fromkeys(keys, LATEST))
     sizes: dict[int, int] = {}
@@ -196,15 +197,15 @@ async def partition_rows(client: "Client", topic: "TopicInfo") -> list[dict[str,
                 sizes[replica.partition] = max(sizes.get(replica.partition, 0), replica.size)
     return [
         {
-            "partition": key[1],
-            "leader": topic.partitions[key[1]].leader,
-            "epoch": topic.partitions[key[1]].leader_epoch,
-            "replicas": list(topic.partitions[key[1]].replicas),
-            "isr": list(topic.partitions[key[1]].isr),
+            "partition": key.partition,
+            "leader": topic.partitions[key.partition].leader,
+            "epoch": topic.partitions[key.partition].leader_epoch,
+            "replicas": list(topic.partitions[key.partition].replicas),
+            "isr": list(topic.partitions[key.partition].isr),
             "start": starts[key].offset,
             "end": ends[key].offset,
             "records": ends[key].offset - starts[key].offset,
-            "bytes": sizes.get(key[1], 0),
+            "bytes": sizes.get(key.partition, 0),
         }
         for key in keys
     ]

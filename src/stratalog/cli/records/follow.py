@@ -154,10 +154,11 @@ class Following:
 
         from stratalog.cli.shared.reading import ranges_explained
         from stratalog.client.reader import Reader, Wish
+        from stratalog.wire.ids import TopicPartition
 
         ends = self._ends
         unread = {
-            (self._wanted.topic, index): offset
+            TopicPartition(self._wanted.topic, index): offset
             for index, offset in self._positions.items()
             if index not in ends or offset < ends[index]
         }
@@ -200,6 +201,7 @@ class Following:
 
     def _print(self, fetched: "Fetched", reader: "Reader") -> None:
         from stratalog.cli.shared.reading import records_from
+        from stratalog.wire.ids import TopicPartition
 
         index = fetched.partition
         end = self._ends.get(index)
@@ -213,19 +215,21 @@ class Following:
             if record is not None:
                 self._printer.print(index, record)
         if end is not None and self._positions[index] >= end:
-            reader.drop((fetched.topic, index))
+            reader.drop(TopicPartition(fetched.topic, index))
 
     async def _keep(self) -> bool:
         """What was printed leaves this process; only then is it committed. False where that is not ours any more."""
+        from stratalog.wire.ids import TopicPartition
+
         sys.stdout.flush()
         moved = {
-            (self._wanted.topic, index): offset
+            TopicPartition(self._wanted.topic, index): offset
             for index, offset in self._positions.items()
             if offset != self._kept[index]
         }
         if moved and not await self._commit(moved):
             return False
-        self._kept |= {index: offset for (_, index), offset in moved.items()}
+        self._kept |= {key.partition: offset for key, offset in moved.items()}
         return True
 
 
@@ -235,5 +239,10 @@ async def committed_offsets(
     """Where a group goes on, for those partitions that it has an offset of."""
     from stratalog.client.admin import fetch_offsets
 
+    wanted = set(partitions)
     found = await client.on_coordinator(group, fetch_offsets(group))
-    return {index: found[topic, index] for index in partitions if (topic, index) in found}
+    return {
+        key.partition: offset
+        for key, offset in found.items()
+        if key.topic == topic and key.partition in wanted
+    }

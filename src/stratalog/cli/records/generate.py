@@ -62,6 +62,7 @@ async def generate(bootstrap: str, order: "Order", asked: Generated) -> int:
     from stratalog.cli.shared.terminal import connected
     from stratalog.client.batching import Batches
     from stratalog.ops.access_log import access_log
+    from stratalog.wire.ids import TopicPartition
 
     clock = SystemClock()
     per_second = asked.per_second or PAST_PER_SECOND
@@ -70,7 +71,10 @@ async def generate(bootstrap: str, order: "Order", asked: Generated) -> int:
         begin_ms -= round((asked.count or 0) / per_second * 1000)
     chosen = None if order.partition is None else [order.partition]
     async with connected(bootstrap) as client:
-        partitions = await chosen_partitions(client, order.topic, chosen)
+        partitions = [
+            TopicPartition(order.topic, index)
+            for index in await chosen_partitions(client, order.topic, chosen)
+        ]
         pipeline = client.pipeline(acks=order.acks, window=WINDOW)
         batches = Batches(pipeline, order.compression, BATCH_BYTES)
         lines = access_log(Random(asked.seed), begin_ms, per_second)  # noqa: S311 - no secret
@@ -84,7 +88,7 @@ async def generate(bootstrap: str, order: "Order", asked: Generated) -> int:
                     if interrupt.happened:
                         break
                     key = visitor.encode()
-                    place = (order.topic, batches.partition_of(key, partitions))
-                    await batches.add(place, key, line.encode(), timestamp, order.headers)
+                    partition = batches.choose(key, partitions)
+                    await batches.add(partition, key, line.encode(), timestamp, order.headers)
                 await batches.flush()
     return batches.count

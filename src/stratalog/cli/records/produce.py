@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from stratalog.cli.shared.interrupting import Interrupt
     from stratalog.client.aio import Client, Pipeline
     from stratalog.client.batching import Batches
+    from stratalog.wire.ids import TopicPartition
 
 LITTLE_BYTES = 16 * 1024
 WINDOW = 5
@@ -203,10 +204,14 @@ async def send(bootstrap: str, order: Order, lines: BinaryIO) -> tuple[int, bool
     from stratalog.cli.shared.reading import chosen_partitions
     from stratalog.client.batching import Batches
     from stratalog.errors import Rejected, Unavailable, UserError
+    from stratalog.wire.ids import TopicPartition
 
     async with connected(bootstrap) as client:
         chosen = None if order.partition is None else [order.partition]
-        partitions = await chosen_partitions(client, order.topic, chosen)
+        partitions = [
+            TopicPartition(order.topic, index)
+            for index in await chosen_partitions(client, order.topic, chosen)
+        ]
         limits = await Limits.of(client, order.topic)
         pipeline = client.pipeline(acks=order.acks, window=WINDOW)
         batches = Batches(pipeline, order.compression, limits.batch_bytes)
@@ -315,7 +320,7 @@ class Lines:
     """Where lines go once they are records."""
 
     order: Order
-    partitions: list[int]
+    partitions: "list[TopicPartition]"
     batches: "Batches"
     limits: "Limits"
 
@@ -333,8 +338,8 @@ class Lines:
         if not -1 <= timestamp < 1 << 63:
             raise UserError(f"{timestamp} is no timestamp")
         self.limits.look(timestamp, now_ms)
-        place = (order.topic, self.batches.partition_of(key, self.partitions))
-        await self.batches.add(place, key, value, timestamp, headers)
+        partition = self.batches.choose(key, self.partitions)
+        await self.batches.add(partition, key, value, timestamp, headers)
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from stratalog.client.aio import Client
     from stratalog.client.calls import TopicInfo
     from stratalog.client.reader import Reader
+    from stratalog.wire.ids import TopicPartition
     from stratalog.wire.records import Record
 
 
@@ -77,6 +78,7 @@ async def first_offsets(
     """
     from stratalog.client.calls import EARLIEST, LATEST
     from stratalog.errors import UserError
+    from stratalog.wire.ids import TopicPartition
 
     if is_int64(start):
         return dict.fromkeys(partitions, int(start))
@@ -89,13 +91,13 @@ async def first_offsets(
         raise UserError(
             f"{option}: {start!r} is not accepted; accepted: beginning, end, an offset, @ms"
         )
-    keys = [(topic, index) for index in partitions]
+    keys = [TopicPartition(topic, index) for index in partitions]
     listed = await client.list_offsets(dict.fromkeys(keys, timestamp), isolation=isolation)
     late = [key for key in keys if listed[key].offset < 0]
     ends = {}
     if late:
         ends = await client.list_offsets(dict.fromkeys(late, LATEST), isolation=isolation)
-    return {key[1]: (ends[key] if key in ends else listed[key]).offset for key in keys}
+    return {key.partition: (ends[key] if key in ends else listed[key]).offset for key in keys}
 
 
 def is_int64(text: str) -> bool:
@@ -104,9 +106,9 @@ def is_int64(text: str) -> bool:
 
 
 async def ranges_of(
-    client: "Client", keys: "Iterable[tuple[str, int]]"
-) -> dict[tuple[str, int], tuple[int, int]]:
-    """Return the (first offset, end) of each (topic, partition); the end is the offset of the next record."""
+    client: "Client", keys: "Iterable[TopicPartition]"
+) -> "dict[TopicPartition, tuple[int, int]]":
+    """Return the (first offset, end) of each partition; the end is the offset of the next record."""
     from stratalog.client.calls import EARLIEST, LATEST
 
     wanted = list(keys)
@@ -128,9 +130,9 @@ async def ranges_explained(
         if error.code is not ErrorCode.offset_out_of_range:
             raise
         outside = [
-            f"{topic}-{index} has offsets {start} to {end}, not {reader.positions[topic, index]}"
-            for (topic, index), (start, end) in (await ranges_of(client, reader.positions)).items()
-            if not start <= reader.positions[topic, index] <= end
+            f"{key} has offsets {start} to {end}, not {reader.positions[key]}"
+            for key, (start, end) in (await ranges_of(client, reader.positions)).items()
+            if not start <= reader.positions[key] <= end
         ]
         if not outside:  # the log has grown into it since
             raise

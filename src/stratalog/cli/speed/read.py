@@ -55,15 +55,16 @@ class Reading:
         """`how` is (what to ask for, whether to check CRCs)."""
         from stratalog.adapters.system import monotonic_s
         from stratalog.client.reader import Reader
+        from stratalog.wire.ids import TopicPartition
 
         wish, self._check_crcs = how
         wanted = {
-            (topic, index): offset
+            TopicPartition(topic, index): offset
             for index, offset in positions.items()
             if index not in ends or offset < ends[index]
         }
         self._reader = Reader(client, wanted, wish)
-        self._ends = {(topic, index): end for index, end in ends.items()}
+        self._ends = {TopicPartition(topic, index): end for index, end in ends.items()}
         self._now = monotonic_s
         self.total = Read(self._now())
         self.window = Read(self.total.began_s)
@@ -95,6 +96,7 @@ class Reading:
     def _count(self, fetched: "Fetched") -> None:
         from stratalog.errors import Corrupt
         from stratalog.wire.batch import crc_holds, scan
+        from stratalog.wire.ids import TopicPartition
 
         following = fetched.offset
         for position, header in scan(fetched.records):
@@ -104,6 +106,6 @@ class Reading:
             for counts in (self.total, self.window):
                 counts.records += header.record_count
                 counts.batch_bytes += header.size
-        key = (fetched.topic, fetched.partition)
+        key = TopicPartition(fetched.topic, fetched.partition)
         if key in self._ends and following >= self._ends[key]:
             self._reader.drop(key)
