@@ -18,6 +18,7 @@ _RESERVED = {
     "high",
     "item",
     "items",
+    "left",
     "out",
     "position",
     "size",

@@ -12,7 +12,9 @@ from scripts.generator.schemas import FIXED, Field, Message, StructType, layout,
 
 from stratalog.wire.budget import ITEM_BYTES
 
-__all__ = ["read_message"]
+__all__ = ["holds_records", "read_message"]
+
+EMPTY = "[]"
 
 
 def read_message(functions: Functions, message: Message, version: int) -> str:
@@ -24,20 +26,18 @@ def read_message(functions: Functions, message: Message, version: int) -> str:
         functions.names[key] = name
         lines = _Lines(functions, message, version)
         lines.struct(message.top)
-        end = functions.use("past_end")
         kind = "memoryview" if lines.views else "bytes"
         size = item_bytes(message.top, version)
-        charged = f"budget.charge({size} + len(data))"
-        if (
-            lines.views
-        ):  # Copies nothing but what is charged for itself. This much is never too much.
-            charged = f"budget.charged += {size}"
+        # A view copies nothing but what is charged for itself.
+        whole = f"{size}" if lines.views else f"{size} + len(data)"
         functions.text.append(
             f"def {name}(data: {kind}, position: int, budget: DecodeBudget) -> {message.top.name}:\n"
-            f"    {charged}\n"
+            f"    budget.charged += {whole}\n"
+            "    if budget.charged > budget.allowed:\n"
+            f"        raise {functions.use('OverBudget', 'stratalog.wire.budget')}(budget.allowed)\n"
             + "".join(f"    {line}\n" for line in lines.lines)
-            + f"    if position > len(data):\n        raise {end}(position, len(data))\n"
-            f"    return {lines.made}\n"
+            + ("" if lines.ended else "".join(f"    {line}\n" for line in lines.check_end()))
+            + f"    return {lines.made}\n"
         )
     return functions.names[key]
 
@@ -59,6 +59,7 @@ class _Lines:
         """`declared`: the fields' variables have their annotations already."""
         self.lines: list[str] = []
         self.made = ""
+        self.ended = False
         self._declared = declared
         self.views = holds_records(message.top)
         self._functions = functions
@@ -75,10 +76,15 @@ class _Lines:
                 self._field(field)
         tagged = [field for field in here if field.tag >= 0]
         if self._flexible:
-            self._tags(tagged)
+            self._tags(tagged, top=struct is self._message.top)
         self._flush()
         values = ", ".join(f"{field.name}={self._value(field)}" for field in here)
         self.made = f"{struct.name}({values})"
+
+    def check_end(self) -> list[str]:
+        """Return the lines that refuse a message of which the last field is cut short."""
+        error = self._functions.use("past_end")
+        return ["if position > len(data):", f"    raise {error}(position, len(data))"]
 
     def tagged(self, field: Field) -> None:
         """Read the content of a tagged field."""
@@ -101,8 +107,8 @@ class _Lines:
             return f"{self._functions.use('topic_id_of', 'stratalog.wire.ids')}({name})"
         return name
 
-    def _flush(self) -> None:
-        """Read the values of fixed size that wait."""
+    def _flush(self, *, behind: int = 0) -> None:
+        """Read the values of fixed size that wait; the position stays so many bytes `behind` their end."""
         run, self._run = self._run, []
         if not run:
             return
@@ -115,12 +121,8 @@ class _Lines:
             self.lines.append(
                 f"{names if len(run) > 1 else f'({names},)'} = {read}(data, position)"
             )
-        self.lines.append(f"position += {size_of(letters)}")
-
-    def _length(self, name: str, legacy: str) -> None:
-        """Read a length with what waits; in flexible versions it is one more than the length."""
-        self._run.append(("B" if self._flexible else legacy, name))
-        self._flush()
+        if step := size_of(letters) - behind:
+            self.lines.append(f"position += {step}")
 
     def _field(self, field: Field) -> None:
         if field.array:
@@ -134,59 +136,80 @@ class _Lines:
 
     def _bytes(self, field: Field) -> None:
         """Read a string, bytes or records."""
-        name, nullable = local(field.name), field.nullable.has(self._version)
-        self._length("size", "h" if field.kind == "string" else "i")
+        if self._flexible:
+            self._compact_bytes(field)
+            return
+        name = local(field.name)
+        self._run.append(("h" if field.kind == "string" else "i", "size"))
+        self._flush()
         indent = ""
+        if field.nullable.has(self._version):
+            self._declare(field, "None")
+            self.lines.append("if size >= 0:")
+            indent = "    "
+        else:
+            self.lines.append("if size < 0:")
+            self.lines.append(f'    raise {self._functions.use("null_field")}("{field.name}")')
+        lines = []
+        if self.views and field.kind != "records":
+            lines += ["if size > 127:", "    budget.charge(size)"]
+        lines += [
+            "end = position + size",
+            f"{name} = {self._piece(field.kind, 'position:end')}",
+            "position = end",
+        ]
+        self.lines += [indent + line for line in lines]
+
+    def _compact_bytes(self, field: Field) -> None:
+        """Read what has a compact length. The position is that of the length's last byte until the content is read."""
+        name, nullable = local(field.name), field.nullable.has(self._version)
+        self._run.append(("B", "size"))
+        self._flush(behind=1)
+        if field.kind == "records":  # nearly always between 127 and 16,384 bytes, or far more
+            read = self._functions.use("read_longer_size")
+            lines = [
+                "if size > 127:",
+                "    position += 1",
+                "    high = data[position]",
+                "    if 0 < high < 128:",
+                "        size = size & 127 | high << 7",
+                "    else:",
+                f"        size, position = {read}(data, position - 1)",
+            ]
+        elif nullable:
+            read = self._functions.use("read_longer_size")
+            lines = ["if size > 127:", f"    size, position = {read}(data, position)"]
+        else:
+            read = self._functions.use("read_long_size")
+            lines = [
+                "if not 0 < size < 128:",
+                f'    size, position = {read}(data, position, size, "{field.name}")',
+            ]
+        if self.views and field.kind != "records":
+            lines.append("    budget.charge(size)")  # what is copied of a view
+        lines.append(f"{name} = {self._piece(field.kind, 'position + 1 : position + size')}")
         if nullable:
             self._declare(field, "None")
-            self.lines.append("if size:" if self._flexible else "if size >= 0:")
-            indent = "    "
+            self.lines += ["if size:", *("    " + line for line in lines)]
+            self.lines += ["    position += size", "else:", "    position += 1"]
+        else:
+            self.lines += [*lines, "position += size"]
+
+    def _piece(self, kind: str, cut: str) -> str:
+        if kind == "records":
+            return f"data[{cut}]"
+        copied = f"data[{cut}]{'.tobytes()' if self.views else ''}"
+        return f"{copied}.decode()" if kind == "string" else copied
+
+    def _array(self, field: Field) -> None:
+        """Read an array. Most of those that may be empty are, and cost no call."""
+        name = local(field.name)
+        self._run.append(("B" if self._flexible else "i", "count"))
+        self._flush()
         lines = []
         if self._flexible:
             read = self._functions.use("read_unsigned", "stratalog.wire.varint")
-            if field.kind == "records":  # nearly always between 127 and 16,384 bytes, or far more
-                lines += [
-                    "if size > 127:",
-                    "    high = data[position]",
-                    "    if high < 128:",
-                    "        size, position = size & 127 | high << 7, position + 1",
-                    "    else:",
-                    f"        size, position = {read}(data, position - 1)",
-                ]
-            elif nullable:
-                lines.append("if size > 127:")
-                lines.append(f"    size, position = {read}(data, position - 1)")
-            else:
-                lines.append("if not 0 < size < 128:")
-                read = self._functions.use("read_long_size")
-                lines.append(f'    size, position = {read}(data, position, size, "{field.name}")')
-        elif not nullable:
-            lines.append("if size < 0:")
-            lines.append(f'    raise {self._functions.use("null_field")}("{field.name}")')
-        if self.views and field.kind != "records":
-            lines.append("if size > 127:")
-            lines.append("    budget.charge(size)")
-        lines.append(f"end = position + size{' - 1' if self._flexible else ''}")
-        lines.append(f"{name} = {self._piece(field.kind)}")
-        lines.append("position = end")
-        self.lines += [indent + line for line in lines]
-
-    def _piece(self, kind: str) -> str:
-        if kind == "string":
-            return (
-                'str(data[position:end], "utf-8")' if self.views else "data[position:end].decode()"
-            )
-        if kind == "bytes" and self.views:
-            return "bytes(data[position:end])"
-        return "data[position:end]"
-
-    def _array(self, field: Field) -> None:
-        name = local(field.name)
-        self._length("count", "i")
-        if self._flexible:
-            read = self._functions.use("read_unsigned", "stratalog.wire.varint")
-            self.lines.append("if count > 127:")
-            self.lines.append(f"    count, position = {read}(data, position - 1)")
+            lines += ["if count > 127:", f"    count, position = {read}(data, position - 1)"]
         count = "count - 1" if self._flexible else "count"
         if field.struct is not None:
             call = f"{self._array_function(field, field.struct)}(data, position, {count}, budget)"
@@ -198,12 +221,20 @@ class _Lines:
         else:
             letter = FIXED[field.kind]
             call = f'{self._functions.use("read_numbers")}(data, position, {count}, "{letter}", budget, "{field.name}")'
-        if field.nullable.has(self._version):
+        lines.append(f"{name}, position = {call}")
+        nullable = field.nullable.has(self._version)
+        if nullable:
             self._declare(field, "None")
-            self.lines.append("if count:" if self._flexible else "if count >= 0:")
-            self.lines.append(f"    {name}, position = {call}")
+        self.lines.append(f"if count == {int(self._flexible)}:")
+        if nullable or self._declared:
+            self.lines.append(f"    {name} = {EMPTY}")
         else:
-            self.lines.append(f"{name}, position = {call}")
+            self.lines.append(f"    {name}: {python_type(field, self._message)} = {EMPTY}")
+        if nullable:
+            self.lines.append(f"elif count{'' if self._flexible else ' >= 0'}:")
+        else:
+            self.lines.append("else:")
+        self.lines += ["    " + line for line in lines]
 
     def _nested(self, field: Field) -> None:
         """Read a struct that is not in an array."""
@@ -221,14 +252,17 @@ class _Lines:
             self._flush()
             self.lines.append(f"{name}, position = {call}")
 
-    def _tags(self, tagged: list[Field]) -> None:
-        """Read the section of tagged fields."""
+    def _tags(self, tagged: list[Field], *, top: bool) -> None:
+        """Read the section of tagged fields. Where it has none, its own byte proves that the data reach here."""
+        self.ended = top
+        end = [f"    {line}" for line in self.check_end()] if top else []
         self._run.append(("B", "tags"))
         self._flush()
         use = self._functions.use
         if not tagged:
             self.lines.append("if tags:")
             self.lines.append(f"    position = {use('skip_tags')}(data, position, tags, budget)")
+            self.lines += end
             return
         for field in tagged:
             self._declare(field, default_of(field))
@@ -251,6 +285,7 @@ class _Lines:
             "            position = whole",
             "        if position != whole:",
             f"            raise {use('bad_tag')}(tag)",
+            *end,
         ]
 
     def _array_function(self, field: Field, struct: StructType) -> str:
@@ -269,11 +304,11 @@ class _Lines:
                 f"def {name}(data: {kind}, position: int, count: int, budget: DecodeBudget)"
                 f" -> tuple[list[{struct.name}], int]:\n"
                 "    if count != 1:\n"
-                "        if count == 0:\n"
-                "            return [], position\n"
                 f'        {charge}(count, len(data) - position, {each}, budget, "{field.name}")\n'
                 "    items = []\n"
-                "    for _ in range(count):\n"
+                "    left = count\n"
+                "    while left:\n"
+                "        left -= 1\n"
                 + "".join(f"        {line}\n" for line in lines.lines)
                 + f"        items.append({lines.made})\n"
                 "    return items, position\n"

@@ -133,9 +133,14 @@ class _Lines:
         encode = ".encode()" if field.kind == "string" else ""
         self._not_null(field)
         if self._flexible:
-            self._flush()
+            if self._nullable(field):
+                self._flush()
+            else:
+                self.lines.append(f"{name} = {value}{encode}")
             size = self._size(f"len({name}) + 1")
-            lines = [f"{name} = {value}{encode}", *size, f"{self._out} += {name}"]
+            lines = [*size, f"{self._out} += {name}"]
+            if self._nullable(field):
+                lines.insert(0, f"{name} = {value}{encode}")
             self._maybe_null(field, lines)
             return
         letter = "h" if field.kind == "string" else "i"
@@ -152,14 +157,22 @@ class _Lines:
             self.lines.append(f"{self._out} += {name}")
 
     def _size(self, size: str) -> list[str]:
-        """Return the lines that write a compact length."""
+        """Return the lines that write what waits, and a compact length, which has one byte nearly always."""
         encode = self._functions.use("encode_unsigned", "stratalog.wire.varint")
+        run, self._run = self._run, []
+        short, before = f"{self._out}.append(size)", ""
+        if run:
+            layout = self._functions.layout
+            letters = "".join(letter for letter, _ in run)
+            values = ", ".join(value for letter, value in run if letter != "x")
+            short = f"{self._out} += {layout(letters + 'B', 'write')}({values}, size)"
+            before = f"{layout(letters, 'write')}({values}) + "
         return [
             f"size = {size}",
             "if size < 128:",
-            f"    {self._out}.append(size)",
+            f"    {short}",
             "else:",
-            f"    {self._out} += {encode}(size)",
+            f"    {self._out} += {before}{encode}(size)",
         ]
 
     def _maybe_null(self, field: Field, lines: list[str]) -> None:
@@ -169,10 +182,10 @@ class _Lines:
         self.lines += lines
 
     def _array(self, field: Field) -> None:
+        """Write an array. Most of those that may be empty are."""
         value = f"item.{field.name}"
         self._not_null(field)
         nullable = self._nullable(field)
-        lines = []
         if self._flexible:
             self._flush()
             lines = self._size(f"len({value}) + 1")
@@ -180,10 +193,10 @@ class _Lines:
             count = f"-1 if {value} is None else len({value})" if nullable else f"len({value})"
             self._run.append(("i", count))
             self._flush()
+            lines = []
         if field.struct is not None:
             cuts = ", cuts" if holds_records(field.struct) else ""
-            lines.append(f"if {value}:")
-            lines.append(f"    {self._array_function(field.struct)}({self._out}, {value}{cuts})")
+            lines.append(f"{self._array_function(field.struct)}({self._out}, {value}{cuts})")
         elif field.kind == "string":
             write = "write_compact_strings" if self._flexible else "write_strings"
             lines.append(f"{self._functions.use(write)}({self._out}, {value})")
@@ -192,12 +205,10 @@ class _Lines:
         else:
             write = self._functions.use("write_numbers")
             lines.append(f'{write}({self._out}, {value}, "{FIXED[field.kind]}")')
+        self.lines += [f"if {value}:", *("    " + line for line in lines)]
         if self._flexible:
-            self._maybe_null(field, lines)
-        elif nullable:
-            self.lines += [f"if {value} is not None:", *("    " + line for line in lines)]
-        else:
-            self.lines += lines
+            empty = f"0 if {value} is None else 1" if nullable else "1"
+            self.lines += ["else:", f"    {self._out}.append({empty})"]
 
     def _records(self, field: Field) -> None:
         self._flush()
@@ -227,13 +238,17 @@ class _Lines:
         if not tagged:
             return
         # The count is one byte: no struct has as many as 127 tags of its own.
-        self.lines.append("tags = len(out) - 1")
+        start = ["tags = len(out) - 1"]
+        if len(tagged) > 1:
+            self.lines += start
+            start = []
         for field in sorted(tagged, key=lambda one: one.tag):
             assert not field.nullable.has(self._version) or default_of(field) == "None", field.name
             inner = _Lines(self._functions, self._message, self._version, "whole")
             inner.tagged(field)
             self.lines += [
                 f"if {self._differs(field)}:",
+                *("    " + line for line in start),
                 "    whole = bytearray()",
                 *("    " + line for line in inner.lines),
                 "    out[tags] += 1",

@@ -34,11 +34,13 @@ __all__ = [
     "parse_header",
 ]
 
-_HEADER: Final = Struct(">hhih")
+_HEADER_BYTES: Final = 10
+_read_header: Final = Struct(">hhih").unpack_from
 _REQUEST_START: Final = Struct(">ihhi")
 _RESPONSE_START: Final = Struct(">ii")
 _CLIENT_ID_LENGTH: Final = Struct(">h")
 _CORRELATION_ID: Final = Struct(">i")
+_NONE_SERVED: Final = (1, 0)
 
 
 class RequestHeader(msgspec.Struct, frozen=True, gc=False):
@@ -74,14 +76,14 @@ def parse_header(frame: memoryview, budget: DecodeBudget) -> tuple[RequestHeader
     Of a key or version that does not exist the position is only as good as the guess that its header has no tags.
     """
     try:
-        api_key, version, correlation_id, length = _HEADER.unpack_from(frame)
-        position = _HEADER.size
+        api_key, version, correlation_id, length = _read_header(frame)
+        position = _HEADER_BYTES
         client_id = None
         if length >= 0:
             end = position + length
             if end > len(frame):
                 raise Corrupt("the client id runs past the end")
-            client_id = str(frame[position:end], "utf-8")
+            client_id = frame[position:end].tobytes().decode()
             position = end
         elif length != -1:
             raise Corrupt(f"a client id of {length} bytes")
@@ -104,25 +106,43 @@ def decode_request(
 
     Raises UnsupportedVersion (a Rejected with the header), Rejected(INVALID_REQUEST) for anything unparsable, and
     OverBudget for a request that would take more memory than `budget` allows.
+
+    Reads the header as `parse_header` does, which would take 0.15 µs more for a call and a look-up of its own.
     """
-    header, position = parse_header(frame, budget)
-    api_key, version = header.api_key, header.version
-    span = served.get(api_key)
-    if span is None or not span[0] <= version <= span[1]:
-        raise UnsupportedVersion(header)
-    read, has_records = _request_reader(api_key, version)
     try:
-        body = read(frame if has_records else bytes(frame), position, budget)
+        api_key, version, correlation_id, length = _read_header(frame)
+        oldest, newest = served.get(api_key, _NONE_SERVED)
+        if not oldest <= version <= newest:
+            raise UnsupportedVersion(parse_header(frame, budget)[0])
+        read, has_records, flexible = _request_reader(api_key, version)
+        data = frame if has_records else frame.tobytes()
+        position = _HEADER_BYTES
+        client_id = None
+        if length >= 0:
+            end = position + length
+            if end > len(frame):
+                raise Corrupt("the client id runs past the end")
+            client_id = frame[position:end].tobytes().decode()
+            position = end
+        elif length != -1:
+            raise Corrupt(f"a client id of {length} bytes")
+        if flexible:
+            tags = frame[position]
+            position += 1
+            if tags:
+                position = skip_tags(frame, position, tags, budget)
+        body = read(data, position, budget)
     except UNREADABLE as error:
-        name = APIS[api_key].name
+        header, _ = parse_header(frame, budget)  # which raises where the header is the fault
+        name = APIS[header.api_key].name
         raise Rejected(ErrorCode.invalid_request, f"not a request of {name}: {error}") from error
-    return Received(header, body)
+    return Received(RequestHeader(api_key, version, correlation_id, client_id), body)
 
 
 @cache
-def _request_reader(api_key: int, version: int) -> tuple[Callable[..., Any], bool]:
+def _request_reader(api_key: int, version: int) -> tuple[Callable[..., Any], bool, bool]:
     found = codec(api_key)
-    return found.read_request[version], found.request_has_records
+    return found.read_request[version], found.request_has_records, is_flexible(api_key, version)
 
 
 def encode_response(api_key: int, version: int, correlation_id: int, body: Any) -> list[Buffer]:
@@ -132,9 +152,9 @@ def encode_response(api_key: int, version: int, correlation_id: int, body: Any) 
     write, start = _response_writer(api_key, version)
     out = bytearray(start)
     pieces = write(out, body)
-    size = -4
-    for piece in pieces:
-        size += len(piece)
+    size = len(out) - 4
+    if len(pieces) > 1:
+        size = sum(map(len, pieces)) - 4
     _RESPONSE_START.pack_into(out, 0, size, correlation_id)
     return pieces
 

@@ -36,6 +36,7 @@ __all__ = [
     "past_end",
     "read_compact_strings",
     "read_long_size",
+    "read_longer_size",
     "read_numbers",
     "read_strings",
     "read_tag_count",
@@ -111,15 +112,26 @@ def unsupported_field(message: str, name: str) -> Rejected:
 
 
 def read_long_size(data: Buffer, position: int, size: int, name: str) -> tuple[int, int]:
-    """Return a compact length + 1 and the position after it, of which the first byte, `size`, has been read.
+    """Return a compact length + 1 and the position of its last byte; `size` is its first byte, at `position`.
 
     Raises Corrupt where it is null.
     """
     if size:
-        size, position = read_unsigned(data, position - 1)
+        size, position = read_longer_size(data, position)
     if size == 0:
         raise null_field(name)
     return size, position
+
+
+def read_longer_size(data: Buffer, position: int) -> tuple[int, int]:
+    """Return the compact length + 1 at `position`, which has more than one byte, and the position of its last byte.
+
+    Raises Corrupt for a length of several bytes that is zero: its content would begin before its end.
+    """
+    size, position = read_unsigned(data, position)
+    if size == 0:
+        raise Corrupt("a null length of several bytes")
+    return size, position - 1
 
 
 def read_strings(
@@ -149,12 +161,10 @@ def read_compact_strings(
     strings = []
     for _ in range(count):
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, name)
-        end = position + size - 1
-        strings.append(data[position:end].decode())
-        position = end
+        strings.append(data[position + 1 : position + size].decode())
+        position += size
     return strings, position
 
 

@@ -89,6 +89,12 @@ def test_a_null_where_one_may_be_is_none():
     assert read.cursor is None
 
 
+def test_a_null_length_of_several_bytes_is_corrupt():
+    for data in (b"\x80\x00", b"\x80\x80\x00"):
+        with pytest.raises(Corrupt, match="null length of several bytes"):
+            PRODUCE.read_request[9](memoryview(data + bytes(7)), 0, budget())
+
+
 def test_none_is_not_written_where_the_version_has_no_null():
     with pytest.raises(AssertionError, match="topics must not be null"):
         METADATA.write_request[0](bytearray(), metadata.MetadataRequest(topics=None))

@@ -8,11 +8,11 @@ from __future__ import annotations
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.message_fields import by_version, null_field, past_end, read_long_size, skip_tags
 from stratalog.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
-from stratalog.wire.varint import encode_unsigned, read_unsigned
+from stratalog.wire.varint import encode_unsigned
 
 _read_h = Layout(">h").unpack_from
 _read_ih = Layout(">ih").unpack_from
@@ -23,11 +23,14 @@ _write_h = Layout(">h").pack
 _write_ih = Layout(">ih").pack
 _write_ihx = Layout(">ihx").pack
 _write_qh = Layout(">qh").pack
+_write_qhB = Layout(">qhB").pack
 _write_qhh = Layout(">qhh").pack
 
 
 def _read_add_offsets_to_txn_request_0(data: bytes, position: int, budget: DecodeBudget) -> AddOffsetsToTxnRequest:
-    budget.charge(288 + len(data))
+    budget.charged += 288 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -50,27 +53,26 @@ def _read_add_offsets_to_txn_request_0(data: bytes, position: int, budget: Decod
 
 
 def _read_add_offsets_to_txn_request_3(data: bytes, position: int, budget: DecodeBudget) -> AddOffsetsToTxnRequest:
-    budget.charge(288 + len(data))
+    budget.charged += 288 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "transactional_id")
-    end = position + size - 1
-    transactional_id = data[position:end].decode()
-    position = end
+    transactional_id = data[position + 1 : position + size].decode()
+    position += size
     producer_id, producer_epoch, size = _read_qhB(data, position)
-    position += 11
+    position += 10
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "group_id")
-    end = position + size - 1
-    group_id = data[position:end].decode()
-    position = end
+    group_id = data[position + 1 : position + size].decode()
+    position += size
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return AddOffsetsToTxnRequest(
         transactional_id=transactional_id, producer_id=producer_id, producer_epoch=producer_epoch, group_id=group_id
     )
@@ -94,20 +96,21 @@ def _write_add_offsets_to_txn_request_3(out: bytearray, item: AddOffsetsToTxnReq
     else:
         out += encode_unsigned(size)
     out += transactional_id
-    out += _write_qh(item.producer_id, item.producer_epoch)
     group_id = item.group_id.encode()
     size = len(group_id) + 1
     if size < 128:
-        out.append(size)
+        out += _write_qhB(item.producer_id, item.producer_epoch, size)
     else:
-        out += encode_unsigned(size)
+        out += _write_qh(item.producer_id, item.producer_epoch) + encode_unsigned(size)
     out += group_id
     out.append(0)
     return [out]
 
 
 def _read_add_offsets_to_txn_response_0(data: bytes, position: int, budget: DecodeBudget) -> AddOffsetsToTxnResponse:
-    budget.charge(112 + len(data))
+    budget.charged += 112 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code = _read_ih(data, position)
     position += 6
     if position > len(data):
@@ -116,13 +119,15 @@ def _read_add_offsets_to_txn_response_0(data: bytes, position: int, budget: Deco
 
 
 def _read_add_offsets_to_txn_response_3(data: bytes, position: int, budget: DecodeBudget) -> AddOffsetsToTxnResponse:
-    budget.charge(112 + len(data))
+    budget.charged += 112 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, tags = _read_ihB(data, position)
     position += 7
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return AddOffsetsToTxnResponse(throttle_time_ms=throttle_time_ms, error_code=error_code)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.message_fields import (
     by_version,
@@ -56,11 +56,11 @@ def _read_add_partitions_to_txn_topic_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AddPartitionsToTxnTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "v3_and_below_topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -70,7 +70,10 @@ def _read_add_partitions_to_txn_topic_array_0(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partitions, position = read_numbers(data, position, count, "i", budget, "partitions")
+        if count == 0:
+            partitions: Sequence[int] = []
+        else:
+            partitions, position = read_numbers(data, position, count, "i", budget, "partitions")
         items.append(AddPartitionsToTxnTopic(name=name, partitions=partitions))
     return items, position
 
@@ -78,7 +81,9 @@ def _read_add_partitions_to_txn_topic_array_0(
 def _read_add_partitions_to_txn_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AddPartitionsToTxnRequest:
-    budget.charge(592 + len(data))
+    budget.charged += 592 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -88,7 +93,10 @@ def _read_add_partitions_to_txn_request_0(
     position = end
     v3_and_below_producer_id, v3_and_below_producer_epoch, count = _read_qhi(data, position)
     position += 14
-    v3_and_below_topics, position = _read_add_partitions_to_txn_topic_array_0(data, position, count, budget)
+    if count == 0:
+        v3_and_below_topics: Sequence[AddPartitionsToTxnTopic] = []
+    else:
+        v3_and_below_topics, position = _read_add_partitions_to_txn_topic_array_0(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return AddPartitionsToTxnRequest(
@@ -103,23 +111,24 @@ def _read_add_partitions_to_txn_topic_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AddPartitionsToTxnTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "v3_and_below_topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
+        if count == 1:
+            partitions: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
         tags = data[position]
         position += 1
         if tags:
@@ -131,25 +140,28 @@ def _read_add_partitions_to_txn_topic_array_3(
 def _read_add_partitions_to_txn_request_3(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AddPartitionsToTxnRequest:
-    budget.charge(592 + len(data))
+    budget.charged += 592 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "v3_and_below_transactional_id")
-    end = position + size - 1
-    v3_and_below_transactional_id = data[position:end].decode()
-    position = end
+    v3_and_below_transactional_id = data[position + 1 : position + size].decode()
+    position += size
     v3_and_below_producer_id, v3_and_below_producer_epoch, count = _read_qhB(data, position)
     position += 11
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    v3_and_below_topics, position = _read_add_partitions_to_txn_topic_array_3(data, position, count - 1, budget)
+    if count == 1:
+        v3_and_below_topics: Sequence[AddPartitionsToTxnTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        v3_and_below_topics, position = _read_add_partitions_to_txn_topic_array_3(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=v3_and_below_transactional_id,
         v3_and_below_producer_id=v3_and_below_producer_id,
@@ -162,23 +174,24 @@ def _read_add_partitions_to_txn_transaction_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AddPartitionsToTxnTransaction], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 600, budget, "transactions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "transactional_id")
-        end = position + size - 1
-        transactional_id = data[position:end].decode()
-        position = end
+        transactional_id = data[position + 1 : position + size].decode()
+        position += size
         producer_id, producer_epoch, verify_only, count = _read_qhTB(data, position)
         position += 12
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        topics, position = _read_add_partitions_to_txn_topic_array_3(data, position, count - 1, budget)
+        if count == 1:
+            topics: Sequence[AddPartitionsToTxnTopic] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            topics, position = _read_add_partitions_to_txn_topic_array_3(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -198,18 +211,23 @@ def _read_add_partitions_to_txn_transaction_array_4(
 def _read_add_partitions_to_txn_request_4(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AddPartitionsToTxnRequest:
-    budget.charge(792 + len(data))
+    budget.charged += 792 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    transactions, position = _read_add_partitions_to_txn_transaction_array_4(data, position, count - 1, budget)
+    if count == 1:
+        transactions: Sequence[AddPartitionsToTxnTransaction] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        transactions, position = _read_add_partitions_to_txn_transaction_array_4(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return AddPartitionsToTxnRequest(transactions=transactions)
 
 
@@ -219,7 +237,8 @@ def _write_add_partitions_to_txn_topic_array_0(out: bytearray, items: Sequence[A
         out += _write_h(len(name))
         out += name
         out += _write_i(len(item.partitions))
-        write_numbers(out, item.partitions, "i")
+        if item.partitions:
+            write_numbers(out, item.partitions, "i")
 
 
 def _write_add_partitions_to_txn_request_0(out: bytearray, item: AddPartitionsToTxnRequest) -> list[Buffer]:
@@ -243,12 +262,15 @@ def _write_add_partitions_to_txn_topic_array_3(out: bytearray, items: Sequence[A
         else:
             out += encode_unsigned(size)
         out += name
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
+        if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.partitions, "i")
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.partitions, "i")
+            out.append(1)
         out.append(0)
 
 
@@ -263,13 +285,15 @@ def _write_add_partitions_to_txn_request_3(out: bytearray, item: AddPartitionsTo
         out += encode_unsigned(size)
     out += v3_and_below_transactional_id
     out += _write_qh(item.v3_and_below_producer_id, item.v3_and_below_producer_epoch)
-    size = len(item.v3_and_below_topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.v3_and_below_topics:
+        size = len(item.v3_and_below_topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_add_partitions_to_txn_topic_array_3(out, item.v3_and_below_topics)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -286,13 +310,15 @@ def _write_add_partitions_to_txn_transaction_array_4(
             out += encode_unsigned(size)
         out += transactional_id
         out += _write_qhT(item.producer_id, item.producer_epoch, item.verify_only)
-        size = len(item.topics) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.topics:
+            size = len(item.topics) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_add_partitions_to_txn_topic_array_3(out, item.topics)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -305,13 +331,15 @@ def _write_add_partitions_to_txn_request_4(out: bytearray, item: AddPartitionsTo
         raise unsupported_field("AddPartitionsToTxnRequest", "v3_and_below_producer_epoch")
     if item.v3_and_below_topics:
         raise unsupported_field("AddPartitionsToTxnRequest", "v3_and_below_topics")
-    size = len(item.transactions) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.transactions:
+        size = len(item.transactions) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_add_partitions_to_txn_transaction_array_4(out, item.transactions)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -320,11 +348,11 @@ def _read_add_partitions_to_txn_partition_result_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AddPartitionsToTxnPartitionResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 120, budget, "results_by_partition")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, partition_error_code = _read_ih(data, position)
         position += 6
         items.append(
@@ -339,11 +367,11 @@ def _read_add_partitions_to_txn_topic_result_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AddPartitionsToTxnTopicResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 376, budget, "results_by_topic_v3_and_below")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -353,9 +381,12 @@ def _read_add_partitions_to_txn_topic_result_array_0(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        results_by_partition, position = _read_add_partitions_to_txn_partition_result_array_0(
-            data, position, count, budget
-        )
+        if count == 0:
+            results_by_partition: Sequence[AddPartitionsToTxnPartitionResult] = []
+        else:
+            results_by_partition, position = _read_add_partitions_to_txn_partition_result_array_0(
+                data, position, count, budget
+            )
         items.append(AddPartitionsToTxnTopicResult(name=name, results_by_partition=results_by_partition))
     return items, position
 
@@ -363,12 +394,17 @@ def _read_add_partitions_to_txn_topic_result_array_0(
 def _read_add_partitions_to_txn_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AddPartitionsToTxnResponse:
-    budget.charge(592 + len(data))
+    budget.charged += 592 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
-    results_by_topic_v3_and_below, position = _read_add_partitions_to_txn_topic_result_array_0(
-        data, position, count, budget
-    )
+    if count == 0:
+        results_by_topic_v3_and_below: Sequence[AddPartitionsToTxnTopicResult] = []
+    else:
+        results_by_topic_v3_and_below, position = _read_add_partitions_to_txn_topic_result_array_0(
+            data, position, count, budget
+        )
     if position > len(data):
         raise past_end(position, len(data))
     return AddPartitionsToTxnResponse(
@@ -380,11 +416,11 @@ def _read_add_partitions_to_txn_partition_result_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AddPartitionsToTxnPartitionResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 120, budget, "results_by_partition")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, partition_error_code, tags = _read_ihB(data, position)
         position += 7
         if tags:
@@ -401,25 +437,26 @@ def _read_add_partitions_to_txn_topic_result_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AddPartitionsToTxnTopicResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 376, budget, "results_by_topic_v3_and_below")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        results_by_partition, position = _read_add_partitions_to_txn_partition_result_array_3(
-            data, position, count - 1, budget
-        )
+        if count == 1:
+            results_by_partition: Sequence[AddPartitionsToTxnPartitionResult] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            results_by_partition, position = _read_add_partitions_to_txn_partition_result_array_3(
+                data, position, count - 1, budget
+            )
         tags = data[position]
         position += 1
         if tags:
@@ -431,20 +468,25 @@ def _read_add_partitions_to_txn_topic_result_array_3(
 def _read_add_partitions_to_txn_response_3(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AddPartitionsToTxnResponse:
-    budget.charge(592 + len(data))
+    budget.charged += 592 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    results_by_topic_v3_and_below, position = _read_add_partitions_to_txn_topic_result_array_3(
-        data, position, count - 1, budget
-    )
+    if count == 1:
+        results_by_topic_v3_and_below: Sequence[AddPartitionsToTxnTopicResult] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        results_by_topic_v3_and_below, position = _read_add_partitions_to_txn_topic_result_array_3(
+            data, position, count - 1, budget
+        )
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return AddPartitionsToTxnResponse(
         throttle_time_ms=throttle_time_ms, results_by_topic_v3_and_below=results_by_topic_v3_and_below
     )
@@ -454,23 +496,26 @@ def _read_add_partitions_to_txn_result_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AddPartitionsToTxnResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 632, budget, "results_by_transaction")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "transactional_id")
-        end = position + size - 1
-        transactional_id = data[position:end].decode()
-        position = end
+        transactional_id = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        topic_results, position = _read_add_partitions_to_txn_topic_result_array_3(data, position, count - 1, budget)
+        if count == 1:
+            topic_results: Sequence[AddPartitionsToTxnTopicResult] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            topic_results, position = _read_add_partitions_to_txn_topic_result_array_3(
+                data, position, count - 1, budget
+            )
         tags = data[position]
         position += 1
         if tags:
@@ -482,18 +527,23 @@ def _read_add_partitions_to_txn_result_array_4(
 def _read_add_partitions_to_txn_response_4(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AddPartitionsToTxnResponse:
-    budget.charge(880 + len(data))
+    budget.charged += 880 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, count = _read_ihB(data, position)
     position += 7
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    results_by_transaction, position = _read_add_partitions_to_txn_result_array_4(data, position, count - 1, budget)
+    if count == 1:
+        results_by_transaction: Sequence[AddPartitionsToTxnResult] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        results_by_transaction, position = _read_add_partitions_to_txn_result_array_4(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return AddPartitionsToTxnResponse(
         throttle_time_ms=throttle_time_ms, error_code=error_code, results_by_transaction=results_by_transaction
     )
@@ -543,25 +593,29 @@ def _write_add_partitions_to_txn_topic_result_array_3(
         else:
             out += encode_unsigned(size)
         out += name
-        size = len(item.results_by_partition) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.results_by_partition:
+            size = len(item.results_by_partition) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_add_partitions_to_txn_partition_result_array_3(out, item.results_by_partition)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_add_partitions_to_txn_response_3(out: bytearray, item: AddPartitionsToTxnResponse) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.results_by_topic_v3_and_below) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.results_by_topic_v3_and_below:
+        size = len(item.results_by_topic_v3_and_below) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_add_partitions_to_txn_topic_result_array_3(out, item.results_by_topic_v3_and_below)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -575,25 +629,29 @@ def _write_add_partitions_to_txn_result_array_4(out: bytearray, items: Sequence[
         else:
             out += encode_unsigned(size)
         out += transactional_id
-        size = len(item.topic_results) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.topic_results:
+            size = len(item.topic_results) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_add_partitions_to_txn_topic_result_array_3(out, item.topic_results)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_add_partitions_to_txn_response_4(out: bytearray, item: AddPartitionsToTxnResponse) -> list[Buffer]:
     out += _write_ih(item.throttle_time_ms, item.error_code)
-    size = len(item.results_by_transaction) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.results_by_transaction:
+        size = len(item.results_by_transaction) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_add_partitions_to_txn_result_array_4(out, item.results_by_transaction)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.ids import topic_id_of
 from stratalog.wire.message_fields import (
@@ -17,6 +17,7 @@ from stratalog.wire.message_fields import (
     charge_more_items,
     past_end,
     read_long_size,
+    read_longer_size,
     skip_tags,
     unsupported_field,
 )
@@ -35,25 +36,21 @@ _write_iiU = Layout(">ii16s").pack
 
 def _read_listener_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[Listener], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "listeners")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "host")
-        end = position + size - 1
-        host = data[position:end].decode()
-        position = end
+        host = data[position + 1 : position + size].decode()
+        position += size
         port, tags = _read_HB(data, position)
         position += 3
         if tags:
@@ -63,27 +60,32 @@ def _read_listener_array_0(data: bytes, position: int, count: int, budget: Decod
 
 
 def _read_add_raft_voter_request_0(data: bytes, position: int, budget: DecodeBudget) -> AddRaftVoterRequest:
-    budget.charge(712 + len(data))
+    budget.charged += 712 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     cluster_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        cluster_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        cluster_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     timeout_ms, voter_id, voter_directory_id, count = _read_iiUB(data, position)
     position += 25
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    listeners, position = _read_listener_array_0(data, position, count - 1, budget)
+    if count == 1:
+        listeners: Sequence[Listener] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        listeners, position = _read_listener_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return AddRaftVoterRequest(
         cluster_id=cluster_id,
         timeout_ms=timeout_ms,
@@ -94,27 +96,32 @@ def _read_add_raft_voter_request_0(data: bytes, position: int, budget: DecodeBud
 
 
 def _read_add_raft_voter_request_1(data: bytes, position: int, budget: DecodeBudget) -> AddRaftVoterRequest:
-    budget.charge(712 + len(data))
+    budget.charged += 712 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     cluster_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        cluster_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        cluster_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     timeout_ms, voter_id, voter_directory_id, count = _read_iiUB(data, position)
     position += 25
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    listeners, position = _read_listener_array_0(data, position, count - 1, budget)
+    if count == 1:
+        listeners: Sequence[Listener] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        listeners, position = _read_listener_array_0(data, position, count - 1, budget)
     ack_when_committed, tags = _read_TB(data, position)
     position += 2
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return AddRaftVoterRequest(
         cluster_id=cluster_id,
         timeout_ms=timeout_ms,
@@ -158,13 +165,15 @@ def _write_add_raft_voter_request_0(out: bytearray, item: AddRaftVoterRequest) -
             out += encode_unsigned(size)
         out += cluster_id
     out += _write_iiU(item.timeout_ms, item.voter_id, item.voter_directory_id.bytes)
-    size = len(item.listeners) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.listeners:
+        size = len(item.listeners) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_listener_array_0(out, item.listeners)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -181,34 +190,39 @@ def _write_add_raft_voter_request_1(out: bytearray, item: AddRaftVoterRequest) -
             out += encode_unsigned(size)
         out += cluster_id
     out += _write_iiU(item.timeout_ms, item.voter_id, item.voter_directory_id.bytes)
-    size = len(item.listeners) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.listeners:
+        size = len(item.listeners) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_listener_array_0(out, item.listeners)
+    else:
+        out.append(1)
     out += _write_Tx(item.ack_when_committed)
     return [out]
 
 
 def _read_add_raft_voter_response_0(data: bytes, position: int, budget: DecodeBudget) -> AddRaftVoterResponse:
-    budget.charge(200 + len(data))
+    budget.charged += 200 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, size = _read_ihB(data, position)
-    position += 7
+    position += 6
     error_message: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        error_message = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        error_message = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return AddRaftVoterResponse(throttle_time_ms=throttle_time_ms, error_code=error_code, error_message=error_message)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.message_fields import by_version, past_end, skip_tags
 from stratalog.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
@@ -22,13 +22,15 @@ _write_iqx = Layout(">iqx").pack
 def _read_allocate_producer_ids_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AllocateProducerIdsRequest:
-    budget.charge(112 + len(data))
+    budget.charged += 112 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     broker_id, broker_epoch, tags = _read_iqB(data, position)
     position += 13
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return AllocateProducerIdsRequest(broker_id=broker_id, broker_epoch=broker_epoch)
 
 
@@ -40,13 +42,15 @@ def _write_allocate_producer_ids_request_0(out: bytearray, item: AllocateProduce
 def _read_allocate_producer_ids_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AllocateProducerIdsResponse:
-    budget.charge(192 + len(data))
+    budget.charged += 192 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, producer_id_start, producer_id_len, tags = _read_ihqiB(data, position)
     position += 19
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return AllocateProducerIdsResponse(
         throttle_time_ms=throttle_time_ms,
         error_code=error_code,

@@ -9,9 +9,17 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
-from stratalog.wire.message_fields import by_version, charge_more_items, null_field, past_end, read_long_size, skip_tags
+from stratalog.wire.message_fields import (
+    by_version,
+    charge_more_items,
+    null_field,
+    past_end,
+    read_long_size,
+    read_longer_size,
+    skip_tags,
+)
 from stratalog.wire.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntityData,
@@ -47,11 +55,11 @@ def _read_alter_client_quotas_request_entity_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterClientQuotasRequestEntityData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "entity")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -72,11 +80,11 @@ def _read_alter_client_quotas_request_entity_data_array_0(
 
 def _read_op_data_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[OpData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 176, budget, "ops")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -94,26 +102,37 @@ def _read_alter_client_quotas_request_entry_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterClientQuotasRequestEntryData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 688, budget, "entries")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (count,) = _read_i(data, position)
         position += 4
-        entity, position = _read_alter_client_quotas_request_entity_data_array_0(data, position, count, budget)
+        if count == 0:
+            entity: Sequence[AlterClientQuotasRequestEntityData] = []
+        else:
+            entity, position = _read_alter_client_quotas_request_entity_data_array_0(data, position, count, budget)
         (count,) = _read_i(data, position)
         position += 4
-        ops, position = _read_op_data_array_0(data, position, count, budget)
+        if count == 0:
+            ops: Sequence[OpData] = []
+        else:
+            ops, position = _read_op_data_array_0(data, position, count, budget)
         items.append(AlterClientQuotasRequestEntryData(entity=entity, ops=ops))
     return items, position
 
 
 def _read_alter_client_quotas_request_0(data: bytes, position: int, budget: DecodeBudget) -> AlterClientQuotasRequest:
-    budget.charge(856 + len(data))
+    budget.charged += 856 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (count,) = _read_i(data, position)
     position += 4
-    entries, position = _read_alter_client_quotas_request_entry_data_array_0(data, position, count, budget)
+    if count == 0:
+        entries: Sequence[AlterClientQuotasRequestEntryData] = []
+    else:
+        entries, position = _read_alter_client_quotas_request_entry_data_array_0(data, position, count, budget)
     (validate_only,) = _read_T(data, position)
     position += 1
     if position > len(data):
@@ -125,27 +144,25 @@ def _read_alter_client_quotas_request_entity_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterClientQuotasRequestEntityData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "entity")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "entity_type")
-        end = position + size - 1
-        entity_type = data[position:end].decode()
-        position = end
+        entity_type = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         entity_name: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            entity_name = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            entity_name = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         tags = data[position]
         position += 1
         if tags:
@@ -156,18 +173,16 @@ def _read_alter_client_quotas_request_entity_data_array_1(
 
 def _read_op_data_array_1(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[OpData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 176, budget, "ops")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "key")
-        end = position + size - 1
-        key = data[position:end].decode()
-        position = end
+        key = data[position + 1 : position + size].decode()
+        position += size
         value, remove, tags = _read_dTB(data, position)
         position += 10
         if tags:
@@ -180,21 +195,27 @@ def _read_alter_client_quotas_request_entry_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterClientQuotasRequestEntryData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 688, budget, "entries")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        entity, position = _read_alter_client_quotas_request_entity_data_array_1(data, position, count - 1, budget)
+        if count == 1:
+            entity: Sequence[AlterClientQuotasRequestEntityData] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            entity, position = _read_alter_client_quotas_request_entity_data_array_1(data, position, count - 1, budget)
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        ops, position = _read_op_data_array_1(data, position, count - 1, budget)
+        if count == 1:
+            ops: Sequence[OpData] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            ops, position = _read_op_data_array_1(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -204,18 +225,23 @@ def _read_alter_client_quotas_request_entry_data_array_1(
 
 
 def _read_alter_client_quotas_request_1(data: bytes, position: int, budget: DecodeBudget) -> AlterClientQuotasRequest:
-    budget.charge(856 + len(data))
+    budget.charged += 856 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    entries, position = _read_alter_client_quotas_request_entry_data_array_1(data, position, count - 1, budget)
+    if count == 1:
+        entries: Sequence[AlterClientQuotasRequestEntryData] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        entries, position = _read_alter_client_quotas_request_entry_data_array_1(data, position, count - 1, budget)
     validate_only, tags = _read_TB(data, position)
     position += 2
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return AlterClientQuotasRequest(entries=entries, validate_only=validate_only)
 
 
@@ -300,31 +326,37 @@ def _write_alter_client_quotas_request_entry_data_array_1(
     out: bytearray, items: Sequence[AlterClientQuotasRequestEntryData]
 ) -> None:
     for item in items:
-        size = len(item.entity) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.entity:
+            size = len(item.entity) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_alter_client_quotas_request_entity_data_array_1(out, item.entity)
-        size = len(item.ops) + 1
-        if size < 128:
-            out.append(size)
         else:
-            out += encode_unsigned(size)
+            out.append(1)
         if item.ops:
+            size = len(item.ops) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_op_data_array_1(out, item.ops)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_alter_client_quotas_request_1(out: bytearray, item: AlterClientQuotasRequest) -> list[Buffer]:
-    size = len(item.entries) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.entries:
+        size = len(item.entries) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_alter_client_quotas_request_entry_data_array_1(out, item.entries)
+    else:
+        out.append(1)
     out += _write_Tx(item.validate_only)
     return [out]
 
@@ -333,11 +365,11 @@ def _read_alter_client_quotas_response_entity_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterClientQuotasResponseEntityData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "entity")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -360,11 +392,11 @@ def _read_alter_client_quotas_response_entry_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterClientQuotasResponseEntryData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 512, budget, "entries")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, size = _read_hh(data, position)
         position += 4
         error_message: str | None = None
@@ -374,7 +406,10 @@ def _read_alter_client_quotas_response_entry_data_array_0(
             position = end
         (count,) = _read_i(data, position)
         position += 4
-        entity, position = _read_alter_client_quotas_response_entity_data_array_0(data, position, count, budget)
+        if count == 0:
+            entity: Sequence[AlterClientQuotasResponseEntityData] = []
+        else:
+            entity, position = _read_alter_client_quotas_response_entity_data_array_0(data, position, count, budget)
         items.append(
             AlterClientQuotasResponseEntryData(error_code=error_code, error_message=error_message, entity=entity)
         )
@@ -382,10 +417,15 @@ def _read_alter_client_quotas_response_entry_data_array_0(
 
 
 def _read_alter_client_quotas_response_0(data: bytes, position: int, budget: DecodeBudget) -> AlterClientQuotasResponse:
-    budget.charge(712 + len(data))
+    budget.charged += 712 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
-    entries, position = _read_alter_client_quotas_response_entry_data_array_0(data, position, count, budget)
+    if count == 0:
+        entries: Sequence[AlterClientQuotasResponseEntryData] = []
+    else:
+        entries, position = _read_alter_client_quotas_response_entry_data_array_0(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return AlterClientQuotasResponse(throttle_time_ms=throttle_time_ms, entries=entries)
@@ -395,27 +435,25 @@ def _read_alter_client_quotas_response_entity_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterClientQuotasResponseEntityData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "entity")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "entity_type")
-        end = position + size - 1
-        entity_type = data[position:end].decode()
-        position = end
+        entity_type = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         entity_name: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            entity_name = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            entity_name = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         tags = data[position]
         position += 1
         if tags:
@@ -428,25 +466,29 @@ def _read_alter_client_quotas_response_entry_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterClientQuotasResponseEntryData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 512, budget, "entries")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, size = _read_hB(data, position)
-        position += 3
+        position += 2
         error_message: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            error_message = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            error_message = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        entity, position = _read_alter_client_quotas_response_entity_data_array_1(data, position, count - 1, budget)
+        if count == 1:
+            entity: Sequence[AlterClientQuotasResponseEntityData] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            entity, position = _read_alter_client_quotas_response_entity_data_array_1(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -458,18 +500,23 @@ def _read_alter_client_quotas_response_entry_data_array_1(
 
 
 def _read_alter_client_quotas_response_1(data: bytes, position: int, budget: DecodeBudget) -> AlterClientQuotasResponse:
-    budget.charge(712 + len(data))
+    budget.charged += 712 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    entries, position = _read_alter_client_quotas_response_entry_data_array_1(data, position, count - 1, budget)
+    if count == 1:
+        entries: Sequence[AlterClientQuotasResponseEntryData] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        entries, position = _read_alter_client_quotas_response_entry_data_array_1(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return AlterClientQuotasResponse(throttle_time_ms=throttle_time_ms, entries=entries)
 
 
@@ -545,25 +592,29 @@ def _write_alter_client_quotas_response_entry_data_array_1(
             else:
                 out += encode_unsigned(size)
             out += error_message
-        size = len(item.entity) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.entity:
+            size = len(item.entity) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_alter_client_quotas_response_entity_data_array_1(out, item.entity)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_alter_client_quotas_response_1(out: bytearray, item: AlterClientQuotasResponse) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.entries) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.entries:
+        size = len(item.entries) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_alter_client_quotas_response_entry_data_array_1(out, item.entries)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

@@ -9,9 +9,17 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
-from stratalog.wire.message_fields import by_version, charge_more_items, null_field, past_end, read_long_size, skip_tags
+from stratalog.wire.message_fields import (
+    by_version,
+    charge_more_items,
+    null_field,
+    past_end,
+    read_long_size,
+    read_longer_size,
+    skip_tags,
+)
 from stratalog.wire.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
@@ -34,6 +42,7 @@ _read_ii = Layout(">ii").unpack_from
 _write_T = Layout(">?").pack
 _write_Tx = Layout(">?x").pack
 _write_b = Layout(">b").pack
+_write_bB = Layout(">bB").pack
 _write_bh = Layout(">bh").pack
 _write_h = Layout(">h").pack
 _write_hh = Layout(">hh").pack
@@ -45,11 +54,11 @@ def _read_alterable_config_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterableConfig], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "configs")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -72,11 +81,11 @@ def _read_alter_configs_resource_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterConfigsResource], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 480, budget, "resources")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         resource_type, size = _read_bh(data, position)
         position += 3
         if size < 0:
@@ -86,16 +95,24 @@ def _read_alter_configs_resource_array_0(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        configs, position = _read_alterable_config_array_0(data, position, count, budget)
+        if count == 0:
+            configs: Sequence[AlterableConfig] = []
+        else:
+            configs, position = _read_alterable_config_array_0(data, position, count, budget)
         items.append(AlterConfigsResource(resource_type=resource_type, resource_name=resource_name, configs=configs))
     return items, position
 
 
 def _read_alter_configs_request_0(data: bytes, position: int, budget: DecodeBudget) -> AlterConfigsRequest:
-    budget.charge(648 + len(data))
+    budget.charged += 648 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (count,) = _read_i(data, position)
     position += 4
-    resources, position = _read_alter_configs_resource_array_0(data, position, count, budget)
+    if count == 0:
+        resources: Sequence[AlterConfigsResource] = []
+    else:
+        resources, position = _read_alter_configs_resource_array_0(data, position, count, budget)
     (validate_only,) = _read_T(data, position)
     position += 1
     if position > len(data):
@@ -107,27 +124,25 @@ def _read_alterable_config_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterableConfig], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "configs")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         value: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            value = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            value = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         tags = data[position]
         position += 1
         if tags:
@@ -140,23 +155,25 @@ def _read_alter_configs_resource_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterConfigsResource], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 480, budget, "resources")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         resource_type, size = _read_bB(data, position)
-        position += 2
+        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "resource_name")
-        end = position + size - 1
-        resource_name = data[position:end].decode()
-        position = end
+        resource_name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        configs, position = _read_alterable_config_array_2(data, position, count - 1, budget)
+        if count == 1:
+            configs: Sequence[AlterableConfig] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            configs, position = _read_alterable_config_array_2(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -166,18 +183,23 @@ def _read_alter_configs_resource_array_2(
 
 
 def _read_alter_configs_request_2(data: bytes, position: int, budget: DecodeBudget) -> AlterConfigsRequest:
-    budget.charge(648 + len(data))
+    budget.charged += 648 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    resources, position = _read_alter_configs_resource_array_2(data, position, count - 1, budget)
+    if count == 1:
+        resources: Sequence[AlterConfigsResource] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        resources, position = _read_alter_configs_resource_array_2(data, position, count - 1, budget)
     validate_only, tags = _read_TB(data, position)
     position += 2
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return AlterConfigsRequest(resources=resources, validate_only=validate_only)
 
 
@@ -234,32 +256,35 @@ def _write_alterable_config_array_2(out: bytearray, items: Sequence[AlterableCon
 
 def _write_alter_configs_resource_array_2(out: bytearray, items: Sequence[AlterConfigsResource]) -> None:
     for item in items:
-        out += _write_b(item.resource_type)
         resource_name = item.resource_name.encode()
         size = len(resource_name) + 1
         if size < 128:
-            out.append(size)
+            out += _write_bB(item.resource_type, size)
         else:
-            out += encode_unsigned(size)
+            out += _write_b(item.resource_type) + encode_unsigned(size)
         out += resource_name
-        size = len(item.configs) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.configs:
+            size = len(item.configs) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_alterable_config_array_2(out, item.configs)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_alter_configs_request_2(out: bytearray, item: AlterConfigsRequest) -> list[Buffer]:
-    size = len(item.resources) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.resources:
+        size = len(item.resources) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_alter_configs_resource_array_2(out, item.resources)
+    else:
+        out.append(1)
     out += _write_Tx(item.validate_only)
     return [out]
 
@@ -268,11 +293,11 @@ def _read_alter_configs_resource_response_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterConfigsResourceResponse], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 264, budget, "responses")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, size = _read_hh(data, position)
         position += 4
         error_message: str | None = None
@@ -299,10 +324,15 @@ def _read_alter_configs_resource_response_array_0(
 
 
 def _read_alter_configs_response_0(data: bytes, position: int, budget: DecodeBudget) -> AlterConfigsResponse:
-    budget.charge(464 + len(data))
+    budget.charged += 464 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
-    responses, position = _read_alter_configs_resource_response_array_0(data, position, count, budget)
+    if count == 0:
+        responses: Sequence[AlterConfigsResourceResponse] = []
+    else:
+        responses, position = _read_alter_configs_resource_response_array_0(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return AlterConfigsResponse(throttle_time_ms=throttle_time_ms, responses=responses)
@@ -312,27 +342,27 @@ def _read_alter_configs_resource_response_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterConfigsResourceResponse], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 264, budget, "responses")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, size = _read_hB(data, position)
-        position += 3
+        position += 2
         error_message: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            error_message = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            error_message = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         resource_type, size = _read_bB(data, position)
-        position += 2
+        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "resource_name")
-        end = position + size - 1
-        resource_name = data[position:end].decode()
-        position = end
+        resource_name = data[position + 1 : position + size].decode()
+        position += size
         tags = data[position]
         position += 1
         if tags:
@@ -349,18 +379,23 @@ def _read_alter_configs_resource_response_array_2(
 
 
 def _read_alter_configs_response_2(data: bytes, position: int, budget: DecodeBudget) -> AlterConfigsResponse:
-    budget.charge(464 + len(data))
+    budget.charged += 464 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    responses, position = _read_alter_configs_resource_response_array_2(data, position, count - 1, budget)
+    if count == 1:
+        responses: Sequence[AlterConfigsResourceResponse] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        responses, position = _read_alter_configs_resource_response_array_2(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return AlterConfigsResponse(throttle_time_ms=throttle_time_ms, responses=responses)
 
 
@@ -399,26 +434,27 @@ def _write_alter_configs_resource_response_array_2(
             else:
                 out += encode_unsigned(size)
             out += error_message
-        out += _write_b(item.resource_type)
         resource_name = item.resource_name.encode()
         size = len(resource_name) + 1
         if size < 128:
-            out.append(size)
+            out += _write_bB(item.resource_type, size)
         else:
-            out += encode_unsigned(size)
+            out += _write_b(item.resource_type) + encode_unsigned(size)
         out += resource_name
         out.append(0)
 
 
 def _write_alter_configs_response_2(out: bytearray, item: AlterConfigsResponse) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.responses) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.responses:
+        size = len(item.responses) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_alter_configs_resource_response_array_2(out, item.responses)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

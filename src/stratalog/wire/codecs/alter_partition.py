@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.ids import topic_id_of
 from stratalog.wire.message_fields import (
@@ -51,16 +51,19 @@ def _read_alter_partition_request_partition_data_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterPartitionRequestPartitionData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 304, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, leader_epoch, count = _read_iiB(data, position)
         position += 9
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        new_isr, position = read_numbers(data, position, count - 1, "i", budget, "new_isr")
+        if count == 1:
+            new_isr: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            new_isr, position = read_numbers(data, position, count - 1, "i", budget, "new_isr")
         leader_recovery_state, partition_epoch, tags = _read_biB(data, position)
         position += 6
         if tags:
@@ -81,16 +84,21 @@ def _read_alter_partition_request_topic_data_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterPartitionRequestTopicData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 592, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         topic_id, count = _read_UB(data, position)
         position += 17
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_alter_partition_request_partition_data_array_2(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[AlterPartitionRequestPartitionData] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_alter_partition_request_partition_data_array_2(
+                data, position, count - 1, budget
+            )
         tags = data[position]
         position += 1
         if tags:
@@ -100,18 +108,23 @@ def _read_alter_partition_request_topic_data_array_2(
 
 
 def _read_alter_partition_request_2(data: bytes, position: int, budget: DecodeBudget) -> AlterPartitionRequest:
-    budget.charge(832 + len(data))
+    budget.charged += 832 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     broker_id, broker_epoch, count = _read_iqB(data, position)
     position += 13
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_alter_partition_request_topic_data_array_2(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[AlterPartitionRequestTopicData] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_alter_partition_request_topic_data_array_2(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return AlterPartitionRequest(broker_id=broker_id, broker_epoch=broker_epoch, topics=topics)
 
 
@@ -119,11 +132,11 @@ def _read_broker_state_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[BrokerState], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 120, budget, "new_isr_with_epochs")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         broker_id, broker_epoch, tags = _read_iqB(data, position)
         position += 13
         if tags:
@@ -136,16 +149,19 @@ def _read_alter_partition_request_partition_data_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterPartitionRequestPartitionData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 424, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, leader_epoch, count = _read_iiB(data, position)
         position += 9
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        new_isr_with_epochs, position = _read_broker_state_array_3(data, position, count - 1, budget)
+        if count == 1:
+            new_isr_with_epochs: Sequence[BrokerState] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            new_isr_with_epochs, position = _read_broker_state_array_3(data, position, count - 1, budget)
         leader_recovery_state, partition_epoch, tags = _read_biB(data, position)
         position += 6
         if tags:
@@ -166,16 +182,21 @@ def _read_alter_partition_request_topic_data_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterPartitionRequestTopicData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 712, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         topic_id, count = _read_UB(data, position)
         position += 17
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_alter_partition_request_partition_data_array_3(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[AlterPartitionRequestPartitionData] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_alter_partition_request_partition_data_array_3(
+                data, position, count - 1, budget
+            )
         tags = data[position]
         position += 1
         if tags:
@@ -185,18 +206,23 @@ def _read_alter_partition_request_topic_data_array_3(
 
 
 def _read_alter_partition_request_3(data: bytes, position: int, budget: DecodeBudget) -> AlterPartitionRequest:
-    budget.charge(952 + len(data))
+    budget.charged += 952 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     broker_id, broker_epoch, count = _read_iqB(data, position)
     position += 13
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_alter_partition_request_topic_data_array_3(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[AlterPartitionRequestTopicData] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_alter_partition_request_topic_data_array_3(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return AlterPartitionRequest(broker_id=broker_id, broker_epoch=broker_epoch, topics=topics)
 
 
@@ -207,12 +233,15 @@ def _write_alter_partition_request_partition_data_array_2(
         if item.new_isr_with_epochs:
             raise unsupported_field("AlterPartitionRequest", "new_isr_with_epochs")
         out += _write_ii(item.partition_index, item.leader_epoch)
-        size = len(item.new_isr) + 1
-        if size < 128:
-            out.append(size)
+        if item.new_isr:
+            size = len(item.new_isr) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.new_isr, "i")
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.new_isr, "i")
+            out.append(1)
         out += _write_bix(item.leader_recovery_state, item.partition_epoch)
 
 
@@ -221,25 +250,29 @@ def _write_alter_partition_request_topic_data_array_2(
 ) -> None:
     for item in items:
         out += _write_U(item.topic_id.bytes)
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_alter_partition_request_partition_data_array_2(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_alter_partition_request_2(out: bytearray, item: AlterPartitionRequest) -> list[Buffer]:
     out += _write_iq(item.broker_id, item.broker_epoch)
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_alter_partition_request_topic_data_array_2(out, item.topics)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -256,13 +289,15 @@ def _write_alter_partition_request_partition_data_array_3(
         if item.new_isr:
             raise unsupported_field("AlterPartitionRequest", "new_isr")
         out += _write_ii(item.partition_index, item.leader_epoch)
-        size = len(item.new_isr_with_epochs) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.new_isr_with_epochs:
+            size = len(item.new_isr_with_epochs) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_broker_state_array_3(out, item.new_isr_with_epochs)
+        else:
+            out.append(1)
         out += _write_bix(item.leader_recovery_state, item.partition_epoch)
 
 
@@ -271,25 +306,29 @@ def _write_alter_partition_request_topic_data_array_3(
 ) -> None:
     for item in items:
         out += _write_U(item.topic_id.bytes)
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_alter_partition_request_partition_data_array_3(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_alter_partition_request_3(out: bytearray, item: AlterPartitionRequest) -> list[Buffer]:
     out += _write_iq(item.broker_id, item.broker_epoch)
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_alter_partition_request_topic_data_array_3(out, item.topics)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -298,16 +337,19 @@ def _read_alter_partition_response_partition_data_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterPartitionResponsePartitionData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 376, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, error_code, leader_id, leader_epoch, count = _read_ihiiB(data, position)
         position += 15
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        isr, position = read_numbers(data, position, count - 1, "i", budget, "isr")
+        if count == 1:
+            isr: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            isr, position = read_numbers(data, position, count - 1, "i", budget, "isr")
         leader_recovery_state, partition_epoch, tags = _read_biB(data, position)
         position += 6
         if tags:
@@ -330,16 +372,21 @@ def _read_alter_partition_response_topic_data_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterPartitionResponseTopicData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 664, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         topic_id, count = _read_UB(data, position)
         position += 17
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_alter_partition_response_partition_data_array_2(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[AlterPartitionResponsePartitionData] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_alter_partition_response_partition_data_array_2(
+                data, position, count - 1, budget
+            )
         tags = data[position]
         position += 1
         if tags:
@@ -349,18 +396,23 @@ def _read_alter_partition_response_topic_data_array_2(
 
 
 def _read_alter_partition_response_2(data: bytes, position: int, budget: DecodeBudget) -> AlterPartitionResponse:
-    budget.charge(904 + len(data))
+    budget.charged += 904 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, count = _read_ihB(data, position)
     position += 7
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_alter_partition_response_topic_data_array_2(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[AlterPartitionResponseTopicData] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_alter_partition_response_topic_data_array_2(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return AlterPartitionResponse(throttle_time_ms=throttle_time_ms, error_code=error_code, topics=topics)
 
 
@@ -369,12 +421,15 @@ def _write_alter_partition_response_partition_data_array_2(
 ) -> None:
     for item in items:
         out += _write_ihii(item.partition_index, item.error_code, item.leader_id, item.leader_epoch)
-        size = len(item.isr) + 1
-        if size < 128:
-            out.append(size)
+        if item.isr:
+            size = len(item.isr) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.isr, "i")
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.isr, "i")
+            out.append(1)
         out += _write_bix(item.leader_recovery_state, item.partition_epoch)
 
 
@@ -383,25 +438,29 @@ def _write_alter_partition_response_topic_data_array_2(
 ) -> None:
     for item in items:
         out += _write_U(item.topic_id.bytes)
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_alter_partition_response_partition_data_array_2(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_alter_partition_response_2(out: bytearray, item: AlterPartitionResponse) -> list[Buffer]:
     out += _write_ih(item.throttle_time_ms, item.error_code)
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_alter_partition_response_topic_data_array_2(out, item.topics)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.message_fields import (
     by_version,
     charge_more_items,
     past_end,
     read_long_size,
+    read_longer_size,
     read_numbers,
     skip_tags,
     unsupported_field,
@@ -45,17 +46,19 @@ def _read_reassignable_partition_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ReassignablePartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, count = _read_iB(data, position)
         position += 5
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
         replicas: Sequence[int] | None = None
-        if count:
+        if count == 1:
+            replicas = []
+        elif count:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
             replicas, position = read_numbers(data, position, count - 1, "i", budget, "replicas")
         tags = data[position]
         position += 1
@@ -69,23 +72,24 @@ def _read_reassignable_topic_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ReassignableTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 464, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_reassignable_partition_array_0(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[ReassignablePartition] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_reassignable_partition_array_0(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -97,36 +101,46 @@ def _read_reassignable_topic_array_0(
 def _read_alter_partition_reassignments_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AlterPartitionReassignmentsRequest:
-    budget.charge(672 + len(data))
+    budget.charged += 672 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     timeout_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_reassignable_topic_array_0(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[ReassignableTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_reassignable_topic_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return AlterPartitionReassignmentsRequest(timeout_ms=timeout_ms, topics=topics)
 
 
 def _read_alter_partition_reassignments_request_1(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AlterPartitionReassignmentsRequest:
-    budget.charge(672 + len(data))
+    budget.charged += 672 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     timeout_ms, allow_replication_factor_change, count = _read_iTB(data, position)
     position += 6
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_reassignable_topic_array_0(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[ReassignableTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_reassignable_topic_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return AlterPartitionReassignmentsRequest(
         timeout_ms=timeout_ms, allow_replication_factor_change=allow_replication_factor_change, topics=topics
     )
@@ -135,15 +149,15 @@ def _read_alter_partition_reassignments_request_1(
 def _write_reassignable_partition_array_0(out: bytearray, items: Sequence[ReassignablePartition]) -> None:
     for item in items:
         out += _write_i(item.partition_index)
-        if item.replicas is None:
-            out.append(0)
-        else:
+        if item.replicas:
             size = len(item.replicas) + 1
             if size < 128:
                 out.append(size)
             else:
                 out += encode_unsigned(size)
             write_numbers(out, item.replicas, "i")
+        else:
+            out.append(0 if item.replicas is None else 1)
         out.append(0)
 
 
@@ -156,13 +170,15 @@ def _write_reassignable_topic_array_0(out: bytearray, items: Sequence[Reassignab
         else:
             out += encode_unsigned(size)
         out += name
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_reassignable_partition_array_0(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -172,13 +188,15 @@ def _write_alter_partition_reassignments_request_0(
     if not item.allow_replication_factor_change:
         raise unsupported_field("AlterPartitionReassignmentsRequest", "allow_replication_factor_change")
     out += _write_i(item.timeout_ms)
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_reassignable_topic_array_0(out, item.topics)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -187,13 +205,15 @@ def _write_alter_partition_reassignments_request_1(
     out: bytearray, item: AlterPartitionReassignmentsRequest
 ) -> list[Buffer]:
     out += _write_iT(item.timeout_ms, item.allow_replication_factor_change)
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_reassignable_topic_array_0(out, item.topics)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -202,20 +222,21 @@ def _read_reassignable_partition_response_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ReassignablePartitionResponse], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, error_code, size = _read_ihB(data, position)
-        position += 7
+        position += 6
         error_message: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            error_message = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            error_message = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         tags = data[position]
         position += 1
         if tags:
@@ -232,23 +253,24 @@ def _read_reassignable_topic_response_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ReassignableTopicResponse], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 464, budget, "responses")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_reassignable_partition_response_array_0(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[ReassignablePartitionResponse] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_reassignable_partition_response_array_0(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -260,27 +282,33 @@ def _read_reassignable_topic_response_array_0(
 def _read_alter_partition_reassignments_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AlterPartitionReassignmentsResponse:
-    budget.charge(800 + len(data))
+    budget.charged += 800 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, size = _read_ihB(data, position)
-    position += 7
+    position += 6
     error_message: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        error_message = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        error_message = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    responses, position = _read_reassignable_topic_response_array_0(data, position, count - 1, budget)
+    if count == 1:
+        responses: Sequence[ReassignableTopicResponse] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        responses, position = _read_reassignable_topic_response_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return AlterPartitionReassignmentsResponse(
         throttle_time_ms=throttle_time_ms, error_code=error_code, error_message=error_message, responses=responses
     )
@@ -289,27 +317,33 @@ def _read_alter_partition_reassignments_response_0(
 def _read_alter_partition_reassignments_response_1(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AlterPartitionReassignmentsResponse:
-    budget.charge(800 + len(data))
+    budget.charged += 800 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, allow_replication_factor_change, error_code, size = _read_iThB(data, position)
-    position += 8
+    position += 7
     error_message: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        error_message = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        error_message = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    responses, position = _read_reassignable_topic_response_array_0(data, position, count - 1, budget)
+    if count == 1:
+        responses: Sequence[ReassignableTopicResponse] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        responses, position = _read_reassignable_topic_response_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return AlterPartitionReassignmentsResponse(
         throttle_time_ms=throttle_time_ms,
         allow_replication_factor_change=allow_replication_factor_change,
@@ -346,13 +380,15 @@ def _write_reassignable_topic_response_array_0(out: bytearray, items: Sequence[R
         else:
             out += encode_unsigned(size)
         out += name
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_reassignable_partition_response_array_0(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -370,13 +406,15 @@ def _write_alter_partition_reassignments_response_0(
         else:
             out += encode_unsigned(size)
         out += error_message
-    size = len(item.responses) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.responses:
+        size = len(item.responses) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_reassignable_topic_response_array_0(out, item.responses)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -395,13 +433,15 @@ def _write_alter_partition_reassignments_response_1(
         else:
             out += encode_unsigned(size)
         out += error_message
-    size = len(item.responses) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.responses:
+        size = len(item.responses) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_reassignable_topic_response_array_0(out, item.responses)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.message_fields import (
     by_version,
@@ -48,11 +48,11 @@ def _read_alter_replica_log_dir_topic_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterReplicaLogDirTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -62,7 +62,10 @@ def _read_alter_replica_log_dir_topic_array_1(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partitions, position = read_numbers(data, position, count, "i", budget, "partitions")
+        if count == 0:
+            partitions: Sequence[int] = []
+        else:
+            partitions, position = read_numbers(data, position, count, "i", budget, "partitions")
         items.append(AlterReplicaLogDirTopic(name=name, partitions=partitions))
     return items, position
 
@@ -71,11 +74,11 @@ def _read_alter_replica_log_dir_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterReplicaLogDir], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 512, budget, "dirs")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -85,7 +88,10 @@ def _read_alter_replica_log_dir_array_1(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        topics, position = _read_alter_replica_log_dir_topic_array_1(data, position, count, budget)
+        if count == 0:
+            topics: Sequence[AlterReplicaLogDirTopic] = []
+        else:
+            topics, position = _read_alter_replica_log_dir_topic_array_1(data, position, count, budget)
         items.append(AlterReplicaLogDir(path=path, topics=topics))
     return items, position
 
@@ -93,10 +99,15 @@ def _read_alter_replica_log_dir_array_1(
 def _read_alter_replica_log_dirs_request_1(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AlterReplicaLogDirsRequest:
-    budget.charge(672 + len(data))
+    budget.charged += 672 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (count,) = _read_i(data, position)
     position += 4
-    dirs, position = _read_alter_replica_log_dir_array_1(data, position, count, budget)
+    if count == 0:
+        dirs: Sequence[AlterReplicaLogDir] = []
+    else:
+        dirs, position = _read_alter_replica_log_dir_array_1(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return AlterReplicaLogDirsRequest(dirs=dirs)
@@ -106,23 +117,24 @@ def _read_alter_replica_log_dir_topic_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterReplicaLogDirTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
+        if count == 1:
+            partitions: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
         tags = data[position]
         position += 1
         if tags:
@@ -135,23 +147,24 @@ def _read_alter_replica_log_dir_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterReplicaLogDir], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 512, budget, "dirs")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "path")
-        end = position + size - 1
-        path = data[position:end].decode()
-        position = end
+        path = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        topics, position = _read_alter_replica_log_dir_topic_array_2(data, position, count - 1, budget)
+        if count == 1:
+            topics: Sequence[AlterReplicaLogDirTopic] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            topics, position = _read_alter_replica_log_dir_topic_array_2(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -163,18 +176,23 @@ def _read_alter_replica_log_dir_array_2(
 def _read_alter_replica_log_dirs_request_2(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AlterReplicaLogDirsRequest:
-    budget.charge(672 + len(data))
+    budget.charged += 672 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    dirs, position = _read_alter_replica_log_dir_array_2(data, position, count - 1, budget)
+    if count == 1:
+        dirs: Sequence[AlterReplicaLogDir] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        dirs, position = _read_alter_replica_log_dir_array_2(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return AlterReplicaLogDirsRequest(dirs=dirs)
 
 
@@ -184,7 +202,8 @@ def _write_alter_replica_log_dir_topic_array_1(out: bytearray, items: Sequence[A
         out += _write_h(len(name))
         out += name
         out += _write_i(len(item.partitions))
-        write_numbers(out, item.partitions, "i")
+        if item.partitions:
+            write_numbers(out, item.partitions, "i")
 
 
 def _write_alter_replica_log_dir_array_1(out: bytearray, items: Sequence[AlterReplicaLogDir]) -> None:
@@ -213,12 +232,15 @@ def _write_alter_replica_log_dir_topic_array_2(out: bytearray, items: Sequence[A
         else:
             out += encode_unsigned(size)
         out += name
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
+        if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.partitions, "i")
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.partitions, "i")
+            out.append(1)
         out.append(0)
 
 
@@ -231,24 +253,28 @@ def _write_alter_replica_log_dir_array_2(out: bytearray, items: Sequence[AlterRe
         else:
             out += encode_unsigned(size)
         out += path
-        size = len(item.topics) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.topics:
+            size = len(item.topics) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_alter_replica_log_dir_topic_array_2(out, item.topics)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_alter_replica_log_dirs_request_2(out: bytearray, item: AlterReplicaLogDirsRequest) -> list[Buffer]:
-    size = len(item.dirs) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.dirs:
+        size = len(item.dirs) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_alter_replica_log_dir_array_2(out, item.dirs)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -257,11 +283,11 @@ def _read_alter_replica_log_dir_partition_result_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterReplicaLogDirPartitionResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 120, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, error_code = _read_ih(data, position)
         position += 6
         items.append(AlterReplicaLogDirPartitionResult(partition_index=partition_index, error_code=error_code))
@@ -272,11 +298,11 @@ def _read_alter_replica_log_dir_topic_result_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterReplicaLogDirTopicResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 376, budget, "results")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -286,7 +312,10 @@ def _read_alter_replica_log_dir_topic_result_array_1(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partitions, position = _read_alter_replica_log_dir_partition_result_array_1(data, position, count, budget)
+        if count == 0:
+            partitions: Sequence[AlterReplicaLogDirPartitionResult] = []
+        else:
+            partitions, position = _read_alter_replica_log_dir_partition_result_array_1(data, position, count, budget)
         items.append(AlterReplicaLogDirTopicResult(topic_name=topic_name, partitions=partitions))
     return items, position
 
@@ -294,10 +323,15 @@ def _read_alter_replica_log_dir_topic_result_array_1(
 def _read_alter_replica_log_dirs_response_1(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AlterReplicaLogDirsResponse:
-    budget.charge(576 + len(data))
+    budget.charged += 576 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
-    results, position = _read_alter_replica_log_dir_topic_result_array_1(data, position, count, budget)
+    if count == 0:
+        results: Sequence[AlterReplicaLogDirTopicResult] = []
+    else:
+        results, position = _read_alter_replica_log_dir_topic_result_array_1(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return AlterReplicaLogDirsResponse(throttle_time_ms=throttle_time_ms, results=results)
@@ -307,11 +341,11 @@ def _read_alter_replica_log_dir_partition_result_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterReplicaLogDirPartitionResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 120, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, error_code, tags = _read_ihB(data, position)
         position += 7
         if tags:
@@ -324,23 +358,26 @@ def _read_alter_replica_log_dir_topic_result_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterReplicaLogDirTopicResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 376, budget, "results")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "topic_name")
-        end = position + size - 1
-        topic_name = data[position:end].decode()
-        position = end
+        topic_name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_alter_replica_log_dir_partition_result_array_2(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[AlterReplicaLogDirPartitionResult] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_alter_replica_log_dir_partition_result_array_2(
+                data, position, count - 1, budget
+            )
         tags = data[position]
         position += 1
         if tags:
@@ -352,18 +389,23 @@ def _read_alter_replica_log_dir_topic_result_array_2(
 def _read_alter_replica_log_dirs_response_2(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AlterReplicaLogDirsResponse:
-    budget.charge(576 + len(data))
+    budget.charged += 576 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    results, position = _read_alter_replica_log_dir_topic_result_array_2(data, position, count - 1, budget)
+    if count == 1:
+        results: Sequence[AlterReplicaLogDirTopicResult] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        results, position = _read_alter_replica_log_dir_topic_result_array_2(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return AlterReplicaLogDirsResponse(throttle_time_ms=throttle_time_ms, results=results)
 
 
@@ -411,25 +453,29 @@ def _write_alter_replica_log_dir_topic_result_array_2(
         else:
             out += encode_unsigned(size)
         out += topic_name
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_alter_replica_log_dir_partition_result_array_2(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_alter_replica_log_dirs_response_2(out: bytearray, item: AlterReplicaLogDirsResponse) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.results) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.results:
+        size = len(item.results) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_alter_replica_log_dir_topic_result_array_2(out, item.results)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

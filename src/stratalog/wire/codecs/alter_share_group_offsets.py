@@ -9,10 +9,17 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.ids import topic_id_of
-from stratalog.wire.message_fields import by_version, charge_more_items, past_end, read_long_size, skip_tags
+from stratalog.wire.message_fields import (
+    by_version,
+    charge_more_items,
+    past_end,
+    read_long_size,
+    read_longer_size,
+    skip_tags,
+)
 from stratalog.wire.messages.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,
     AlterShareGroupOffsetsRequestPartition,
@@ -35,11 +42,11 @@ def _read_alter_share_group_offsets_request_partition_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterShareGroupOffsetsRequestPartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 120, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, start_offset, tags = _read_iqB(data, position)
         position += 13
         if tags:
@@ -52,25 +59,26 @@ def _read_alter_share_group_offsets_request_topic_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterShareGroupOffsetsRequestTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 376, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "topic_name")
-        end = position + size - 1
-        topic_name = data[position:end].decode()
-        position = end
+        topic_name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_alter_share_group_offsets_request_partition_array_0(
-            data, position, count - 1, budget
-        )
+        if count == 1:
+            partitions: Sequence[AlterShareGroupOffsetsRequestPartition] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_alter_share_group_offsets_request_partition_array_0(
+                data, position, count - 1, budget
+            )
         tags = data[position]
         position += 1
         if tags:
@@ -82,25 +90,28 @@ def _read_alter_share_group_offsets_request_topic_array_0(
 def _read_alter_share_group_offsets_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AlterShareGroupOffsetsRequest:
-    budget.charge(624 + len(data))
+    budget.charged += 624 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "group_id")
-    end = position + size - 1
-    group_id = data[position:end].decode()
-    position = end
+    group_id = data[position + 1 : position + size].decode()
+    position += size
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_alter_share_group_offsets_request_topic_array_0(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[AlterShareGroupOffsetsRequestTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_alter_share_group_offsets_request_topic_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return AlterShareGroupOffsetsRequest(group_id=group_id, topics=topics)
 
 
@@ -122,13 +133,15 @@ def _write_alter_share_group_offsets_request_topic_array_0(
         else:
             out += encode_unsigned(size)
         out += topic_name
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_alter_share_group_offsets_request_partition_array_0(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -140,13 +153,15 @@ def _write_alter_share_group_offsets_request_0(out: bytearray, item: AlterShareG
     else:
         out += encode_unsigned(size)
     out += group_id
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_alter_share_group_offsets_request_topic_array_0(out, item.topics)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -155,20 +170,21 @@ def _read_alter_share_group_offsets_response_partition_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterShareGroupOffsetsResponsePartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, error_code, size = _read_ihB(data, position)
-        position += 7
+        position += 6
         error_message: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            error_message = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            error_message = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         tags = data[position]
         position += 1
         if tags:
@@ -185,25 +201,26 @@ def _read_alter_share_group_offsets_response_topic_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterShareGroupOffsetsResponseTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 584, budget, "responses")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "topic_name")
-        end = position + size - 1
-        topic_name = data[position:end].decode()
-        position = end
+        topic_name = data[position + 1 : position + size].decode()
+        position += size
         topic_id, count = _read_UB(data, position)
         position += 17
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_alter_share_group_offsets_response_partition_array_0(
-            data, position, count - 1, budget
-        )
+        if count == 1:
+            partitions: Sequence[AlterShareGroupOffsetsResponsePartition] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_alter_share_group_offsets_response_partition_array_0(
+                data, position, count - 1, budget
+            )
         tags = data[position]
         position += 1
         if tags:
@@ -219,27 +236,33 @@ def _read_alter_share_group_offsets_response_topic_array_0(
 def _read_alter_share_group_offsets_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AlterShareGroupOffsetsResponse:
-    budget.charge(912 + len(data))
+    budget.charged += 912 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, size = _read_ihB(data, position)
-    position += 7
+    position += 6
     error_message: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        error_message = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        error_message = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    responses, position = _read_alter_share_group_offsets_response_topic_array_0(data, position, count - 1, budget)
+    if count == 1:
+        responses: Sequence[AlterShareGroupOffsetsResponseTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        responses, position = _read_alter_share_group_offsets_response_topic_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return AlterShareGroupOffsetsResponse(
         throttle_time_ms=throttle_time_ms, error_code=error_code, error_message=error_message, responses=responses
     )
@@ -275,13 +298,15 @@ def _write_alter_share_group_offsets_response_topic_array_0(
             out += encode_unsigned(size)
         out += topic_name
         out += _write_U(item.topic_id.bytes)
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_alter_share_group_offsets_response_partition_array_0(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -297,13 +322,15 @@ def _write_alter_share_group_offsets_response_0(out: bytearray, item: AlterShare
         else:
             out += encode_unsigned(size)
         out += error_message
-    size = len(item.responses) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.responses:
+        size = len(item.responses) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_alter_share_group_offsets_response_topic_array_0(out, item.responses)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

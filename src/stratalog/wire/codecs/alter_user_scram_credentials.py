@@ -9,9 +9,16 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
-from stratalog.wire.message_fields import by_version, charge_more_items, past_end, read_long_size, skip_tags
+from stratalog.wire.message_fields import (
+    by_version,
+    charge_more_items,
+    past_end,
+    read_long_size,
+    read_longer_size,
+    skip_tags,
+)
 from stratalog.wire.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -26,6 +33,7 @@ _read_biB = Layout(">biB").unpack_from
 _read_hB = Layout(">hB").unpack_from
 _read_iB = Layout(">iB").unpack_from
 _write_bi = Layout(">bi").pack
+_write_biB = Layout(">biB").pack
 _write_bx = Layout(">bx").pack
 _write_h = Layout(">h").pack
 _write_i = Layout(">i").pack
@@ -35,18 +43,16 @@ def _read_scram_credential_deletion_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ScramCredentialDeletion], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 136, budget, "deletions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         mechanism, tags = _read_bB(data, position)
         position += 2
         if tags:
@@ -59,32 +65,27 @@ def _read_scram_credential_upsertion_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ScramCredentialUpsertion], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 352, budget, "upsertions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         mechanism, iterations, size = _read_biB(data, position)
-        position += 6
+        position += 5
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "salt")
-        end = position + size - 1
-        salt = data[position:end]
-        position = end
+        salt = data[position + 1 : position + size]
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "salted_password")
-        end = position + size - 1
-        salted_password = data[position:end]
-        position = end
+        salted_password = data[position + 1 : position + size]
+        position += size
         tags = data[position]
         position += 1
         if tags:
@@ -100,23 +101,31 @@ def _read_scram_credential_upsertion_array_0(
 def _read_alter_user_scram_credentials_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AlterUserScramCredentialsRequest:
-    budget.charge(776 + len(data))
+    budget.charged += 776 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    deletions, position = _read_scram_credential_deletion_array_0(data, position, count - 1, budget)
+    if count == 1:
+        deletions: Sequence[ScramCredentialDeletion] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        deletions, position = _read_scram_credential_deletion_array_0(data, position, count - 1, budget)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    upsertions, position = _read_scram_credential_upsertion_array_0(data, position, count - 1, budget)
+    if count == 1:
+        upsertions: Sequence[ScramCredentialUpsertion] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        upsertions, position = _read_scram_credential_upsertion_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return AlterUserScramCredentialsRequest(deletions=deletions, upsertions=upsertions)
 
 
@@ -141,13 +150,12 @@ def _write_scram_credential_upsertion_array_0(out: bytearray, items: Sequence[Sc
         else:
             out += encode_unsigned(size)
         out += name
-        out += _write_bi(item.mechanism, item.iterations)
         salt = item.salt
         size = len(salt) + 1
         if size < 128:
-            out.append(size)
+            out += _write_biB(item.mechanism, item.iterations, size)
         else:
-            out += encode_unsigned(size)
+            out += _write_bi(item.mechanism, item.iterations) + encode_unsigned(size)
         out += salt
         salted_password = item.salted_password
         size = len(salted_password) + 1
@@ -162,20 +170,24 @@ def _write_scram_credential_upsertion_array_0(out: bytearray, items: Sequence[Sc
 def _write_alter_user_scram_credentials_request_0(
     out: bytearray, item: AlterUserScramCredentialsRequest
 ) -> list[Buffer]:
-    size = len(item.deletions) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.deletions:
+        size = len(item.deletions) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_scram_credential_deletion_array_0(out, item.deletions)
-    size = len(item.upsertions) + 1
-    if size < 128:
-        out.append(size)
     else:
-        out += encode_unsigned(size)
+        out.append(1)
     if item.upsertions:
+        size = len(item.upsertions) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_scram_credential_upsertion_array_0(out, item.upsertions)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -184,27 +196,26 @@ def _read_alter_user_scram_credentials_result_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AlterUserScramCredentialsResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "results")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "user")
-        end = position + size - 1
-        user = data[position:end].decode()
-        position = end
+        user = data[position + 1 : position + size].decode()
+        position += size
         error_code, size = _read_hB(data, position)
-        position += 3
+        position += 2
         error_message: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            error_message = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            error_message = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         tags = data[position]
         position += 1
         if tags:
@@ -216,18 +227,23 @@ def _read_alter_user_scram_credentials_result_array_0(
 def _read_alter_user_scram_credentials_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AlterUserScramCredentialsResponse:
-    budget.charge(456 + len(data))
+    budget.charged += 456 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    results, position = _read_alter_user_scram_credentials_result_array_0(data, position, count - 1, budget)
+    if count == 1:
+        results: Sequence[AlterUserScramCredentialsResult] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        results, position = _read_alter_user_scram_credentials_result_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return AlterUserScramCredentialsResponse(throttle_time_ms=throttle_time_ms, results=results)
 
 
@@ -260,13 +276,15 @@ def _write_alter_user_scram_credentials_response_0(
     out: bytearray, item: AlterUserScramCredentialsResponse
 ) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.results) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.results:
+        size = len(item.results) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_alter_user_scram_credentials_result_array_0(out, item.results)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.message_fields import (
     bad_tag,
@@ -51,34 +51,34 @@ _write_q = Layout(">q").pack
 
 
 def _read_api_versions_request_0(data: bytes, position: int, budget: DecodeBudget) -> ApiVersionsRequest:
-    budget.charge(48 + len(data))
+    budget.charged += 48 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     if position > len(data):
         raise past_end(position, len(data))
     return ApiVersionsRequest()
 
 
 def _read_api_versions_request_3(data: bytes, position: int, budget: DecodeBudget) -> ApiVersionsRequest:
-    budget.charge(208 + len(data))
+    budget.charged += 208 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "client_software_name")
-    end = position + size - 1
-    client_software_name = data[position:end].decode()
-    position = end
+    client_software_name = data[position + 1 : position + size].decode()
+    position += size
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "client_software_version")
-    end = position + size - 1
-    client_software_version = data[position:end].decode()
-    position = end
+    client_software_version = data[position + 1 : position + size].decode()
+    position += size
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ApiVersionsRequest(
         client_software_name=client_software_name, client_software_version=client_software_version
     )
@@ -111,11 +111,11 @@ def _read_api_version_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ApiVersion], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 160, budget, "api_keys")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         api_key, min_version, max_version = _read_hhh(data, position)
         position += 6
         items.append(ApiVersion(api_key=api_key, min_version=min_version, max_version=max_version))
@@ -123,20 +123,30 @@ def _read_api_version_array_0(
 
 
 def _read_api_versions_response_0(data: bytes, position: int, budget: DecodeBudget) -> ApiVersionsResponse:
-    budget.charge(400 + len(data))
+    budget.charged += 400 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     error_code, count = _read_hi(data, position)
     position += 6
-    api_keys, position = _read_api_version_array_0(data, position, count, budget)
+    if count == 0:
+        api_keys: Sequence[ApiVersion] = []
+    else:
+        api_keys, position = _read_api_version_array_0(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return ApiVersionsResponse(error_code=error_code, api_keys=api_keys)
 
 
 def _read_api_versions_response_1(data: bytes, position: int, budget: DecodeBudget) -> ApiVersionsResponse:
-    budget.charge(432 + len(data))
+    budget.charged += 432 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     error_code, count = _read_hi(data, position)
     position += 6
-    api_keys, position = _read_api_version_array_0(data, position, count, budget)
+    if count == 0:
+        api_keys: Sequence[ApiVersion] = []
+    else:
+        api_keys, position = _read_api_version_array_0(data, position, count, budget)
     (throttle_time_ms,) = _read_i(data, position)
     position += 4
     if position > len(data):
@@ -148,11 +158,11 @@ def _read_api_version_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ApiVersion], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 160, budget, "api_keys")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         api_key, min_version, max_version, tags = _read_hhhB(data, position)
         position += 7
         if tags:
@@ -165,18 +175,16 @@ def _read_supported_feature_key_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[SupportedFeatureKey], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "supported_features")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         min_version, max_version, tags = _read_hhB(data, position)
         position += 5
         if tags:
@@ -189,18 +197,16 @@ def _read_finalized_feature_key_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FinalizedFeatureKey], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "finalized_features")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         max_version_level, min_version_level, tags = _read_hhB(data, position)
         position += 5
         if tags:
@@ -212,12 +218,17 @@ def _read_finalized_feature_key_array_3(
 
 
 def _read_api_versions_response_3(data: bytes, position: int, budget: DecodeBudget) -> ApiVersionsResponse:
-    budget.charge(432 + len(data))
+    budget.charged += 432 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     error_code, count = _read_hB(data, position)
     position += 3
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    api_keys, position = _read_api_version_array_3(data, position, count - 1, budget)
+    if count == 1:
+        api_keys: Sequence[ApiVersion] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        api_keys, position = _read_api_version_array_3(data, position, count - 1, budget)
     throttle_time_ms, tags = _read_iB(data, position)
     position += 5
     supported_features: Sequence[SupportedFeatureKey] = ()
@@ -234,9 +245,14 @@ def _read_api_versions_response_3(data: bytes, position: int, budget: DecodeBudg
                 budget.charge(200)
                 count = data[position]
                 position += 1
-                if count > 127:
-                    count, position = read_unsigned(data, position - 1)
-                supported_features, position = _read_supported_feature_key_array_3(data, position, count - 1, budget)
+                if count == 1:
+                    supported_features = []
+                else:
+                    if count > 127:
+                        count, position = read_unsigned(data, position - 1)
+                    supported_features, position = _read_supported_feature_key_array_3(
+                        data, position, count - 1, budget
+                    )
             elif tag == 1:
                 (finalized_features_epoch,) = _read_q(data, position)
                 position += 8
@@ -244,9 +260,14 @@ def _read_api_versions_response_3(data: bytes, position: int, budget: DecodeBudg
                 budget.charge(200)
                 count = data[position]
                 position += 1
-                if count > 127:
-                    count, position = read_unsigned(data, position - 1)
-                finalized_features, position = _read_finalized_feature_key_array_3(data, position, count - 1, budget)
+                if count == 1:
+                    finalized_features = []
+                else:
+                    if count > 127:
+                        count, position = read_unsigned(data, position - 1)
+                    finalized_features, position = _read_finalized_feature_key_array_3(
+                        data, position, count - 1, budget
+                    )
             elif tag == 3:
                 (zk_migration_ready,) = _read_T(data, position)
                 position += 1
@@ -254,8 +275,8 @@ def _read_api_versions_response_3(data: bytes, position: int, budget: DecodeBudg
                 position = whole
             if position != whole:
                 raise bad_tag(tag)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ApiVersionsResponse(
         error_code=error_code,
         api_keys=api_keys,
@@ -318,24 +339,28 @@ def _write_finalized_feature_key_array_3(out: bytearray, items: Sequence[Finaliz
 
 def _write_api_versions_response_3(out: bytearray, item: ApiVersionsResponse) -> list[Buffer]:
     out += _write_h(item.error_code)
-    size = len(item.api_keys) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.api_keys:
+        size = len(item.api_keys) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_api_version_array_3(out, item.api_keys)
+    else:
+        out.append(1)
     out += _write_ix(item.throttle_time_ms)
     tags = len(out) - 1
     if item.supported_features:
         whole = bytearray()
-        size = len(item.supported_features) + 1
-        if size < 128:
-            whole.append(size)
-        else:
-            whole += encode_unsigned(size)
         if item.supported_features:
+            size = len(item.supported_features) + 1
+            if size < 128:
+                whole.append(size)
+            else:
+                whole += encode_unsigned(size)
             _write_supported_feature_key_array_3(whole, item.supported_features)
+        else:
+            whole.append(1)
         out[tags] += 1
         write_tag(out, 0, whole)
     if item.finalized_features_epoch != -1:
@@ -345,13 +370,15 @@ def _write_api_versions_response_3(out: bytearray, item: ApiVersionsResponse) ->
         write_tag(out, 1, whole)
     if item.finalized_features:
         whole = bytearray()
-        size = len(item.finalized_features) + 1
-        if size < 128:
-            whole.append(size)
-        else:
-            whole += encode_unsigned(size)
         if item.finalized_features:
+            size = len(item.finalized_features) + 1
+            if size < 128:
+                whole.append(size)
+            else:
+                whole += encode_unsigned(size)
             _write_finalized_feature_key_array_3(whole, item.finalized_features)
+        else:
+            whole.append(1)
         out[tags] += 1
         write_tag(out, 2, whole)
     if item.zk_migration_ready:

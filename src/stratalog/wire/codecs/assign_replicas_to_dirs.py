@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.ids import topic_id_of
 from stratalog.wire.message_fields import by_version, charge_more_items, past_end, skip_tags
@@ -40,11 +40,11 @@ def _read_assign_replicas_to_dirs_request_partition_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AssignReplicasToDirsRequestPartitionData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 80, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, tags = _read_iB(data, position)
         position += 5
         if tags:
@@ -57,18 +57,21 @@ def _read_assign_replicas_to_dirs_request_topic_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AssignReplicasToDirsRequestTopicData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 368, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         topic_id, count = _read_UB(data, position)
         position += 17
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_assign_replicas_to_dirs_request_partition_data_array_0(
-            data, position, count - 1, budget
-        )
+        if count == 1:
+            partitions: Sequence[AssignReplicasToDirsRequestPartitionData] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_assign_replicas_to_dirs_request_partition_data_array_0(
+                data, position, count - 1, budget
+            )
         tags = data[position]
         position += 1
         if tags:
@@ -81,16 +84,21 @@ def _read_assign_replicas_to_dirs_request_directory_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AssignReplicasToDirsRequestDirectoryData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 656, budget, "directories")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         id, count = _read_UB(data, position)
         position += 17
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        topics, position = _read_assign_replicas_to_dirs_request_topic_data_array_0(data, position, count - 1, budget)
+        if count == 1:
+            topics: Sequence[AssignReplicasToDirsRequestTopicData] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            topics, position = _read_assign_replicas_to_dirs_request_topic_data_array_0(
+                data, position, count - 1, budget
+            )
         tags = data[position]
         position += 1
         if tags:
@@ -102,20 +110,25 @@ def _read_assign_replicas_to_dirs_request_directory_data_array_0(
 def _read_assign_replicas_to_dirs_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AssignReplicasToDirsRequest:
-    budget.charge(896 + len(data))
+    budget.charged += 896 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     broker_id, broker_epoch, count = _read_iqB(data, position)
     position += 13
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    directories, position = _read_assign_replicas_to_dirs_request_directory_data_array_0(
-        data, position, count - 1, budget
-    )
+    if count == 1:
+        directories: Sequence[AssignReplicasToDirsRequestDirectoryData] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        directories, position = _read_assign_replicas_to_dirs_request_directory_data_array_0(
+            data, position, count - 1, budget
+        )
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return AssignReplicasToDirsRequest(broker_id=broker_id, broker_epoch=broker_epoch, directories=directories)
 
 
@@ -131,13 +144,15 @@ def _write_assign_replicas_to_dirs_request_topic_data_array_0(
 ) -> None:
     for item in items:
         out += _write_U(item.topic_id.bytes)
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_assign_replicas_to_dirs_request_partition_data_array_0(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -146,25 +161,29 @@ def _write_assign_replicas_to_dirs_request_directory_data_array_0(
 ) -> None:
     for item in items:
         out += _write_U(item.id.bytes)
-        size = len(item.topics) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.topics:
+            size = len(item.topics) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_assign_replicas_to_dirs_request_topic_data_array_0(out, item.topics)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_assign_replicas_to_dirs_request_0(out: bytearray, item: AssignReplicasToDirsRequest) -> list[Buffer]:
     out += _write_iq(item.broker_id, item.broker_epoch)
-    size = len(item.directories) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.directories:
+        size = len(item.directories) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_assign_replicas_to_dirs_request_directory_data_array_0(out, item.directories)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -173,11 +192,11 @@ def _read_assign_replicas_to_dirs_response_partition_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AssignReplicasToDirsResponsePartitionData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 120, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, error_code, tags = _read_ihB(data, position)
         position += 7
         if tags:
@@ -190,18 +209,21 @@ def _read_assign_replicas_to_dirs_response_topic_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AssignReplicasToDirsResponseTopicData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 408, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         topic_id, count = _read_UB(data, position)
         position += 17
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_assign_replicas_to_dirs_response_partition_data_array_0(
-            data, position, count - 1, budget
-        )
+        if count == 1:
+            partitions: Sequence[AssignReplicasToDirsResponsePartitionData] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_assign_replicas_to_dirs_response_partition_data_array_0(
+                data, position, count - 1, budget
+            )
         tags = data[position]
         position += 1
         if tags:
@@ -214,16 +236,21 @@ def _read_assign_replicas_to_dirs_response_directory_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AssignReplicasToDirsResponseDirectoryData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 696, budget, "directories")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         id, count = _read_UB(data, position)
         position += 17
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        topics, position = _read_assign_replicas_to_dirs_response_topic_data_array_0(data, position, count - 1, budget)
+        if count == 1:
+            topics: Sequence[AssignReplicasToDirsResponseTopicData] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            topics, position = _read_assign_replicas_to_dirs_response_topic_data_array_0(
+                data, position, count - 1, budget
+            )
         tags = data[position]
         position += 1
         if tags:
@@ -235,20 +262,25 @@ def _read_assign_replicas_to_dirs_response_directory_data_array_0(
 def _read_assign_replicas_to_dirs_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> AssignReplicasToDirsResponse:
-    budget.charge(936 + len(data))
+    budget.charged += 936 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, count = _read_ihB(data, position)
     position += 7
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    directories, position = _read_assign_replicas_to_dirs_response_directory_data_array_0(
-        data, position, count - 1, budget
-    )
+    if count == 1:
+        directories: Sequence[AssignReplicasToDirsResponseDirectoryData] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        directories, position = _read_assign_replicas_to_dirs_response_directory_data_array_0(
+            data, position, count - 1, budget
+        )
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return AssignReplicasToDirsResponse(
         throttle_time_ms=throttle_time_ms, error_code=error_code, directories=directories
     )
@@ -266,13 +298,15 @@ def _write_assign_replicas_to_dirs_response_topic_data_array_0(
 ) -> None:
     for item in items:
         out += _write_U(item.topic_id.bytes)
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_assign_replicas_to_dirs_response_partition_data_array_0(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -281,25 +315,29 @@ def _write_assign_replicas_to_dirs_response_directory_data_array_0(
 ) -> None:
     for item in items:
         out += _write_U(item.id.bytes)
-        size = len(item.topics) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.topics:
+            size = len(item.topics) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_assign_replicas_to_dirs_response_topic_data_array_0(out, item.topics)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_assign_replicas_to_dirs_response_0(out: bytearray, item: AssignReplicasToDirsResponse) -> list[Buffer]:
     out += _write_ih(item.throttle_time_ms, item.error_code)
-    size = len(item.directories) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.directories:
+        size = len(item.directories) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_assign_replicas_to_dirs_response_directory_data_array_0(out, item.directories)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.ids import topic_id_of
 from stratalog.wire.message_fields import (
@@ -19,6 +19,7 @@ from stratalog.wire.message_fields import (
     null_field,
     past_end,
     read_long_size,
+    read_longer_size,
     read_tag_count,
     skip_tags,
     write_tag,
@@ -49,6 +50,7 @@ _write_Hx = Layout(">Hx").pack
 _write_h = Layout(">h").pack
 _write_hi = Layout(">hi").pack
 _write_i = Layout(">i").pack
+_write_iB = Layout(">iB").pack
 _write_iUiix = Layout(">i16siix").pack
 _write_ihii = Layout(">ihii").pack
 _write_ihiix = Layout(">ihiix").pack
@@ -59,11 +61,11 @@ def _read_begin_quorum_epoch_request_partition_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[BeginQuorumEpochRequestPartitionData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 168, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, leader_id, leader_epoch = _read_iii(data, position)
         position += 12
         items.append(
@@ -78,11 +80,11 @@ def _read_begin_quorum_epoch_request_topic_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[BeginQuorumEpochRequestTopicData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 424, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -92,13 +94,20 @@ def _read_begin_quorum_epoch_request_topic_data_array_0(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partitions, position = _read_begin_quorum_epoch_request_partition_data_array_0(data, position, count, budget)
+        if count == 0:
+            partitions: Sequence[BeginQuorumEpochRequestPartitionData] = []
+        else:
+            partitions, position = _read_begin_quorum_epoch_request_partition_data_array_0(
+                data, position, count, budget
+            )
         items.append(BeginQuorumEpochRequestTopicData(topic_name=topic_name, partitions=partitions))
     return items, position
 
 
 def _read_begin_quorum_epoch_request_0(data: bytes, position: int, budget: DecodeBudget) -> BeginQuorumEpochRequest:
-    budget.charge(688 + len(data))
+    budget.charged += 688 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (size,) = _read_h(data, position)
     position += 2
     cluster_id: str | None = None
@@ -108,7 +117,10 @@ def _read_begin_quorum_epoch_request_0(data: bytes, position: int, budget: Decod
         position = end
     (count,) = _read_i(data, position)
     position += 4
-    topics, position = _read_begin_quorum_epoch_request_topic_data_array_0(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[BeginQuorumEpochRequestTopicData] = []
+    else:
+        topics, position = _read_begin_quorum_epoch_request_topic_data_array_0(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return BeginQuorumEpochRequest(cluster_id=cluster_id, topics=topics)
@@ -118,11 +130,11 @@ def _read_begin_quorum_epoch_request_partition_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[BeginQuorumEpochRequestPartitionData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 280, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, voter_directory_id, leader_id, leader_epoch, tags = _read_iUiiB(data, position)
         position += 29
         if tags:
@@ -142,25 +154,26 @@ def _read_begin_quorum_epoch_request_topic_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[BeginQuorumEpochRequestTopicData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 536, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "topic_name")
-        end = position + size - 1
-        topic_name = data[position:end].decode()
-        position = end
+        topic_name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_begin_quorum_epoch_request_partition_data_array_1(
-            data, position, count - 1, budget
-        )
+        if count == 1:
+            partitions: Sequence[BeginQuorumEpochRequestPartitionData] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_begin_quorum_epoch_request_partition_data_array_1(
+                data, position, count - 1, budget
+            )
         tags = data[position]
         position += 1
         if tags:
@@ -173,25 +186,21 @@ def _read_leader_endpoint_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[LeaderEndpoint], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "leader_endpoints")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "host")
-        end = position + size - 1
-        host = data[position:end].decode()
-        position = end
+        host = data[position + 1 : position + size].decode()
+        position += size
         port, tags = _read_HB(data, position)
         position += 3
         if tags:
@@ -201,32 +210,40 @@ def _read_leader_endpoint_array_1(
 
 
 def _read_begin_quorum_epoch_request_1(data: bytes, position: int, budget: DecodeBudget) -> BeginQuorumEpochRequest:
-    budget.charge(1208 + len(data))
+    budget.charged += 1208 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     cluster_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        cluster_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        cluster_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     voter_id, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_begin_quorum_epoch_request_topic_data_array_1(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[BeginQuorumEpochRequestTopicData] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_begin_quorum_epoch_request_topic_data_array_1(data, position, count - 1, budget)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    leader_endpoints, position = _read_leader_endpoint_array_1(data, position, count - 1, budget)
+    if count == 1:
+        leader_endpoints: Sequence[LeaderEndpoint] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        leader_endpoints, position = _read_leader_endpoint_array_1(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return BeginQuorumEpochRequest(
         cluster_id=cluster_id, voter_id=voter_id, topics=topics, leader_endpoints=leader_endpoints
     )
@@ -280,13 +297,15 @@ def _write_begin_quorum_epoch_request_topic_data_array_1(
         else:
             out += encode_unsigned(size)
         out += topic_name
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_begin_quorum_epoch_request_partition_data_array_1(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -321,20 +340,24 @@ def _write_begin_quorum_epoch_request_1(out: bytearray, item: BeginQuorumEpochRe
             out += encode_unsigned(size)
         out += cluster_id
     out += _write_i(item.voter_id)
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_begin_quorum_epoch_request_topic_data_array_1(out, item.topics)
-    size = len(item.leader_endpoints) + 1
-    if size < 128:
-        out.append(size)
     else:
-        out += encode_unsigned(size)
+        out.append(1)
     if item.leader_endpoints:
+        size = len(item.leader_endpoints) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_leader_endpoint_array_1(out, item.leader_endpoints)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -343,11 +366,11 @@ def _read_begin_quorum_epoch_response_partition_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[BeginQuorumEpochResponsePartitionData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 200, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, error_code, leader_id, leader_epoch = _read_ihii(data, position)
         position += 14
         items.append(
@@ -362,11 +385,11 @@ def _read_begin_quorum_epoch_response_topic_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[BeginQuorumEpochResponseTopicData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 456, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -376,16 +399,26 @@ def _read_begin_quorum_epoch_response_topic_data_array_0(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partitions, position = _read_begin_quorum_epoch_response_partition_data_array_0(data, position, count, budget)
+        if count == 0:
+            partitions: Sequence[BeginQuorumEpochResponsePartitionData] = []
+        else:
+            partitions, position = _read_begin_quorum_epoch_response_partition_data_array_0(
+                data, position, count, budget
+            )
         items.append(BeginQuorumEpochResponseTopicData(topic_name=topic_name, partitions=partitions))
     return items, position
 
 
 def _read_begin_quorum_epoch_response_0(data: bytes, position: int, budget: DecodeBudget) -> BeginQuorumEpochResponse:
-    budget.charge(664 + len(data))
+    budget.charged += 664 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     error_code, count = _read_hi(data, position)
     position += 6
-    topics, position = _read_begin_quorum_epoch_response_topic_data_array_0(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[BeginQuorumEpochResponseTopicData] = []
+    else:
+        topics, position = _read_begin_quorum_epoch_response_topic_data_array_0(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return BeginQuorumEpochResponse(error_code=error_code, topics=topics)
@@ -395,11 +428,11 @@ def _read_begin_quorum_epoch_response_partition_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[BeginQuorumEpochResponsePartitionData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 200, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, error_code, leader_id, leader_epoch, tags = _read_ihiiB(data, position)
         position += 15
         if tags:
@@ -416,25 +449,26 @@ def _read_begin_quorum_epoch_response_topic_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[BeginQuorumEpochResponseTopicData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 456, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "topic_name")
-        end = position + size - 1
-        topic_name = data[position:end].decode()
-        position = end
+        topic_name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_begin_quorum_epoch_response_partition_data_array_1(
-            data, position, count - 1, budget
-        )
+        if count == 1:
+            partitions: Sequence[BeginQuorumEpochResponsePartitionData] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_begin_quorum_epoch_response_partition_data_array_1(
+                data, position, count - 1, budget
+            )
         tags = data[position]
         position += 1
         if tags:
@@ -447,18 +481,17 @@ def _read_node_endpoint_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[NodeEndpoint], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "node_endpoints")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         node_id, size = _read_iB(data, position)
-        position += 5
+        position += 4
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "host")
-        end = position + size - 1
-        host = data[position:end].decode()
-        position = end
+        host = data[position + 1 : position + size].decode()
+        position += size
         port, tags = _read_HB(data, position)
         position += 3
         if tags:
@@ -468,12 +501,17 @@ def _read_node_endpoint_array_1(
 
 
 def _read_begin_quorum_epoch_response_1(data: bytes, position: int, budget: DecodeBudget) -> BeginQuorumEpochResponse:
-    budget.charge(664 + len(data))
+    budget.charged += 664 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     error_code, count = _read_hB(data, position)
     position += 3
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_begin_quorum_epoch_response_topic_data_array_1(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[BeginQuorumEpochResponseTopicData] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_begin_quorum_epoch_response_topic_data_array_1(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     node_endpoints: Sequence[NodeEndpoint] = ()
@@ -487,15 +525,18 @@ def _read_begin_quorum_epoch_response_1(data: bytes, position: int, budget: Deco
                 budget.charge(200)
                 count = data[position]
                 position += 1
-                if count > 127:
-                    count, position = read_unsigned(data, position - 1)
-                node_endpoints, position = _read_node_endpoint_array_1(data, position, count - 1, budget)
+                if count == 1:
+                    node_endpoints = []
+                else:
+                    if count > 127:
+                        count, position = read_unsigned(data, position - 1)
+                    node_endpoints, position = _read_node_endpoint_array_1(data, position, count - 1, budget)
             else:
                 position = whole
             if position != whole:
                 raise bad_tag(tag)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return BeginQuorumEpochResponse(error_code=error_code, topics=topics, node_endpoints=node_endpoints)
 
 
@@ -543,49 +584,54 @@ def _write_begin_quorum_epoch_response_topic_data_array_1(
         else:
             out += encode_unsigned(size)
         out += topic_name
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_begin_quorum_epoch_response_partition_data_array_1(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_node_endpoint_array_1(out: bytearray, items: Sequence[NodeEndpoint]) -> None:
     for item in items:
-        out += _write_i(item.node_id)
         host = item.host.encode()
         size = len(host) + 1
         if size < 128:
-            out.append(size)
+            out += _write_iB(item.node_id, size)
         else:
-            out += encode_unsigned(size)
+            out += _write_i(item.node_id) + encode_unsigned(size)
         out += host
         out += _write_Hx(item.port)
 
 
 def _write_begin_quorum_epoch_response_1(out: bytearray, item: BeginQuorumEpochResponse) -> list[Buffer]:
     out += _write_h(item.error_code)
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
-        _write_begin_quorum_epoch_response_topic_data_array_1(out, item.topics)
-    out.append(0)
-    tags = len(out) - 1
-    if item.node_endpoints:
-        whole = bytearray()
-        size = len(item.node_endpoints) + 1
+        size = len(item.topics) + 1
         if size < 128:
-            whole.append(size)
+            out.append(size)
         else:
-            whole += encode_unsigned(size)
+            out += encode_unsigned(size)
+        _write_begin_quorum_epoch_response_topic_data_array_1(out, item.topics)
+    else:
+        out.append(1)
+    out.append(0)
+    if item.node_endpoints:
+        tags = len(out) - 1
+        whole = bytearray()
         if item.node_endpoints:
+            size = len(item.node_endpoints) + 1
+            if size < 128:
+                whole.append(size)
+            else:
+                whole += encode_unsigned(size)
             _write_node_endpoint_array_1(whole, item.node_endpoints)
+        else:
+            whole.append(1)
         out[tags] += 1
         write_tag(out, 0, whole)
     return [out]

@@ -10,7 +10,7 @@ from struct import Struct as Layout
 from uuid import UUID
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.message_fields import (
     bad_tag,
@@ -33,13 +33,15 @@ _write_iqqTTx = Layout(">iqq??x").pack
 
 
 def _read_broker_heartbeat_request_0(data: bytes, position: int, budget: DecodeBudget) -> BrokerHeartbeatRequest:
-    budget.charge(184 + len(data))
+    budget.charged += 184 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     broker_id, broker_epoch, current_metadata_offset, want_fence, want_shut_down, tags = _read_iqqTTB(data, position)
     position += 23
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return BrokerHeartbeatRequest(
         broker_id=broker_id,
         broker_epoch=broker_epoch,
@@ -50,7 +52,9 @@ def _read_broker_heartbeat_request_0(data: bytes, position: int, budget: DecodeB
 
 
 def _read_broker_heartbeat_request_1(data: bytes, position: int, budget: DecodeBudget) -> BrokerHeartbeatRequest:
-    budget.charge(184 + len(data))
+    budget.charged += 184 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     broker_id, broker_epoch, current_metadata_offset, want_fence, want_shut_down, tags = _read_iqqTTB(data, position)
     position += 23
     offline_log_dirs: Sequence[UUID] = ()
@@ -63,15 +67,18 @@ def _read_broker_heartbeat_request_1(data: bytes, position: int, budget: DecodeB
             if tag == 0:
                 count = data[position]
                 position += 1
-                if count > 127:
-                    count, position = read_unsigned(data, position - 1)
-                offline_log_dirs, position = read_uuids(data, position, count - 1, budget, "offline_log_dirs")
+                if count == 1:
+                    offline_log_dirs = []
+                else:
+                    if count > 127:
+                        count, position = read_unsigned(data, position - 1)
+                    offline_log_dirs, position = read_uuids(data, position, count - 1, budget, "offline_log_dirs")
             else:
                 position = whole
             if position != whole:
                 raise bad_tag(tag)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return BrokerHeartbeatRequest(
         broker_id=broker_id,
         broker_epoch=broker_epoch,
@@ -83,7 +90,9 @@ def _read_broker_heartbeat_request_1(data: bytes, position: int, budget: DecodeB
 
 
 def _read_broker_heartbeat_request_2(data: bytes, position: int, budget: DecodeBudget) -> BrokerHeartbeatRequest:
-    budget.charge(184 + len(data))
+    budget.charged += 184 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     broker_id, broker_epoch, current_metadata_offset, want_fence, want_shut_down, tags = _read_iqqTTB(data, position)
     position += 23
     offline_log_dirs: Sequence[UUID] = ()
@@ -97,23 +106,28 @@ def _read_broker_heartbeat_request_2(data: bytes, position: int, budget: DecodeB
             if tag == 0:
                 count = data[position]
                 position += 1
-                if count > 127:
-                    count, position = read_unsigned(data, position - 1)
-                offline_log_dirs, position = read_uuids(data, position, count - 1, budget, "offline_log_dirs")
+                if count == 1:
+                    offline_log_dirs = []
+                else:
+                    if count > 127:
+                        count, position = read_unsigned(data, position - 1)
+                    offline_log_dirs, position = read_uuids(data, position, count - 1, budget, "offline_log_dirs")
             elif tag == 1:
                 count = data[position]
                 position += 1
-                if count > 127:
-                    count, position = read_unsigned(data, position - 1)
                 cordoned_log_dirs = None
-                if count:
+                if count == 1:
+                    cordoned_log_dirs = []
+                elif count:
+                    if count > 127:
+                        count, position = read_unsigned(data, position - 1)
                     cordoned_log_dirs, position = read_uuids(data, position, count - 1, budget, "cordoned_log_dirs")
             else:
                 position = whole
             if position != whole:
                 raise bad_tag(tag)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return BrokerHeartbeatRequest(
         broker_id=broker_id,
         broker_epoch=broker_epoch,
@@ -142,15 +156,18 @@ def _write_broker_heartbeat_request_1(out: bytearray, item: BrokerHeartbeatReque
     out += _write_iqqTTx(
         item.broker_id, item.broker_epoch, item.current_metadata_offset, item.want_fence, item.want_shut_down
     )
-    tags = len(out) - 1
     if item.offline_log_dirs:
+        tags = len(out) - 1
         whole = bytearray()
-        size = len(item.offline_log_dirs) + 1
-        if size < 128:
-            whole.append(size)
+        if item.offline_log_dirs:
+            size = len(item.offline_log_dirs) + 1
+            if size < 128:
+                whole.append(size)
+            else:
+                whole += encode_unsigned(size)
+            write_uuids(whole, item.offline_log_dirs)
         else:
-            whole += encode_unsigned(size)
-        write_uuids(whole, item.offline_log_dirs)
+            whole.append(1)
         out[tags] += 1
         write_tag(out, 0, whole)
     return [out]
@@ -163,35 +180,43 @@ def _write_broker_heartbeat_request_2(out: bytearray, item: BrokerHeartbeatReque
     tags = len(out) - 1
     if item.offline_log_dirs:
         whole = bytearray()
-        size = len(item.offline_log_dirs) + 1
-        if size < 128:
-            whole.append(size)
+        if item.offline_log_dirs:
+            size = len(item.offline_log_dirs) + 1
+            if size < 128:
+                whole.append(size)
+            else:
+                whole += encode_unsigned(size)
+            write_uuids(whole, item.offline_log_dirs)
         else:
-            whole += encode_unsigned(size)
-        write_uuids(whole, item.offline_log_dirs)
+            whole.append(1)
         out[tags] += 1
         write_tag(out, 0, whole)
     if item.cordoned_log_dirs is not None:
         whole = bytearray()
-        size = len(item.cordoned_log_dirs) + 1
-        if size < 128:
-            whole.append(size)
+        if item.cordoned_log_dirs:
+            size = len(item.cordoned_log_dirs) + 1
+            if size < 128:
+                whole.append(size)
+            else:
+                whole += encode_unsigned(size)
+            write_uuids(whole, item.cordoned_log_dirs)
         else:
-            whole += encode_unsigned(size)
-        write_uuids(whole, item.cordoned_log_dirs)
+            whole.append(1)
         out[tags] += 1
         write_tag(out, 1, whole)
     return [out]
 
 
 def _read_broker_heartbeat_response_0(data: bytes, position: int, budget: DecodeBudget) -> BrokerHeartbeatResponse:
-    budget.charge(136 + len(data))
+    budget.charged += 136 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, is_caught_up, is_fenced, should_shut_down, tags = _read_ihTTTB(data, position)
     position += 10
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return BrokerHeartbeatResponse(
         throttle_time_ms=throttle_time_ms,
         error_code=error_code,

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from struct import Struct as Layout
+from uuid import UUID
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.ids import topic_id_of
 from stratalog.wire.message_fields import (
@@ -17,6 +18,7 @@ from stratalog.wire.message_fields import (
     charge_more_items,
     past_end,
     read_long_size,
+    read_longer_size,
     read_uuids,
     skip_tags,
     unsupported_field,
@@ -43,31 +45,28 @@ _write_Tx = Layout(">?x").pack
 _write_U = Layout(">16s").pack
 _write_hhx = Layout(">hhx").pack
 _write_i = Layout(">i").pack
+_write_iB = Layout(">iB").pack
 _write_ihqx = Layout(">ihqx").pack
 _write_qx = Layout(">qx").pack
 
 
 def _read_listener_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[Listener], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 296, budget, "listeners")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "host")
-        end = position + size - 1
-        host = data[position:end].decode()
-        position = end
+        host = data[position + 1 : position + size].decode()
+        position += size
         port, security_protocol, tags = _read_HhB(data, position)
         position += 5
         if tags:
@@ -78,18 +77,16 @@ def _read_listener_array_0(data: bytes, position: int, count: int, budget: Decod
 
 def _read_feature_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[Feature], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "features")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         min_supported_version, max_supported_version, tags = _read_hhB(data, position)
         position += 5
         if tags:
@@ -101,39 +98,46 @@ def _read_feature_array_0(data: bytes, position: int, count: int, budget: Decode
 
 
 def _read_broker_registration_request_0(data: bytes, position: int, budget: DecodeBudget) -> BrokerRegistrationRequest:
-    budget.charge(1152 + len(data))
+    budget.charged += 1152 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     broker_id, size = _read_iB(data, position)
-    position += 5
+    position += 4
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "cluster_id")
-    end = position + size - 1
-    cluster_id = data[position:end].decode()
-    position = end
+    cluster_id = data[position + 1 : position + size].decode()
+    position += size
     incarnation_id, count = _read_UB(data, position)
     position += 17
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    listeners, position = _read_listener_array_0(data, position, count - 1, budget)
+    if count == 1:
+        listeners: Sequence[Listener] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        listeners, position = _read_listener_array_0(data, position, count - 1, budget)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    features, position = _read_feature_array_0(data, position, count - 1, budget)
+    if count == 1:
+        features: Sequence[Feature] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        features, position = _read_feature_array_0(data, position, count - 1, budget)
     size = data[position]
-    position += 1
     rack: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        rack = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        rack = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return BrokerRegistrationRequest(
         broker_id=broker_id,
         cluster_id=cluster_id,
@@ -145,39 +149,46 @@ def _read_broker_registration_request_0(data: bytes, position: int, budget: Deco
 
 
 def _read_broker_registration_request_1(data: bytes, position: int, budget: DecodeBudget) -> BrokerRegistrationRequest:
-    budget.charge(1152 + len(data))
+    budget.charged += 1152 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     broker_id, size = _read_iB(data, position)
-    position += 5
+    position += 4
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "cluster_id")
-    end = position + size - 1
-    cluster_id = data[position:end].decode()
-    position = end
+    cluster_id = data[position + 1 : position + size].decode()
+    position += size
     incarnation_id, count = _read_UB(data, position)
     position += 17
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    listeners, position = _read_listener_array_0(data, position, count - 1, budget)
+    if count == 1:
+        listeners: Sequence[Listener] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        listeners, position = _read_listener_array_0(data, position, count - 1, budget)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    features, position = _read_feature_array_0(data, position, count - 1, budget)
+    if count == 1:
+        features: Sequence[Feature] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        features, position = _read_feature_array_0(data, position, count - 1, budget)
     size = data[position]
-    position += 1
     rack: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        rack = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        rack = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     is_migrating_zk_broker, tags = _read_TB(data, position)
     position += 2
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return BrokerRegistrationRequest(
         broker_id=broker_id,
         cluster_id=cluster_id,
@@ -190,44 +201,54 @@ def _read_broker_registration_request_1(data: bytes, position: int, budget: Deco
 
 
 def _read_broker_registration_request_2(data: bytes, position: int, budget: DecodeBudget) -> BrokerRegistrationRequest:
-    budget.charge(1272 + len(data))
+    budget.charged += 1272 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     broker_id, size = _read_iB(data, position)
-    position += 5
+    position += 4
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "cluster_id")
-    end = position + size - 1
-    cluster_id = data[position:end].decode()
-    position = end
+    cluster_id = data[position + 1 : position + size].decode()
+    position += size
     incarnation_id, count = _read_UB(data, position)
     position += 17
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    listeners, position = _read_listener_array_0(data, position, count - 1, budget)
+    if count == 1:
+        listeners: Sequence[Listener] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        listeners, position = _read_listener_array_0(data, position, count - 1, budget)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    features, position = _read_feature_array_0(data, position, count - 1, budget)
+    if count == 1:
+        features: Sequence[Feature] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        features, position = _read_feature_array_0(data, position, count - 1, budget)
     size = data[position]
-    position += 1
     rack: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        rack = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        rack = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     is_migrating_zk_broker, count = _read_TB(data, position)
     position += 2
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    log_dirs, position = read_uuids(data, position, count - 1, budget, "log_dirs")
+    if count == 1:
+        log_dirs: Sequence[UUID] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        log_dirs, position = read_uuids(data, position, count - 1, budget, "log_dirs")
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return BrokerRegistrationRequest(
         broker_id=broker_id,
         cluster_id=cluster_id,
@@ -241,44 +262,54 @@ def _read_broker_registration_request_2(data: bytes, position: int, budget: Deco
 
 
 def _read_broker_registration_request_3(data: bytes, position: int, budget: DecodeBudget) -> BrokerRegistrationRequest:
-    budget.charge(1304 + len(data))
+    budget.charged += 1304 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     broker_id, size = _read_iB(data, position)
-    position += 5
+    position += 4
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "cluster_id")
-    end = position + size - 1
-    cluster_id = data[position:end].decode()
-    position = end
+    cluster_id = data[position + 1 : position + size].decode()
+    position += size
     incarnation_id, count = _read_UB(data, position)
     position += 17
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    listeners, position = _read_listener_array_0(data, position, count - 1, budget)
+    if count == 1:
+        listeners: Sequence[Listener] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        listeners, position = _read_listener_array_0(data, position, count - 1, budget)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    features, position = _read_feature_array_0(data, position, count - 1, budget)
+    if count == 1:
+        features: Sequence[Feature] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        features, position = _read_feature_array_0(data, position, count - 1, budget)
     size = data[position]
-    position += 1
     rack: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        rack = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        rack = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     is_migrating_zk_broker, count = _read_TB(data, position)
     position += 2
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    log_dirs, position = read_uuids(data, position, count - 1, budget, "log_dirs")
+    if count == 1:
+        log_dirs: Sequence[UUID] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        log_dirs, position = read_uuids(data, position, count - 1, budget, "log_dirs")
     previous_broker_epoch, tags = _read_qB(data, position)
     position += 9
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return BrokerRegistrationRequest(
         broker_id=broker_id,
         cluster_id=cluster_id,
@@ -326,29 +357,32 @@ def _write_feature_array_0(out: bytearray, items: Sequence[Feature]) -> None:
 def _write_broker_registration_request_0(out: bytearray, item: BrokerRegistrationRequest) -> list[Buffer]:
     if item.is_migrating_zk_broker:
         raise unsupported_field("BrokerRegistrationRequest", "is_migrating_zk_broker")
-    out += _write_i(item.broker_id)
     cluster_id = item.cluster_id.encode()
     size = len(cluster_id) + 1
     if size < 128:
-        out.append(size)
+        out += _write_iB(item.broker_id, size)
     else:
-        out += encode_unsigned(size)
+        out += _write_i(item.broker_id) + encode_unsigned(size)
     out += cluster_id
     out += _write_U(item.incarnation_id.bytes)
-    size = len(item.listeners) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.listeners:
+        size = len(item.listeners) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_listener_array_0(out, item.listeners)
-    size = len(item.features) + 1
-    if size < 128:
-        out.append(size)
     else:
-        out += encode_unsigned(size)
+        out.append(1)
     if item.features:
+        size = len(item.features) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_feature_array_0(out, item.features)
+    else:
+        out.append(1)
     if item.rack is None:
         out.append(0)
     else:
@@ -364,29 +398,32 @@ def _write_broker_registration_request_0(out: bytearray, item: BrokerRegistratio
 
 
 def _write_broker_registration_request_1(out: bytearray, item: BrokerRegistrationRequest) -> list[Buffer]:
-    out += _write_i(item.broker_id)
     cluster_id = item.cluster_id.encode()
     size = len(cluster_id) + 1
     if size < 128:
-        out.append(size)
+        out += _write_iB(item.broker_id, size)
     else:
-        out += encode_unsigned(size)
+        out += _write_i(item.broker_id) + encode_unsigned(size)
     out += cluster_id
     out += _write_U(item.incarnation_id.bytes)
-    size = len(item.listeners) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.listeners:
+        size = len(item.listeners) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_listener_array_0(out, item.listeners)
-    size = len(item.features) + 1
-    if size < 128:
-        out.append(size)
     else:
-        out += encode_unsigned(size)
+        out.append(1)
     if item.features:
+        size = len(item.features) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_feature_array_0(out, item.features)
+    else:
+        out.append(1)
     if item.rack is None:
         out.append(0)
     else:
@@ -402,29 +439,32 @@ def _write_broker_registration_request_1(out: bytearray, item: BrokerRegistratio
 
 
 def _write_broker_registration_request_2(out: bytearray, item: BrokerRegistrationRequest) -> list[Buffer]:
-    out += _write_i(item.broker_id)
     cluster_id = item.cluster_id.encode()
     size = len(cluster_id) + 1
     if size < 128:
-        out.append(size)
+        out += _write_iB(item.broker_id, size)
     else:
-        out += encode_unsigned(size)
+        out += _write_i(item.broker_id) + encode_unsigned(size)
     out += cluster_id
     out += _write_U(item.incarnation_id.bytes)
-    size = len(item.listeners) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.listeners:
+        size = len(item.listeners) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_listener_array_0(out, item.listeners)
-    size = len(item.features) + 1
-    if size < 128:
-        out.append(size)
     else:
-        out += encode_unsigned(size)
+        out.append(1)
     if item.features:
+        size = len(item.features) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_feature_array_0(out, item.features)
+    else:
+        out.append(1)
     if item.rack is None:
         out.append(0)
     else:
@@ -436,40 +476,46 @@ def _write_broker_registration_request_2(out: bytearray, item: BrokerRegistratio
             out += encode_unsigned(size)
         out += rack
     out += _write_T(item.is_migrating_zk_broker)
-    size = len(item.log_dirs) + 1
-    if size < 128:
-        out.append(size)
+    if item.log_dirs:
+        size = len(item.log_dirs) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
+        write_uuids(out, item.log_dirs)
     else:
-        out += encode_unsigned(size)
-    write_uuids(out, item.log_dirs)
+        out.append(1)
     out.append(0)
     return [out]
 
 
 def _write_broker_registration_request_3(out: bytearray, item: BrokerRegistrationRequest) -> list[Buffer]:
-    out += _write_i(item.broker_id)
     cluster_id = item.cluster_id.encode()
     size = len(cluster_id) + 1
     if size < 128:
-        out.append(size)
+        out += _write_iB(item.broker_id, size)
     else:
-        out += encode_unsigned(size)
+        out += _write_i(item.broker_id) + encode_unsigned(size)
     out += cluster_id
     out += _write_U(item.incarnation_id.bytes)
-    size = len(item.listeners) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.listeners:
+        size = len(item.listeners) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_listener_array_0(out, item.listeners)
-    size = len(item.features) + 1
-    if size < 128:
-        out.append(size)
     else:
-        out += encode_unsigned(size)
+        out.append(1)
     if item.features:
+        size = len(item.features) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_feature_array_0(out, item.features)
+    else:
+        out.append(1)
     if item.rack is None:
         out.append(0)
     else:
@@ -481,12 +527,15 @@ def _write_broker_registration_request_3(out: bytearray, item: BrokerRegistratio
             out += encode_unsigned(size)
         out += rack
     out += _write_T(item.is_migrating_zk_broker)
-    size = len(item.log_dirs) + 1
-    if size < 128:
-        out.append(size)
+    if item.log_dirs:
+        size = len(item.log_dirs) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
+        write_uuids(out, item.log_dirs)
     else:
-        out += encode_unsigned(size)
-    write_uuids(out, item.log_dirs)
+        out.append(1)
     out += _write_qx(item.previous_broker_epoch)
     return [out]
 
@@ -494,13 +543,15 @@ def _write_broker_registration_request_3(out: bytearray, item: BrokerRegistratio
 def _read_broker_registration_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> BrokerRegistrationResponse:
-    budget.charge(152 + len(data))
+    budget.charged += 152 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, broker_epoch, tags = _read_ihqB(data, position)
     position += 15
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return BrokerRegistrationResponse(
         throttle_time_ms=throttle_time_ms, error_code=error_code, broker_epoch=broker_epoch
     )

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.ids import topic_id_of
 from stratalog.wire.message_fields import (
@@ -18,6 +18,7 @@ from stratalog.wire.message_fields import (
     past_end,
     read_compact_strings,
     read_long_size,
+    read_longer_size,
     read_numbers,
     skip_tags,
     write_compact_strings,
@@ -41,40 +42,51 @@ _read_iB = Layout(">iB").unpack_from
 _read_iiB = Layout(">iiB").unpack_from
 _write_Tx = Layout(">?x").pack
 _write_U = Layout(">16s").pack
+_write_UB = Layout(">16sB").pack
 _write_bx = Layout(">bx").pack
 _write_h = Layout(">h").pack
 _write_i = Layout(">i").pack
+_write_iB = Layout(">iB").pack
 _write_ii = Layout(">ii").pack
+_write_iiB = Layout(">iiB").pack
 _write_ix = Layout(">ix").pack
 
 
 def _read_consumer_group_describe_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> ConsumerGroupDescribeRequest:
-    budget.charge(168 + len(data))
+    budget.charged += 168 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    group_ids, position = read_compact_strings(data, position, count - 1, budget, "group_ids")
+    if count == 1:
+        group_ids: Sequence[str] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        group_ids, position = read_compact_strings(data, position, count - 1, budget, "group_ids")
     include_authorized_operations, tags = _read_TB(data, position)
     position += 2
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ConsumerGroupDescribeRequest(
         group_ids=group_ids, include_authorized_operations=include_authorized_operations
     )
 
 
 def _write_consumer_group_describe_request_0(out: bytearray, item: ConsumerGroupDescribeRequest) -> list[Buffer]:
-    size = len(item.group_ids) + 1
-    if size < 128:
-        out.append(size)
+    if item.group_ids:
+        size = len(item.group_ids) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
+        write_compact_strings(out, item.group_ids)
     else:
-        out += encode_unsigned(size)
-    write_compact_strings(out, item.group_ids)
+        out.append(1)
     out += _write_Tx(item.include_authorized_operations)
     return [out]
 
@@ -83,23 +95,25 @@ def _read_topic_partitions_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TopicPartitions], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 376, budget, "topic_partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         topic_id, size = _read_UB(data, position)
-        position += 17
+        position += 16
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "topic_name")
-        end = position + size - 1
-        topic_name = data[position:end].decode()
-        position = end
+        topic_name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
+        if count == 1:
+            partitions: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
         tags = data[position]
         position += 1
         if tags:
@@ -112,9 +126,12 @@ def _read_assignment_0(data: bytes, position: int, budget: DecodeBudget) -> tupl
     budget.charge(536)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topic_partitions, position = _read_topic_partitions_array_0(data, position, count - 1, budget)
+    if count == 1:
+        topic_partitions: Sequence[TopicPartitions] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topic_partitions, position = _read_topic_partitions_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
@@ -124,66 +141,64 @@ def _read_assignment_0(data: bytes, position: int, budget: DecodeBudget) -> tupl
 
 def _read_member_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[Member], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 760, budget, "members")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "member_id")
-        end = position + size - 1
-        member_id = data[position:end].decode()
-        position = end
+        member_id = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         instance_id: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            instance_id = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            instance_id = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         size = data[position]
-        position += 1
         rack_id: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            rack_id = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            rack_id = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         member_epoch, size = _read_iB(data, position)
-        position += 5
+        position += 4
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "client_id")
-        end = position + size - 1
-        client_id = data[position:end].decode()
-        position = end
+        client_id = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "client_host")
-        end = position + size - 1
-        client_host = data[position:end].decode()
-        position = end
+        client_host = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        subscribed_topic_names, position = read_compact_strings(
-            data, position, count - 1, budget, "subscribed_topic_names"
-        )
+        if count == 1:
+            subscribed_topic_names: Sequence[str] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            subscribed_topic_names, position = read_compact_strings(
+                data, position, count - 1, budget, "subscribed_topic_names"
+            )
         size = data[position]
-        position += 1
         subscribed_topic_regex: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            subscribed_topic_regex = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            subscribed_topic_regex = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         assignment, position = _read_assignment_0(data, position, budget)
         target_assignment, position = _read_assignment_0(data, position, budget)
         tags = data[position]
@@ -211,46 +226,45 @@ def _read_described_group_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribedGroup], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 1440, budget, "groups")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, size = _read_hB(data, position)
-        position += 3
+        position += 2
         error_message: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            error_message = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            error_message = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "group_id")
-        end = position + size - 1
-        group_id = data[position:end].decode()
-        position = end
+        group_id = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "group_state")
-        end = position + size - 1
-        group_state = data[position:end].decode()
-        position = end
+        group_state = data[position + 1 : position + size].decode()
+        position += size
         group_epoch, assignment_epoch, size = _read_iiB(data, position)
-        position += 9
+        position += 8
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "assignor_name")
-        end = position + size - 1
-        assignor_name = data[position:end].decode()
-        position = end
+        assignor_name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        members, position = _read_member_array_0(data, position, count - 1, budget)
+        if count == 1:
+            members: Sequence[Member] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            members, position = _read_member_array_0(data, position, count - 1, budget)
         authorized_operations, tags = _read_iB(data, position)
         position += 5
         if tags:
@@ -274,83 +288,86 @@ def _read_described_group_array_0(
 def _read_consumer_group_describe_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> ConsumerGroupDescribeResponse:
-    budget.charge(1640 + len(data))
+    budget.charged += 1640 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    groups, position = _read_described_group_array_0(data, position, count - 1, budget)
+    if count == 1:
+        groups: Sequence[DescribedGroup] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        groups, position = _read_described_group_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ConsumerGroupDescribeResponse(throttle_time_ms=throttle_time_ms, groups=groups)
 
 
 def _read_member_array_1(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[Member], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 760, budget, "members")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "member_id")
-        end = position + size - 1
-        member_id = data[position:end].decode()
-        position = end
+        member_id = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         instance_id: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            instance_id = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            instance_id = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         size = data[position]
-        position += 1
         rack_id: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            rack_id = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            rack_id = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         member_epoch, size = _read_iB(data, position)
-        position += 5
+        position += 4
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "client_id")
-        end = position + size - 1
-        client_id = data[position:end].decode()
-        position = end
+        client_id = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "client_host")
-        end = position + size - 1
-        client_host = data[position:end].decode()
-        position = end
+        client_host = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        subscribed_topic_names, position = read_compact_strings(
-            data, position, count - 1, budget, "subscribed_topic_names"
-        )
+        if count == 1:
+            subscribed_topic_names: Sequence[str] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            subscribed_topic_names, position = read_compact_strings(
+                data, position, count - 1, budget, "subscribed_topic_names"
+            )
         size = data[position]
-        position += 1
         subscribed_topic_regex: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            subscribed_topic_regex = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            subscribed_topic_regex = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         assignment, position = _read_assignment_0(data, position, budget)
         target_assignment, position = _read_assignment_0(data, position, budget)
         member_type, tags = _read_bB(data, position)
@@ -379,46 +396,45 @@ def _read_described_group_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribedGroup], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 1440, budget, "groups")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, size = _read_hB(data, position)
-        position += 3
+        position += 2
         error_message: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            error_message = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            error_message = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "group_id")
-        end = position + size - 1
-        group_id = data[position:end].decode()
-        position = end
+        group_id = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "group_state")
-        end = position + size - 1
-        group_state = data[position:end].decode()
-        position = end
+        group_state = data[position + 1 : position + size].decode()
+        position += size
         group_epoch, assignment_epoch, size = _read_iiB(data, position)
-        position += 9
+        position += 8
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "assignor_name")
-        end = position + size - 1
-        assignor_name = data[position:end].decode()
-        position = end
+        assignor_name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        members, position = _read_member_array_1(data, position, count - 1, budget)
+        if count == 1:
+            members: Sequence[Member] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            members, position = _read_member_array_1(data, position, count - 1, budget)
         authorized_operations, tags = _read_iB(data, position)
         position += 5
         if tags:
@@ -442,48 +458,57 @@ def _read_described_group_array_1(
 def _read_consumer_group_describe_response_1(
     data: bytes, position: int, budget: DecodeBudget
 ) -> ConsumerGroupDescribeResponse:
-    budget.charge(1640 + len(data))
+    budget.charged += 1640 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    groups, position = _read_described_group_array_1(data, position, count - 1, budget)
+    if count == 1:
+        groups: Sequence[DescribedGroup] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        groups, position = _read_described_group_array_1(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ConsumerGroupDescribeResponse(throttle_time_ms=throttle_time_ms, groups=groups)
 
 
 def _write_topic_partitions_array_0(out: bytearray, items: Sequence[TopicPartitions]) -> None:
     for item in items:
-        out += _write_U(item.topic_id.bytes)
         topic_name = item.topic_name.encode()
         size = len(topic_name) + 1
         if size < 128:
-            out.append(size)
+            out += _write_UB(item.topic_id.bytes, size)
         else:
-            out += encode_unsigned(size)
+            out += _write_U(item.topic_id.bytes) + encode_unsigned(size)
         out += topic_name
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
+        if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.partitions, "i")
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.partitions, "i")
+            out.append(1)
         out.append(0)
 
 
 def _write_assignment_0(out: bytearray, item: Assignment) -> None:
-    size = len(item.topic_partitions) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topic_partitions:
+        size = len(item.topic_partitions) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_topic_partitions_array_0(out, item.topic_partitions)
+    else:
+        out.append(1)
     out.append(0)
 
 
@@ -516,13 +541,12 @@ def _write_member_array_0(out: bytearray, items: Sequence[Member]) -> None:
             else:
                 out += encode_unsigned(size)
             out += rack_id
-        out += _write_i(item.member_epoch)
         client_id = item.client_id.encode()
         size = len(client_id) + 1
         if size < 128:
-            out.append(size)
+            out += _write_iB(item.member_epoch, size)
         else:
-            out += encode_unsigned(size)
+            out += _write_i(item.member_epoch) + encode_unsigned(size)
         out += client_id
         client_host = item.client_host.encode()
         size = len(client_host) + 1
@@ -531,12 +555,15 @@ def _write_member_array_0(out: bytearray, items: Sequence[Member]) -> None:
         else:
             out += encode_unsigned(size)
         out += client_host
-        size = len(item.subscribed_topic_names) + 1
-        if size < 128:
-            out.append(size)
+        if item.subscribed_topic_names:
+            size = len(item.subscribed_topic_names) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_compact_strings(out, item.subscribed_topic_names)
         else:
-            out += encode_unsigned(size)
-        write_compact_strings(out, item.subscribed_topic_names)
+            out.append(1)
         if item.subscribed_topic_regex is None:
             out.append(0)
         else:
@@ -579,33 +606,36 @@ def _write_described_group_array_0(out: bytearray, items: Sequence[DescribedGrou
         else:
             out += encode_unsigned(size)
         out += group_state
-        out += _write_ii(item.group_epoch, item.assignment_epoch)
         assignor_name = item.assignor_name.encode()
         size = len(assignor_name) + 1
         if size < 128:
-            out.append(size)
+            out += _write_iiB(item.group_epoch, item.assignment_epoch, size)
         else:
-            out += encode_unsigned(size)
+            out += _write_ii(item.group_epoch, item.assignment_epoch) + encode_unsigned(size)
         out += assignor_name
-        size = len(item.members) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.members:
+            size = len(item.members) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_member_array_0(out, item.members)
+        else:
+            out.append(1)
         out += _write_ix(item.authorized_operations)
 
 
 def _write_consumer_group_describe_response_0(out: bytearray, item: ConsumerGroupDescribeResponse) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.groups) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.groups:
+        size = len(item.groups) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_described_group_array_0(out, item.groups)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -639,13 +669,12 @@ def _write_member_array_1(out: bytearray, items: Sequence[Member]) -> None:
             else:
                 out += encode_unsigned(size)
             out += rack_id
-        out += _write_i(item.member_epoch)
         client_id = item.client_id.encode()
         size = len(client_id) + 1
         if size < 128:
-            out.append(size)
+            out += _write_iB(item.member_epoch, size)
         else:
-            out += encode_unsigned(size)
+            out += _write_i(item.member_epoch) + encode_unsigned(size)
         out += client_id
         client_host = item.client_host.encode()
         size = len(client_host) + 1
@@ -654,12 +683,15 @@ def _write_member_array_1(out: bytearray, items: Sequence[Member]) -> None:
         else:
             out += encode_unsigned(size)
         out += client_host
-        size = len(item.subscribed_topic_names) + 1
-        if size < 128:
-            out.append(size)
+        if item.subscribed_topic_names:
+            size = len(item.subscribed_topic_names) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_compact_strings(out, item.subscribed_topic_names)
         else:
-            out += encode_unsigned(size)
-        write_compact_strings(out, item.subscribed_topic_names)
+            out.append(1)
         if item.subscribed_topic_regex is None:
             out.append(0)
         else:
@@ -702,33 +734,36 @@ def _write_described_group_array_1(out: bytearray, items: Sequence[DescribedGrou
         else:
             out += encode_unsigned(size)
         out += group_state
-        out += _write_ii(item.group_epoch, item.assignment_epoch)
         assignor_name = item.assignor_name.encode()
         size = len(assignor_name) + 1
         if size < 128:
-            out.append(size)
+            out += _write_iiB(item.group_epoch, item.assignment_epoch, size)
         else:
-            out += encode_unsigned(size)
+            out += _write_ii(item.group_epoch, item.assignment_epoch) + encode_unsigned(size)
         out += assignor_name
-        size = len(item.members) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.members:
+            size = len(item.members) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_member_array_1(out, item.members)
+        else:
+            out.append(1)
         out += _write_ix(item.authorized_operations)
 
 
 def _write_consumer_group_describe_response_1(out: bytearray, item: ConsumerGroupDescribeResponse) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.groups) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.groups:
+        size = len(item.groups) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_described_group_array_1(out, item.groups)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

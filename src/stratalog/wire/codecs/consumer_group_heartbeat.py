@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.ids import topic_id_of
 from stratalog.wire.message_fields import (
@@ -18,6 +18,7 @@ from stratalog.wire.message_fields import (
     past_end,
     read_compact_strings,
     read_long_size,
+    read_longer_size,
     read_numbers,
     skip_tags,
     unsupported_field,
@@ -47,16 +48,19 @@ def _read_consumer_group_heartbeat_request_topic_partitions_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ConsumerGroupHeartbeatRequestTopicPartitions], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 288, budget, "topic_partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         topic_id, count = _read_UB(data, position)
         position += 17
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
+        if count == 1:
+            partitions: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
         tags = data[position]
         position += 1
         if tags:
@@ -70,63 +74,66 @@ def _read_consumer_group_heartbeat_request_topic_partitions_array_0(
 def _read_consumer_group_heartbeat_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> ConsumerGroupHeartbeatRequest:
-    budget.charge(1104 + len(data))
+    budget.charged += 1104 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "group_id")
-    end = position + size - 1
-    group_id = data[position:end].decode()
-    position = end
+    group_id = data[position + 1 : position + size].decode()
+    position += size
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "member_id")
-    end = position + size - 1
-    member_id = data[position:end].decode()
-    position = end
+    member_id = data[position + 1 : position + size].decode()
+    position += size
     member_epoch, size = _read_iB(data, position)
-    position += 5
+    position += 4
     instance_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        instance_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        instance_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     size = data[position]
-    position += 1
     rack_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        rack_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        rack_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     rebalance_timeout_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
     subscribed_topic_names: Sequence[str] | None = None
-    if count:
+    if count == 1:
+        subscribed_topic_names = []
+    elif count:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
         subscribed_topic_names, position = read_compact_strings(
             data, position, count - 1, budget, "subscribed_topic_names"
         )
     size = data[position]
-    position += 1
     server_assignor: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        server_assignor = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        server_assignor = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
     topic_partitions: Sequence[ConsumerGroupHeartbeatRequestTopicPartitions] | None = None
-    if count:
+    if count == 1:
+        topic_partitions = []
+    elif count:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
         topic_partitions, position = _read_consumer_group_heartbeat_request_topic_partitions_array_0(
             data, position, count - 1, budget
         )
@@ -134,8 +141,8 @@ def _read_consumer_group_heartbeat_request_0(
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ConsumerGroupHeartbeatRequest(
         group_id=group_id,
         member_id=member_id,
@@ -152,72 +159,75 @@ def _read_consumer_group_heartbeat_request_0(
 def _read_consumer_group_heartbeat_request_1(
     data: bytes, position: int, budget: DecodeBudget
 ) -> ConsumerGroupHeartbeatRequest:
-    budget.charge(1184 + len(data))
+    budget.charged += 1184 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "group_id")
-    end = position + size - 1
-    group_id = data[position:end].decode()
-    position = end
+    group_id = data[position + 1 : position + size].decode()
+    position += size
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "member_id")
-    end = position + size - 1
-    member_id = data[position:end].decode()
-    position = end
+    member_id = data[position + 1 : position + size].decode()
+    position += size
     member_epoch, size = _read_iB(data, position)
-    position += 5
+    position += 4
     instance_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        instance_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        instance_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     size = data[position]
-    position += 1
     rack_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        rack_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        rack_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     rebalance_timeout_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
     subscribed_topic_names: Sequence[str] | None = None
-    if count:
+    if count == 1:
+        subscribed_topic_names = []
+    elif count:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
         subscribed_topic_names, position = read_compact_strings(
             data, position, count - 1, budget, "subscribed_topic_names"
         )
     size = data[position]
-    position += 1
     subscribed_topic_regex: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        subscribed_topic_regex = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        subscribed_topic_regex = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     size = data[position]
-    position += 1
     server_assignor: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        server_assignor = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        server_assignor = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
     topic_partitions: Sequence[ConsumerGroupHeartbeatRequestTopicPartitions] | None = None
-    if count:
+    if count == 1:
+        topic_partitions = []
+    elif count:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
         topic_partitions, position = _read_consumer_group_heartbeat_request_topic_partitions_array_0(
             data, position, count - 1, budget
         )
@@ -225,8 +235,8 @@ def _read_consumer_group_heartbeat_request_1(
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ConsumerGroupHeartbeatRequest(
         group_id=group_id,
         member_id=member_id,
@@ -246,12 +256,15 @@ def _write_consumer_group_heartbeat_request_topic_partitions_array_0(
 ) -> None:
     for item in items:
         out += _write_U(item.topic_id.bytes)
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
+        if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.partitions, "i")
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.partitions, "i")
+            out.append(1)
         out.append(0)
 
 
@@ -294,15 +307,15 @@ def _write_consumer_group_heartbeat_request_0(out: bytearray, item: ConsumerGrou
             out += encode_unsigned(size)
         out += rack_id
     out += _write_i(item.rebalance_timeout_ms)
-    if item.subscribed_topic_names is None:
-        out.append(0)
-    else:
+    if item.subscribed_topic_names:
         size = len(item.subscribed_topic_names) + 1
         if size < 128:
             out.append(size)
         else:
             out += encode_unsigned(size)
         write_compact_strings(out, item.subscribed_topic_names)
+    else:
+        out.append(0 if item.subscribed_topic_names is None else 1)
     if item.server_assignor is None:
         out.append(0)
     else:
@@ -313,16 +326,15 @@ def _write_consumer_group_heartbeat_request_0(out: bytearray, item: ConsumerGrou
         else:
             out += encode_unsigned(size)
         out += server_assignor
-    if item.topic_partitions is None:
-        out.append(0)
-    else:
+    if item.topic_partitions:
         size = len(item.topic_partitions) + 1
         if size < 128:
             out.append(size)
         else:
             out += encode_unsigned(size)
-        if item.topic_partitions:
-            _write_consumer_group_heartbeat_request_topic_partitions_array_0(out, item.topic_partitions)
+        _write_consumer_group_heartbeat_request_topic_partitions_array_0(out, item.topic_partitions)
+    else:
+        out.append(0 if item.topic_partitions is None else 1)
     out.append(0)
     return [out]
 
@@ -364,15 +376,15 @@ def _write_consumer_group_heartbeat_request_1(out: bytearray, item: ConsumerGrou
             out += encode_unsigned(size)
         out += rack_id
     out += _write_i(item.rebalance_timeout_ms)
-    if item.subscribed_topic_names is None:
-        out.append(0)
-    else:
+    if item.subscribed_topic_names:
         size = len(item.subscribed_topic_names) + 1
         if size < 128:
             out.append(size)
         else:
             out += encode_unsigned(size)
         write_compact_strings(out, item.subscribed_topic_names)
+    else:
+        out.append(0 if item.subscribed_topic_names is None else 1)
     if item.subscribed_topic_regex is None:
         out.append(0)
     else:
@@ -393,16 +405,15 @@ def _write_consumer_group_heartbeat_request_1(out: bytearray, item: ConsumerGrou
         else:
             out += encode_unsigned(size)
         out += server_assignor
-    if item.topic_partitions is None:
-        out.append(0)
-    else:
+    if item.topic_partitions:
         size = len(item.topic_partitions) + 1
         if size < 128:
             out.append(size)
         else:
             out += encode_unsigned(size)
-        if item.topic_partitions:
-            _write_consumer_group_heartbeat_request_topic_partitions_array_0(out, item.topic_partitions)
+        _write_consumer_group_heartbeat_request_topic_partitions_array_0(out, item.topic_partitions)
+    else:
+        out.append(0 if item.topic_partitions is None else 1)
     out.append(0)
     return [out]
 
@@ -411,16 +422,19 @@ def _read_consumer_group_heartbeat_response_topic_partitions_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ConsumerGroupHeartbeatResponseTopicPartitions], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 288, budget, "topic_partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         topic_id, count = _read_UB(data, position)
         position += 17
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
+        if count == 1:
+            partitions: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
         tags = data[position]
         position += 1
         if tags:
@@ -435,11 +449,14 @@ def _read_assignment_0(data: bytes, position: int, budget: DecodeBudget) -> tupl
     budget.charge(448)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topic_partitions, position = _read_consumer_group_heartbeat_response_topic_partitions_array_0(
-        data, position, count - 1, budget
-    )
+    if count == 1:
+        topic_partitions: Sequence[ConsumerGroupHeartbeatResponseTopicPartitions] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topic_partitions, position = _read_consumer_group_heartbeat_response_topic_partitions_array_0(
+            data, position, count - 1, budget
+        )
     tags = data[position]
     position += 1
     if tags:
@@ -450,25 +467,28 @@ def _read_assignment_0(data: bytes, position: int, budget: DecodeBudget) -> tupl
 def _read_consumer_group_heartbeat_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> ConsumerGroupHeartbeatResponse:
-    budget.charge(376 + len(data))
+    budget.charged += 376 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, size = _read_ihB(data, position)
-    position += 7
+    position += 6
     error_message: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        error_message = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        error_message = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     size = data[position]
-    position += 1
     member_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        member_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        member_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     member_epoch, heartbeat_interval_ms, size = _read_iib(data, position)
     position += 9
     assignment: Assignment | None = None
@@ -478,8 +498,8 @@ def _read_consumer_group_heartbeat_response_0(
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ConsumerGroupHeartbeatResponse(
         throttle_time_ms=throttle_time_ms,
         error_code=error_code,
@@ -496,23 +516,28 @@ def _write_consumer_group_heartbeat_response_topic_partitions_array_0(
 ) -> None:
     for item in items:
         out += _write_U(item.topic_id.bytes)
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
+        if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.partitions, "i")
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.partitions, "i")
+            out.append(1)
         out.append(0)
 
 
 def _write_assignment_0(out: bytearray, item: Assignment) -> None:
-    size = len(item.topic_partitions) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topic_partitions:
+        size = len(item.topic_partitions) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_consumer_group_heartbeat_response_topic_partitions_array_0(out, item.topic_partitions)
+    else:
+        out.append(1)
     out.append(0)
 
 

@@ -9,10 +9,17 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.ids import topic_id_of
-from stratalog.wire.message_fields import by_version, charge_more_items, past_end, read_long_size, skip_tags
+from stratalog.wire.message_fields import (
+    by_version,
+    charge_more_items,
+    past_end,
+    read_long_size,
+    read_longer_size,
+    skip_tags,
+)
 from stratalog.wire.messages.controller_registration import (
     ControllerRegistrationRequest,
     ControllerRegistrationResponse,
@@ -33,25 +40,21 @@ _write_ih = Layout(">ih").pack
 
 def _read_listener_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[Listener], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 296, budget, "listeners")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "host")
-        end = position + size - 1
-        host = data[position:end].decode()
-        position = end
+        host = data[position + 1 : position + size].decode()
+        position += size
         port, security_protocol, tags = _read_HhB(data, position)
         position += 5
         if tags:
@@ -62,18 +65,16 @@ def _read_listener_array_0(data: bytes, position: int, count: int, budget: Decod
 
 def _read_feature_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[Feature], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "features")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         min_supported_version, max_supported_version, tags = _read_hhB(data, position)
         position += 5
         if tags:
@@ -87,23 +88,31 @@ def _read_feature_array_0(data: bytes, position: int, count: int, budget: Decode
 def _read_controller_registration_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> ControllerRegistrationRequest:
-    budget.charge(960 + len(data))
+    budget.charged += 960 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     controller_id, incarnation_id, zk_migration_ready, count = _read_iUTB(data, position)
     position += 22
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    listeners, position = _read_listener_array_0(data, position, count - 1, budget)
+    if count == 1:
+        listeners: Sequence[Listener] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        listeners, position = _read_listener_array_0(data, position, count - 1, budget)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    features, position = _read_feature_array_0(data, position, count - 1, budget)
+    if count == 1:
+        features: Sequence[Feature] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        features, position = _read_feature_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ControllerRegistrationRequest(
         controller_id=controller_id,
         incarnation_id=topic_id_of(incarnation_id),
@@ -146,20 +155,24 @@ def _write_feature_array_0(out: bytearray, items: Sequence[Feature]) -> None:
 
 def _write_controller_registration_request_0(out: bytearray, item: ControllerRegistrationRequest) -> list[Buffer]:
     out += _write_iUT(item.controller_id, item.incarnation_id.bytes, item.zk_migration_ready)
-    size = len(item.listeners) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.listeners:
+        size = len(item.listeners) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_listener_array_0(out, item.listeners)
-    size = len(item.features) + 1
-    if size < 128:
-        out.append(size)
     else:
-        out += encode_unsigned(size)
+        out.append(1)
     if item.features:
+        size = len(item.features) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_feature_array_0(out, item.features)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -167,22 +180,25 @@ def _write_controller_registration_request_0(out: bytearray, item: ControllerReg
 def _read_controller_registration_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> ControllerRegistrationResponse:
-    budget.charge(200 + len(data))
+    budget.charged += 200 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, size = _read_ihB(data, position)
-    position += 7
+    position += 6
     error_message: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        error_message = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        error_message = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ControllerRegistrationResponse(
         throttle_time_ms=throttle_time_ms, error_code=error_code, error_message=error_message
     )

@@ -9,9 +9,17 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
-from stratalog.wire.message_fields import by_version, charge_more_items, null_field, past_end, read_long_size, skip_tags
+from stratalog.wire.message_fields import (
+    by_version,
+    charge_more_items,
+    null_field,
+    past_end,
+    read_long_size,
+    read_longer_size,
+    skip_tags,
+)
 from stratalog.wire.messages.create_acls import AclCreation, AclCreationResult, CreateAclsRequest, CreateAclsResponse
 from stratalog.wire.varint import encode_unsigned, read_unsigned
 
@@ -26,6 +34,7 @@ _read_i = Layout(">i").unpack_from
 _read_iB = Layout(">iB").unpack_from
 _read_ii = Layout(">ii").unpack_from
 _write_b = Layout(">b").pack
+_write_bB = Layout(">bB").pack
 _write_bb = Layout(">bb").pack
 _write_bbx = Layout(">bbx").pack
 _write_bh = Layout(">bh").pack
@@ -39,11 +48,11 @@ def _read_acl_creation_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AclCreation], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 336, budget, "creations")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         resource_type, size = _read_bh(data, position)
         position += 3
         if size < 0:
@@ -82,10 +91,15 @@ def _read_acl_creation_array_1(
 
 
 def _read_create_acls_request_1(data: bytes, position: int, budget: DecodeBudget) -> CreateAclsRequest:
-    budget.charge(496 + len(data))
+    budget.charged += 496 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (count,) = _read_i(data, position)
     position += 4
-    creations, position = _read_acl_creation_array_1(data, position, count, budget)
+    if count == 0:
+        creations: Sequence[AclCreation] = []
+    else:
+        creations, position = _read_acl_creation_array_1(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return CreateAclsRequest(creations=creations)
@@ -95,32 +109,28 @@ def _read_acl_creation_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AclCreation], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 336, budget, "creations")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         resource_type, size = _read_bB(data, position)
-        position += 2
-        if not 0 < size < 128:
-            size, position = read_long_size(data, position, size, "resource_name")
-        end = position + size - 1
-        resource_name = data[position:end].decode()
-        position = end
-        resource_pattern_type, size = _read_bB(data, position)
-        position += 2
-        if not 0 < size < 128:
-            size, position = read_long_size(data, position, size, "principal")
-        end = position + size - 1
-        principal = data[position:end].decode()
-        position = end
-        size = data[position]
         position += 1
         if not 0 < size < 128:
+            size, position = read_long_size(data, position, size, "resource_name")
+        resource_name = data[position + 1 : position + size].decode()
+        position += size
+        resource_pattern_type, size = _read_bB(data, position)
+        position += 1
+        if not 0 < size < 128:
+            size, position = read_long_size(data, position, size, "principal")
+        principal = data[position + 1 : position + size].decode()
+        position += size
+        size = data[position]
+        if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "host")
-        end = position + size - 1
-        host = data[position:end].decode()
-        position = end
+        host = data[position + 1 : position + size].decode()
+        position += size
         operation, permission_type, tags = _read_bbB(data, position)
         position += 3
         if tags:
@@ -140,18 +150,23 @@ def _read_acl_creation_array_2(
 
 
 def _read_create_acls_request_2(data: bytes, position: int, budget: DecodeBudget) -> CreateAclsRequest:
-    budget.charge(496 + len(data))
+    budget.charged += 496 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    creations, position = _read_acl_creation_array_2(data, position, count - 1, budget)
+    if count == 1:
+        creations: Sequence[AclCreation] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        creations, position = _read_acl_creation_array_2(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return CreateAclsRequest(creations=creations)
 
 
@@ -178,21 +193,19 @@ def _write_create_acls_request_1(out: bytearray, item: CreateAclsRequest) -> lis
 
 def _write_acl_creation_array_2(out: bytearray, items: Sequence[AclCreation]) -> None:
     for item in items:
-        out += _write_b(item.resource_type)
         resource_name = item.resource_name.encode()
         size = len(resource_name) + 1
         if size < 128:
-            out.append(size)
+            out += _write_bB(item.resource_type, size)
         else:
-            out += encode_unsigned(size)
+            out += _write_b(item.resource_type) + encode_unsigned(size)
         out += resource_name
-        out += _write_b(item.resource_pattern_type)
         principal = item.principal.encode()
         size = len(principal) + 1
         if size < 128:
-            out.append(size)
+            out += _write_bB(item.resource_pattern_type, size)
         else:
-            out += encode_unsigned(size)
+            out += _write_b(item.resource_pattern_type) + encode_unsigned(size)
         out += principal
         host = item.host.encode()
         size = len(host) + 1
@@ -205,13 +218,15 @@ def _write_acl_creation_array_2(out: bytearray, items: Sequence[AclCreation]) ->
 
 
 def _write_create_acls_request_2(out: bytearray, item: CreateAclsRequest) -> list[Buffer]:
-    size = len(item.creations) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.creations:
+        size = len(item.creations) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_acl_creation_array_2(out, item.creations)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -220,11 +235,11 @@ def _read_acl_creation_result_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AclCreationResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 168, budget, "results")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, size = _read_hh(data, position)
         position += 4
         error_message: str | None = None
@@ -237,10 +252,15 @@ def _read_acl_creation_result_array_1(
 
 
 def _read_create_acls_response_1(data: bytes, position: int, budget: DecodeBudget) -> CreateAclsResponse:
-    budget.charge(368 + len(data))
+    budget.charged += 368 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
-    results, position = _read_acl_creation_result_array_1(data, position, count, budget)
+    if count == 0:
+        results: Sequence[AclCreationResult] = []
+    else:
+        results, position = _read_acl_creation_result_array_1(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return CreateAclsResponse(throttle_time_ms=throttle_time_ms, results=results)
@@ -250,20 +270,21 @@ def _read_acl_creation_result_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AclCreationResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 168, budget, "results")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, size = _read_hB(data, position)
-        position += 3
+        position += 2
         error_message: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            error_message = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            error_message = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         tags = data[position]
         position += 1
         if tags:
@@ -273,18 +294,23 @@ def _read_acl_creation_result_array_2(
 
 
 def _read_create_acls_response_2(data: bytes, position: int, budget: DecodeBudget) -> CreateAclsResponse:
-    budget.charge(368 + len(data))
+    budget.charged += 368 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    results, position = _read_acl_creation_result_array_2(data, position, count - 1, budget)
+    if count == 1:
+        results: Sequence[AclCreationResult] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        results, position = _read_acl_creation_result_array_2(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return CreateAclsResponse(throttle_time_ms=throttle_time_ms, results=results)
 
 
@@ -321,13 +347,15 @@ def _write_acl_creation_result_array_2(out: bytearray, items: Sequence[AclCreati
 
 def _write_create_acls_response_2(out: bytearray, item: CreateAclsResponse) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.results) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.results:
+        size = len(item.results) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_acl_creation_result_array_2(out, item.results)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.message_fields import (
     by_version,
@@ -17,6 +17,7 @@ from stratalog.wire.message_fields import (
     null_field,
     past_end,
     read_long_size,
+    read_longer_size,
     skip_tags,
     unsupported_field,
 )
@@ -37,11 +38,13 @@ _read_qB = Layout(">qB").unpack_from
 _read_qqqB = Layout(">qqqB").unpack_from
 _read_qqqh = Layout(">qqqh").unpack_from
 _write_h = Layout(">h").pack
+_write_hB = Layout(">hB").pack
 _write_hh = Layout(">hh").pack
 _write_i = Layout(">i").pack
 _write_ix = Layout(">ix").pack
 _write_q = Layout(">q").pack
 _write_qqq = Layout(">qqq").pack
+_write_qqqB = Layout(">qqqB").pack
 _write_qqqh = Layout(">qqqh").pack
 _write_qx = Layout(">qx").pack
 
@@ -50,11 +53,11 @@ def _read_creatable_renewers_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CreatableRenewers], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "renewers")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -76,10 +79,15 @@ def _read_creatable_renewers_array_1(
 def _read_create_delegation_token_request_1(
     data: bytes, position: int, budget: DecodeBudget
 ) -> CreateDelegationTokenRequest:
-    budget.charge(432 + len(data))
+    budget.charged += 432 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (count,) = _read_i(data, position)
     position += 4
-    renewers, position = _read_creatable_renewers_array_1(data, position, count, budget)
+    if count == 0:
+        renewers: Sequence[CreatableRenewers] = []
+    else:
+        renewers, position = _read_creatable_renewers_array_1(data, position, count, budget)
     (max_lifetime_ms,) = _read_q(data, position)
     position += 8
     if position > len(data):
@@ -91,25 +99,21 @@ def _read_creatable_renewers_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CreatableRenewers], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "renewers")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "principal_type")
-        end = position + size - 1
-        principal_type = data[position:end].decode()
-        position = end
+        principal_type = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "principal_name")
-        end = position + size - 1
-        principal_name = data[position:end].decode()
-        position = end
+        principal_name = data[position + 1 : position + size].decode()
+        position += size
         tags = data[position]
         position += 1
         if tags:
@@ -121,54 +125,64 @@ def _read_creatable_renewers_array_2(
 def _read_create_delegation_token_request_2(
     data: bytes, position: int, budget: DecodeBudget
 ) -> CreateDelegationTokenRequest:
-    budget.charge(432 + len(data))
+    budget.charged += 432 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    renewers, position = _read_creatable_renewers_array_2(data, position, count - 1, budget)
+    if count == 1:
+        renewers: Sequence[CreatableRenewers] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        renewers, position = _read_creatable_renewers_array_2(data, position, count - 1, budget)
     max_lifetime_ms, tags = _read_qB(data, position)
     position += 9
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return CreateDelegationTokenRequest(renewers=renewers, max_lifetime_ms=max_lifetime_ms)
 
 
 def _read_create_delegation_token_request_3(
     data: bytes, position: int, budget: DecodeBudget
 ) -> CreateDelegationTokenRequest:
-    budget.charge(592 + len(data))
+    budget.charged += 592 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     owner_principal_type: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        owner_principal_type = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        owner_principal_type = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     size = data[position]
-    position += 1
     owner_principal_name: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        owner_principal_name = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        owner_principal_name = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    renewers, position = _read_creatable_renewers_array_2(data, position, count - 1, budget)
+    if count == 1:
+        renewers: Sequence[CreatableRenewers] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        renewers, position = _read_creatable_renewers_array_2(data, position, count - 1, budget)
     max_lifetime_ms, tags = _read_qB(data, position)
     position += 9
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return CreateDelegationTokenRequest(
         owner_principal_type=owner_principal_type,
         owner_principal_name=owner_principal_name,
@@ -223,13 +237,15 @@ def _write_create_delegation_token_request_2(out: bytearray, item: CreateDelegat
         raise unsupported_field("CreateDelegationTokenRequest", "owner_principal_type")
     if item.owner_principal_name:
         raise unsupported_field("CreateDelegationTokenRequest", "owner_principal_name")
-    size = len(item.renewers) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.renewers:
+        size = len(item.renewers) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_creatable_renewers_array_2(out, item.renewers)
+    else:
+        out.append(1)
     out += _write_qx(item.max_lifetime_ms)
     return [out]
 
@@ -255,13 +271,15 @@ def _write_create_delegation_token_request_3(out: bytearray, item: CreateDelegat
         else:
             out += encode_unsigned(size)
         out += owner_principal_name
-    size = len(item.renewers) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.renewers:
+        size = len(item.renewers) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_creatable_renewers_array_2(out, item.renewers)
+    else:
+        out.append(1)
     out += _write_qx(item.max_lifetime_ms)
     return [out]
 
@@ -269,7 +287,9 @@ def _write_create_delegation_token_request_3(out: bytearray, item: CreateDelegat
 def _read_create_delegation_token_response_1(
     data: bytes, position: int, budget: DecodeBudget
 ) -> CreateDelegationTokenResponse:
-    budget.charge(600 + len(data))
+    budget.charged += 600 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     error_code, size = _read_hh(data, position)
     position += 4
     if size < 0:
@@ -318,41 +338,37 @@ def _read_create_delegation_token_response_1(
 def _read_create_delegation_token_response_2(
     data: bytes, position: int, budget: DecodeBudget
 ) -> CreateDelegationTokenResponse:
-    budget.charge(600 + len(data))
+    budget.charged += 600 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     error_code, size = _read_hB(data, position)
-    position += 3
+    position += 2
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "principal_type")
-    end = position + size - 1
-    principal_type = data[position:end].decode()
-    position = end
+    principal_type = data[position + 1 : position + size].decode()
+    position += size
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "principal_name")
-    end = position + size - 1
-    principal_name = data[position:end].decode()
-    position = end
+    principal_name = data[position + 1 : position + size].decode()
+    position += size
     issue_timestamp_ms, expiry_timestamp_ms, max_timestamp_ms, size = _read_qqqB(data, position)
-    position += 25
+    position += 24
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "token_id")
-    end = position + size - 1
-    token_id = data[position:end].decode()
-    position = end
+    token_id = data[position + 1 : position + size].decode()
+    position += size
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "hmac")
-    end = position + size - 1
-    hmac = data[position:end]
-    position = end
+    hmac = data[position + 1 : position + size]
+    position += size
     throttle_time_ms, tags = _read_iB(data, position)
     position += 5
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return CreateDelegationTokenResponse(
         error_code=error_code,
         principal_type=principal_type,
@@ -369,55 +385,47 @@ def _read_create_delegation_token_response_2(
 def _read_create_delegation_token_response_3(
     data: bytes, position: int, budget: DecodeBudget
 ) -> CreateDelegationTokenResponse:
-    budget.charge(760 + len(data))
+    budget.charged += 760 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     error_code, size = _read_hB(data, position)
-    position += 3
+    position += 2
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "principal_type")
-    end = position + size - 1
-    principal_type = data[position:end].decode()
-    position = end
+    principal_type = data[position + 1 : position + size].decode()
+    position += size
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "principal_name")
-    end = position + size - 1
-    principal_name = data[position:end].decode()
-    position = end
+    principal_name = data[position + 1 : position + size].decode()
+    position += size
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "token_requester_principal_type")
-    end = position + size - 1
-    token_requester_principal_type = data[position:end].decode()
-    position = end
+    token_requester_principal_type = data[position + 1 : position + size].decode()
+    position += size
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "token_requester_principal_name")
-    end = position + size - 1
-    token_requester_principal_name = data[position:end].decode()
-    position = end
+    token_requester_principal_name = data[position + 1 : position + size].decode()
+    position += size
     issue_timestamp_ms, expiry_timestamp_ms, max_timestamp_ms, size = _read_qqqB(data, position)
-    position += 25
+    position += 24
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "token_id")
-    end = position + size - 1
-    token_id = data[position:end].decode()
-    position = end
+    token_id = data[position + 1 : position + size].decode()
+    position += size
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "hmac")
-    end = position + size - 1
-    hmac = data[position:end]
-    position = end
+    hmac = data[position + 1 : position + size]
+    position += size
     throttle_time_ms, tags = _read_iB(data, position)
     position += 5
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return CreateDelegationTokenResponse(
         error_code=error_code,
         principal_type=principal_type,
@@ -451,13 +459,12 @@ def _write_create_delegation_token_response_1(out: bytearray, item: CreateDelega
 
 
 def _write_create_delegation_token_response_2(out: bytearray, item: CreateDelegationTokenResponse) -> list[Buffer]:
-    out += _write_h(item.error_code)
     principal_type = item.principal_type.encode()
     size = len(principal_type) + 1
     if size < 128:
-        out.append(size)
+        out += _write_hB(item.error_code, size)
     else:
-        out += encode_unsigned(size)
+        out += _write_h(item.error_code) + encode_unsigned(size)
     out += principal_type
     principal_name = item.principal_name.encode()
     size = len(principal_name) + 1
@@ -466,13 +473,14 @@ def _write_create_delegation_token_response_2(out: bytearray, item: CreateDelega
     else:
         out += encode_unsigned(size)
     out += principal_name
-    out += _write_qqq(item.issue_timestamp_ms, item.expiry_timestamp_ms, item.max_timestamp_ms)
     token_id = item.token_id.encode()
     size = len(token_id) + 1
     if size < 128:
-        out.append(size)
+        out += _write_qqqB(item.issue_timestamp_ms, item.expiry_timestamp_ms, item.max_timestamp_ms, size)
     else:
-        out += encode_unsigned(size)
+        out += _write_qqq(item.issue_timestamp_ms, item.expiry_timestamp_ms, item.max_timestamp_ms) + encode_unsigned(
+            size
+        )
     out += token_id
     hmac = item.hmac
     size = len(hmac) + 1
@@ -486,13 +494,12 @@ def _write_create_delegation_token_response_2(out: bytearray, item: CreateDelega
 
 
 def _write_create_delegation_token_response_3(out: bytearray, item: CreateDelegationTokenResponse) -> list[Buffer]:
-    out += _write_h(item.error_code)
     principal_type = item.principal_type.encode()
     size = len(principal_type) + 1
     if size < 128:
-        out.append(size)
+        out += _write_hB(item.error_code, size)
     else:
-        out += encode_unsigned(size)
+        out += _write_h(item.error_code) + encode_unsigned(size)
     out += principal_type
     principal_name = item.principal_name.encode()
     size = len(principal_name) + 1
@@ -515,13 +522,14 @@ def _write_create_delegation_token_response_3(out: bytearray, item: CreateDelega
     else:
         out += encode_unsigned(size)
     out += token_requester_principal_name
-    out += _write_qqq(item.issue_timestamp_ms, item.expiry_timestamp_ms, item.max_timestamp_ms)
     token_id = item.token_id.encode()
     size = len(token_id) + 1
     if size < 128:
-        out.append(size)
+        out += _write_qqqB(item.issue_timestamp_ms, item.expiry_timestamp_ms, item.max_timestamp_ms, size)
     else:
-        out += encode_unsigned(size)
+        out += _write_qqq(item.issue_timestamp_ms, item.expiry_timestamp_ms, item.max_timestamp_ms) + encode_unsigned(
+            size
+        )
     out += token_id
     hmac = item.hmac
     size = len(hmac) + 1

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.message_fields import (
     by_version,
@@ -17,6 +17,7 @@ from stratalog.wire.message_fields import (
     null_field,
     past_end,
     read_long_size,
+    read_longer_size,
     read_numbers,
     skip_tags,
     write_numbers,
@@ -50,14 +51,17 @@ def _read_create_partitions_assignment_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CreatePartitionsAssignment], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 168, budget, "assignments")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (count,) = _read_i(data, position)
         position += 4
-        broker_ids, position = read_numbers(data, position, count, "i", budget, "broker_ids")
+        if count == 0:
+            broker_ids: Sequence[int] = []
+        else:
+            broker_ids, position = read_numbers(data, position, count, "i", budget, "broker_ids")
         items.append(CreatePartitionsAssignment(broker_ids=broker_ids))
     return items, position
 
@@ -66,11 +70,11 @@ def _read_create_partitions_topic_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CreatePartitionsTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 464, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -81,17 +85,24 @@ def _read_create_partitions_topic_array_0(
         count_, count = _read_ii(data, position)
         position += 8
         assignments: Sequence[CreatePartitionsAssignment] | None = None
-        if count >= 0:
+        if count == 0:
+            assignments = []
+        elif count >= 0:
             assignments, position = _read_create_partitions_assignment_array_0(data, position, count, budget)
         items.append(CreatePartitionsTopic(name=name, count=count_, assignments=assignments))
     return items, position
 
 
 def _read_create_partitions_request_0(data: bytes, position: int, budget: DecodeBudget) -> CreatePartitionsRequest:
-    budget.charge(672 + len(data))
+    budget.charged += 672 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (count,) = _read_i(data, position)
     position += 4
-    topics, position = _read_create_partitions_topic_array_0(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[CreatePartitionsTopic] = []
+    else:
+        topics, position = _read_create_partitions_topic_array_0(data, position, count, budget)
     timeout_ms, validate_only = _read_iT(data, position)
     position += 5
     if position > len(data):
@@ -103,16 +114,19 @@ def _read_create_partitions_assignment_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CreatePartitionsAssignment], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 168, budget, "assignments")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        broker_ids, position = read_numbers(data, position, count - 1, "i", budget, "broker_ids")
+        if count == 1:
+            broker_ids: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            broker_ids, position = read_numbers(data, position, count - 1, "i", budget, "broker_ids")
         tags = data[position]
         position += 1
         if tags:
@@ -125,24 +139,24 @@ def _read_create_partitions_topic_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CreatePartitionsTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 464, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         count_, count = _read_iB(data, position)
         position += 5
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
         assignments: Sequence[CreatePartitionsAssignment] | None = None
-        if count:
+        if count == 1:
+            assignments = []
+        elif count:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
             assignments, position = _read_create_partitions_assignment_array_2(data, position, count - 1, budget)
         tags = data[position]
         position += 1
@@ -153,25 +167,31 @@ def _read_create_partitions_topic_array_2(
 
 
 def _read_create_partitions_request_2(data: bytes, position: int, budget: DecodeBudget) -> CreatePartitionsRequest:
-    budget.charge(672 + len(data))
+    budget.charged += 672 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_create_partitions_topic_array_2(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[CreatePartitionsTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_create_partitions_topic_array_2(data, position, count - 1, budget)
     timeout_ms, validate_only, tags = _read_iTB(data, position)
     position += 6
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return CreatePartitionsRequest(topics=topics, timeout_ms=timeout_ms, validate_only=validate_only)
 
 
 def _write_create_partitions_assignment_array_0(out: bytearray, items: Sequence[CreatePartitionsAssignment]) -> None:
     for item in items:
         out += _write_i(len(item.broker_ids))
-        write_numbers(out, item.broker_ids, "i")
+        if item.broker_ids:
+            write_numbers(out, item.broker_ids, "i")
 
 
 def _write_create_partitions_topic_array_0(out: bytearray, items: Sequence[CreatePartitionsTopic]) -> None:
@@ -180,9 +200,8 @@ def _write_create_partitions_topic_array_0(out: bytearray, items: Sequence[Creat
         out += _write_h(len(name))
         out += name
         out += _write_ii(item.count, -1 if item.assignments is None else len(item.assignments))
-        if item.assignments is not None:
-            if item.assignments:
-                _write_create_partitions_assignment_array_0(out, item.assignments)
+        if item.assignments:
+            _write_create_partitions_assignment_array_0(out, item.assignments)
 
 
 def _write_create_partitions_request_0(out: bytearray, item: CreatePartitionsRequest) -> list[Buffer]:
@@ -195,12 +214,15 @@ def _write_create_partitions_request_0(out: bytearray, item: CreatePartitionsReq
 
 def _write_create_partitions_assignment_array_2(out: bytearray, items: Sequence[CreatePartitionsAssignment]) -> None:
     for item in items:
-        size = len(item.broker_ids) + 1
-        if size < 128:
-            out.append(size)
+        if item.broker_ids:
+            size = len(item.broker_ids) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.broker_ids, "i")
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.broker_ids, "i")
+            out.append(1)
         out.append(0)
 
 
@@ -214,27 +236,28 @@ def _write_create_partitions_topic_array_2(out: bytearray, items: Sequence[Creat
             out += encode_unsigned(size)
         out += name
         out += _write_i(item.count)
-        if item.assignments is None:
-            out.append(0)
-        else:
+        if item.assignments:
             size = len(item.assignments) + 1
             if size < 128:
                 out.append(size)
             else:
                 out += encode_unsigned(size)
-            if item.assignments:
-                _write_create_partitions_assignment_array_2(out, item.assignments)
+            _write_create_partitions_assignment_array_2(out, item.assignments)
+        else:
+            out.append(0 if item.assignments is None else 1)
         out.append(0)
 
 
 def _write_create_partitions_request_2(out: bytearray, item: CreatePartitionsRequest) -> list[Buffer]:
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_create_partitions_topic_array_2(out, item.topics)
+    else:
+        out.append(1)
     out += _write_iTx(item.timeout_ms, item.validate_only)
     return [out]
 
@@ -243,11 +266,11 @@ def _read_create_partitions_topic_result_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CreatePartitionsTopicResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "results")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -267,10 +290,15 @@ def _read_create_partitions_topic_result_array_0(
 
 
 def _read_create_partitions_response_0(data: bytes, position: int, budget: DecodeBudget) -> CreatePartitionsResponse:
-    budget.charge(456 + len(data))
+    budget.charged += 456 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
-    results, position = _read_create_partitions_topic_result_array_0(data, position, count, budget)
+    if count == 0:
+        results: Sequence[CreatePartitionsTopicResult] = []
+    else:
+        results, position = _read_create_partitions_topic_result_array_0(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return CreatePartitionsResponse(throttle_time_ms=throttle_time_ms, results=results)
@@ -280,27 +308,26 @@ def _read_create_partitions_topic_result_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CreatePartitionsTopicResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "results")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         error_code, size = _read_hB(data, position)
-        position += 3
+        position += 2
         error_message: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            error_message = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            error_message = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         tags = data[position]
         position += 1
         if tags:
@@ -310,18 +337,23 @@ def _read_create_partitions_topic_result_array_2(
 
 
 def _read_create_partitions_response_2(data: bytes, position: int, budget: DecodeBudget) -> CreatePartitionsResponse:
-    budget.charge(456 + len(data))
+    budget.charged += 456 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    results, position = _read_create_partitions_topic_result_array_2(data, position, count - 1, budget)
+    if count == 1:
+        results: Sequence[CreatePartitionsTopicResult] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        results, position = _read_create_partitions_topic_result_array_2(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return CreatePartitionsResponse(throttle_time_ms=throttle_time_ms, results=results)
 
 
@@ -368,13 +400,15 @@ def _write_create_partitions_topic_result_array_2(out: bytearray, items: Sequenc
 
 def _write_create_partitions_response_2(out: bytearray, item: CreatePartitionsResponse) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.results) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.results:
+        size = len(item.results) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_create_partitions_topic_result_array_2(out, item.results)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

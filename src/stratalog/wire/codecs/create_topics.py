@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.ids import topic_id_of
 from stratalog.wire.message_fields import (
@@ -19,6 +19,7 @@ from stratalog.wire.message_fields import (
     null_field,
     past_end,
     read_long_size,
+    read_longer_size,
     read_numbers,
     read_tag_count,
     skip_tags,
@@ -64,14 +65,17 @@ def _read_creatable_replica_assignment_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CreatableReplicaAssignment], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "assignments")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, count = _read_ii(data, position)
         position += 8
-        broker_ids, position = read_numbers(data, position, count, "i", budget, "broker_ids")
+        if count == 0:
+            broker_ids: Sequence[int] = []
+        else:
+            broker_ids, position = read_numbers(data, position, count, "i", budget, "broker_ids")
         items.append(CreatableReplicaAssignment(partition_index=partition_index, broker_ids=broker_ids))
     return items, position
 
@@ -80,11 +84,11 @@ def _read_creatable_topic_config_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CreatableTopicConfig], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "configs")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -107,11 +111,11 @@ def _read_creatable_topic_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CreatableTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 888, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -121,10 +125,16 @@ def _read_creatable_topic_array_2(
         position = end
         num_partitions, replication_factor, count = _read_ihi(data, position)
         position += 10
-        assignments, position = _read_creatable_replica_assignment_array_2(data, position, count, budget)
+        if count == 0:
+            assignments: Sequence[CreatableReplicaAssignment] = []
+        else:
+            assignments, position = _read_creatable_replica_assignment_array_2(data, position, count, budget)
         (count,) = _read_i(data, position)
         position += 4
-        configs, position = _read_creatable_topic_config_array_2(data, position, count, budget)
+        if count == 0:
+            configs: Sequence[CreatableTopicConfig] = []
+        else:
+            configs, position = _read_creatable_topic_config_array_2(data, position, count, budget)
         items.append(
             CreatableTopic(
                 name=name,
@@ -138,10 +148,15 @@ def _read_creatable_topic_array_2(
 
 
 def _read_create_topics_request_2(data: bytes, position: int, budget: DecodeBudget) -> CreateTopicsRequest:
-    budget.charge(1096 + len(data))
+    budget.charged += 1096 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (count,) = _read_i(data, position)
     position += 4
-    topics, position = _read_creatable_topic_array_2(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[CreatableTopic] = []
+    else:
+        topics, position = _read_creatable_topic_array_2(data, position, count, budget)
     timeout_ms, validate_only = _read_iT(data, position)
     position += 5
     if position > len(data):
@@ -153,16 +168,19 @@ def _read_creatable_replica_assignment_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CreatableReplicaAssignment], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "assignments")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, count = _read_iB(data, position)
         position += 5
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        broker_ids, position = read_numbers(data, position, count - 1, "i", budget, "broker_ids")
+        if count == 1:
+            broker_ids: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            broker_ids, position = read_numbers(data, position, count - 1, "i", budget, "broker_ids")
         tags = data[position]
         position += 1
         if tags:
@@ -175,27 +193,25 @@ def _read_creatable_topic_config_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CreatableTopicConfig], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "configs")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         value: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            value = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            value = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         tags = data[position]
         position += 1
         if tags:
@@ -208,28 +224,32 @@ def _read_creatable_topic_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CreatableTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 888, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         num_partitions, replication_factor, count = _read_ihB(data, position)
         position += 7
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        assignments, position = _read_creatable_replica_assignment_array_5(data, position, count - 1, budget)
+        if count == 1:
+            assignments: Sequence[CreatableReplicaAssignment] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            assignments, position = _read_creatable_replica_assignment_array_5(data, position, count - 1, budget)
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        configs, position = _read_creatable_topic_config_array_5(data, position, count - 1, budget)
+        if count == 1:
+            configs: Sequence[CreatableTopicConfig] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            configs, position = _read_creatable_topic_config_array_5(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -247,25 +267,31 @@ def _read_creatable_topic_array_5(
 
 
 def _read_create_topics_request_5(data: bytes, position: int, budget: DecodeBudget) -> CreateTopicsRequest:
-    budget.charge(1096 + len(data))
+    budget.charged += 1096 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_creatable_topic_array_5(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[CreatableTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_creatable_topic_array_5(data, position, count - 1, budget)
     timeout_ms, validate_only, tags = _read_iTB(data, position)
     position += 6
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return CreateTopicsRequest(topics=topics, timeout_ms=timeout_ms, validate_only=validate_only)
 
 
 def _write_creatable_replica_assignment_array_2(out: bytearray, items: Sequence[CreatableReplicaAssignment]) -> None:
     for item in items:
         out += _write_ii(item.partition_index, len(item.broker_ids))
-        write_numbers(out, item.broker_ids, "i")
+        if item.broker_ids:
+            write_numbers(out, item.broker_ids, "i")
 
 
 def _write_creatable_topic_config_array_2(out: bytearray, items: Sequence[CreatableTopicConfig]) -> None:
@@ -303,12 +329,15 @@ def _write_create_topics_request_2(out: bytearray, item: CreateTopicsRequest) ->
 def _write_creatable_replica_assignment_array_5(out: bytearray, items: Sequence[CreatableReplicaAssignment]) -> None:
     for item in items:
         out += _write_i(item.partition_index)
-        size = len(item.broker_ids) + 1
-        if size < 128:
-            out.append(size)
+        if item.broker_ids:
+            size = len(item.broker_ids) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.broker_ids, "i")
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.broker_ids, "i")
+            out.append(1)
         out.append(0)
 
 
@@ -344,31 +373,37 @@ def _write_creatable_topic_array_5(out: bytearray, items: Sequence[CreatableTopi
             out += encode_unsigned(size)
         out += name
         out += _write_ih(item.num_partitions, item.replication_factor)
-        size = len(item.assignments) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.assignments:
+            size = len(item.assignments) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_creatable_replica_assignment_array_5(out, item.assignments)
-        size = len(item.configs) + 1
-        if size < 128:
-            out.append(size)
         else:
-            out += encode_unsigned(size)
+            out.append(1)
         if item.configs:
+            size = len(item.configs) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_creatable_topic_config_array_5(out, item.configs)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_create_topics_request_5(out: bytearray, item: CreateTopicsRequest) -> list[Buffer]:
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_creatable_topic_array_5(out, item.topics)
+    else:
+        out.append(1)
     out += _write_iTx(item.timeout_ms, item.validate_only)
     return [out]
 
@@ -377,11 +412,11 @@ def _read_creatable_topic_result_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CreatableTopicResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 296, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -401,10 +436,15 @@ def _read_creatable_topic_result_array_2(
 
 
 def _read_create_topics_response_2(data: bytes, position: int, budget: DecodeBudget) -> CreateTopicsResponse:
-    budget.charge(496 + len(data))
+    budget.charged += 496 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
-    topics, position = _read_creatable_topic_result_array_2(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[CreatableTopicResult] = []
+    else:
+        topics, position = _read_creatable_topic_result_array_2(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return CreateTopicsResponse(throttle_time_ms=throttle_time_ms, topics=topics)
@@ -414,27 +454,25 @@ def _read_creatable_topic_configs_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CreatableTopicConfigs], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 240, budget, "configs")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         value: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            value = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            value = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         read_only, config_source, is_sensitive, tags = _read_TbTB(data, position)
         position += 4
         if tags:
@@ -451,33 +489,34 @@ def _read_creatable_topic_result_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CreatableTopicResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 720, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         error_code, size = _read_hB(data, position)
-        position += 3
+        position += 2
         error_message: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            error_message = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            error_message = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         num_partitions, replication_factor, count = _read_ihB(data, position)
         position += 7
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
         configs: Sequence[CreatableTopicConfigs] | None = None
-        if count:
+        if count == 1:
+            configs = []
+        elif count:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
             configs, position = _read_creatable_topic_configs_array_5(data, position, count - 1, budget)
         tags = data[position]
         position += 1
@@ -510,18 +549,23 @@ def _read_creatable_topic_result_array_5(
 
 
 def _read_create_topics_response_5(data: bytes, position: int, budget: DecodeBudget) -> CreateTopicsResponse:
-    budget.charge(920 + len(data))
+    budget.charged += 920 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_creatable_topic_result_array_5(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[CreatableTopicResult] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_creatable_topic_result_array_5(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return CreateTopicsResponse(throttle_time_ms=throttle_time_ms, topics=topics)
 
 
@@ -529,33 +573,34 @@ def _read_creatable_topic_result_array_7(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CreatableTopicResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 832, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         topic_id, error_code, size = _read_UhB(data, position)
-        position += 19
+        position += 18
         error_message: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            error_message = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            error_message = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         num_partitions, replication_factor, count = _read_ihB(data, position)
         position += 7
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
         configs: Sequence[CreatableTopicConfigs] | None = None
-        if count:
+        if count == 1:
+            configs = []
+        elif count:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
             configs, position = _read_creatable_topic_configs_array_5(data, position, count - 1, budget)
         tags = data[position]
         position += 1
@@ -589,18 +634,23 @@ def _read_creatable_topic_result_array_7(
 
 
 def _read_create_topics_response_7(data: bytes, position: int, budget: DecodeBudget) -> CreateTopicsResponse:
-    budget.charge(1032 + len(data))
+    budget.charged += 1032 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_creatable_topic_result_array_7(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[CreatableTopicResult] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_creatable_topic_result_array_7(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return CreateTopicsResponse(throttle_time_ms=throttle_time_ms, topics=topics)
 
 
@@ -665,19 +715,18 @@ def _write_creatable_topic_result_array_5(out: bytearray, items: Sequence[Creata
                 out += encode_unsigned(size)
             out += error_message
         out += _write_ih(item.num_partitions, item.replication_factor)
-        if item.configs is None:
-            out.append(0)
-        else:
+        if item.configs:
             size = len(item.configs) + 1
             if size < 128:
                 out.append(size)
             else:
                 out += encode_unsigned(size)
-            if item.configs:
-                _write_creatable_topic_configs_array_5(out, item.configs)
+            _write_creatable_topic_configs_array_5(out, item.configs)
+        else:
+            out.append(0 if item.configs is None else 1)
         out.append(0)
-        tags = len(out) - 1
         if item.topic_config_error_code != 0:
+            tags = len(out) - 1
             whole = bytearray()
             whole += _write_h(item.topic_config_error_code)
             out[tags] += 1
@@ -686,13 +735,15 @@ def _write_creatable_topic_result_array_5(out: bytearray, items: Sequence[Creata
 
 def _write_create_topics_response_5(out: bytearray, item: CreateTopicsResponse) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_creatable_topic_result_array_5(out, item.topics)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -718,19 +769,18 @@ def _write_creatable_topic_result_array_7(out: bytearray, items: Sequence[Creata
                 out += encode_unsigned(size)
             out += error_message
         out += _write_ih(item.num_partitions, item.replication_factor)
-        if item.configs is None:
-            out.append(0)
-        else:
+        if item.configs:
             size = len(item.configs) + 1
             if size < 128:
                 out.append(size)
             else:
                 out += encode_unsigned(size)
-            if item.configs:
-                _write_creatable_topic_configs_array_5(out, item.configs)
+            _write_creatable_topic_configs_array_5(out, item.configs)
+        else:
+            out.append(0 if item.configs is None else 1)
         out.append(0)
-        tags = len(out) - 1
         if item.topic_config_error_code != 0:
+            tags = len(out) - 1
             whole = bytearray()
             whole += _write_h(item.topic_config_error_code)
             out[tags] += 1
@@ -739,13 +789,15 @@ def _write_creatable_topic_result_array_7(out: bytearray, items: Sequence[Creata
 
 def _write_create_topics_response_7(out: bytearray, item: CreateTopicsResponse) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_creatable_topic_result_array_7(out, item.topics)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

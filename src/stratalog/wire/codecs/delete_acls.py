@@ -9,9 +9,17 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
-from stratalog.wire.message_fields import by_version, charge_more_items, null_field, past_end, read_long_size, skip_tags
+from stratalog.wire.message_fields import (
+    by_version,
+    charge_more_items,
+    null_field,
+    past_end,
+    read_long_size,
+    read_longer_size,
+    skip_tags,
+)
 from stratalog.wire.messages.delete_acls import (
     DeleteAclsFilter,
     DeleteAclsFilterResult,
@@ -32,6 +40,7 @@ _read_i = Layout(">i").unpack_from
 _read_iB = Layout(">iB").unpack_from
 _read_ii = Layout(">ii").unpack_from
 _write_b = Layout(">b").pack
+_write_bB = Layout(">bB").pack
 _write_bb = Layout(">bb").pack
 _write_bbx = Layout(">bbx").pack
 _write_bh = Layout(">bh").pack
@@ -45,11 +54,11 @@ def _read_delete_acls_filter_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeleteAclsFilter], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 336, budget, "filters")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         resource_type_filter, size = _read_bh(data, position)
         position += 3
         resource_name_filter: str | None = None
@@ -88,10 +97,15 @@ def _read_delete_acls_filter_array_1(
 
 
 def _read_delete_acls_request_1(data: bytes, position: int, budget: DecodeBudget) -> DeleteAclsRequest:
-    budget.charge(496 + len(data))
+    budget.charged += 496 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (count,) = _read_i(data, position)
     position += 4
-    filters, position = _read_delete_acls_filter_array_1(data, position, count, budget)
+    if count == 0:
+        filters: Sequence[DeleteAclsFilter] = []
+    else:
+        filters, position = _read_delete_acls_filter_array_1(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return DeleteAclsRequest(filters=filters)
@@ -101,38 +115,40 @@ def _read_delete_acls_filter_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeleteAclsFilter], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 336, budget, "filters")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         resource_type_filter, size = _read_bB(data, position)
-        position += 2
+        position += 1
         resource_name_filter: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            resource_name_filter = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            resource_name_filter = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         pattern_type_filter, size = _read_bB(data, position)
-        position += 2
+        position += 1
         principal_filter: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            principal_filter = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            principal_filter = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         size = data[position]
-        position += 1
         host_filter: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            host_filter = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            host_filter = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         operation, permission_type, tags = _read_bbB(data, position)
         position += 3
         if tags:
@@ -152,18 +168,23 @@ def _read_delete_acls_filter_array_2(
 
 
 def _read_delete_acls_request_2(data: bytes, position: int, budget: DecodeBudget) -> DeleteAclsRequest:
-    budget.charge(496 + len(data))
+    budget.charged += 496 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    filters, position = _read_delete_acls_filter_array_2(data, position, count - 1, budget)
+    if count == 1:
+        filters: Sequence[DeleteAclsFilter] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        filters, position = _read_delete_acls_filter_array_2(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DeleteAclsRequest(filters=filters)
 
 
@@ -229,13 +250,15 @@ def _write_delete_acls_filter_array_2(out: bytearray, items: Sequence[DeleteAcls
 
 
 def _write_delete_acls_request_2(out: bytearray, item: DeleteAclsRequest) -> list[Buffer]:
-    size = len(item.filters) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.filters:
+        size = len(item.filters) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_delete_acls_filter_array_2(out, item.filters)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -244,11 +267,11 @@ def _read_delete_acls_matching_acl_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeleteAclsMatchingAcl], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 464, budget, "matching_acls")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, size = _read_hh(data, position)
         position += 4
         error_message: str | None = None
@@ -299,11 +322,11 @@ def _read_delete_acls_filter_result_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeleteAclsFilterResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 760, budget, "filter_results")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, size = _read_hh(data, position)
         position += 4
         error_message: str | None = None
@@ -313,7 +336,10 @@ def _read_delete_acls_filter_result_array_1(
             position = end
         (count,) = _read_i(data, position)
         position += 4
-        matching_acls, position = _read_delete_acls_matching_acl_array_1(data, position, count, budget)
+        if count == 0:
+            matching_acls: Sequence[DeleteAclsMatchingAcl] = []
+        else:
+            matching_acls, position = _read_delete_acls_matching_acl_array_1(data, position, count, budget)
         items.append(
             DeleteAclsFilterResult(error_code=error_code, error_message=error_message, matching_acls=matching_acls)
         )
@@ -321,10 +347,15 @@ def _read_delete_acls_filter_result_array_1(
 
 
 def _read_delete_acls_response_1(data: bytes, position: int, budget: DecodeBudget) -> DeleteAclsResponse:
-    budget.charge(960 + len(data))
+    budget.charged += 960 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
-    filter_results, position = _read_delete_acls_filter_result_array_1(data, position, count, budget)
+    if count == 0:
+        filter_results: Sequence[DeleteAclsFilterResult] = []
+    else:
+        filter_results, position = _read_delete_acls_filter_result_array_1(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return DeleteAclsResponse(throttle_time_ms=throttle_time_ms, filter_results=filter_results)
@@ -334,41 +365,38 @@ def _read_delete_acls_matching_acl_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeleteAclsMatchingAcl], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 464, budget, "matching_acls")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, size = _read_hB(data, position)
-        position += 3
+        position += 2
         error_message: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            error_message = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            error_message = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         resource_type, size = _read_bB(data, position)
-        position += 2
-        if not 0 < size < 128:
-            size, position = read_long_size(data, position, size, "resource_name")
-        end = position + size - 1
-        resource_name = data[position:end].decode()
-        position = end
-        pattern_type, size = _read_bB(data, position)
-        position += 2
-        if not 0 < size < 128:
-            size, position = read_long_size(data, position, size, "principal")
-        end = position + size - 1
-        principal = data[position:end].decode()
-        position = end
-        size = data[position]
         position += 1
         if not 0 < size < 128:
+            size, position = read_long_size(data, position, size, "resource_name")
+        resource_name = data[position + 1 : position + size].decode()
+        position += size
+        pattern_type, size = _read_bB(data, position)
+        position += 1
+        if not 0 < size < 128:
+            size, position = read_long_size(data, position, size, "principal")
+        principal = data[position + 1 : position + size].decode()
+        position += size
+        size = data[position]
+        if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "host")
-        end = position + size - 1
-        host = data[position:end].decode()
-        position = end
+        host = data[position + 1 : position + size].decode()
+        position += size
         operation, permission_type, tags = _read_bbB(data, position)
         position += 3
         if tags:
@@ -393,25 +421,29 @@ def _read_delete_acls_filter_result_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeleteAclsFilterResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 760, budget, "filter_results")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, size = _read_hB(data, position)
-        position += 3
+        position += 2
         error_message: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            error_message = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            error_message = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        matching_acls, position = _read_delete_acls_matching_acl_array_2(data, position, count - 1, budget)
+        if count == 1:
+            matching_acls: Sequence[DeleteAclsMatchingAcl] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            matching_acls, position = _read_delete_acls_matching_acl_array_2(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -423,18 +455,23 @@ def _read_delete_acls_filter_result_array_2(
 
 
 def _read_delete_acls_response_2(data: bytes, position: int, budget: DecodeBudget) -> DeleteAclsResponse:
-    budget.charge(960 + len(data))
+    budget.charged += 960 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    filter_results, position = _read_delete_acls_filter_result_array_2(data, position, count - 1, budget)
+    if count == 1:
+        filter_results: Sequence[DeleteAclsFilterResult] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        filter_results, position = _read_delete_acls_filter_result_array_2(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DeleteAclsResponse(throttle_time_ms=throttle_time_ms, filter_results=filter_results)
 
 
@@ -487,21 +524,19 @@ def _write_delete_acls_matching_acl_array_2(out: bytearray, items: Sequence[Dele
             else:
                 out += encode_unsigned(size)
             out += error_message
-        out += _write_b(item.resource_type)
         resource_name = item.resource_name.encode()
         size = len(resource_name) + 1
         if size < 128:
-            out.append(size)
+            out += _write_bB(item.resource_type, size)
         else:
-            out += encode_unsigned(size)
+            out += _write_b(item.resource_type) + encode_unsigned(size)
         out += resource_name
-        out += _write_b(item.pattern_type)
         principal = item.principal.encode()
         size = len(principal) + 1
         if size < 128:
-            out.append(size)
+            out += _write_bB(item.pattern_type, size)
         else:
-            out += encode_unsigned(size)
+            out += _write_b(item.pattern_type) + encode_unsigned(size)
         out += principal
         host = item.host.encode()
         size = len(host) + 1
@@ -526,25 +561,29 @@ def _write_delete_acls_filter_result_array_2(out: bytearray, items: Sequence[Del
             else:
                 out += encode_unsigned(size)
             out += error_message
-        size = len(item.matching_acls) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.matching_acls:
+            size = len(item.matching_acls) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_delete_acls_matching_acl_array_2(out, item.matching_acls)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_delete_acls_response_2(out: bytearray, item: DeleteAclsResponse) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.filter_results) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.filter_results:
+        size = len(item.filter_results) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_delete_acls_filter_result_array_2(out, item.filter_results)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

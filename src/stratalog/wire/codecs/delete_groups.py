@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.message_fields import (
     by_version,
@@ -38,44 +38,58 @@ _write_ii = Layout(">ii").pack
 
 
 def _read_delete_groups_request_0(data: bytes, position: int, budget: DecodeBudget) -> DeleteGroupsRequest:
-    budget.charge(160 + len(data))
+    budget.charged += 160 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (count,) = _read_i(data, position)
     position += 4
-    groups_names, position = read_strings(data, position, count, budget, "groups_names")
+    if count == 0:
+        groups_names: Sequence[str] = []
+    else:
+        groups_names, position = read_strings(data, position, count, budget, "groups_names")
     if position > len(data):
         raise past_end(position, len(data))
     return DeleteGroupsRequest(groups_names=groups_names)
 
 
 def _read_delete_groups_request_2(data: bytes, position: int, budget: DecodeBudget) -> DeleteGroupsRequest:
-    budget.charge(160 + len(data))
+    budget.charged += 160 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    groups_names, position = read_compact_strings(data, position, count - 1, budget, "groups_names")
+    if count == 1:
+        groups_names: Sequence[str] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        groups_names, position = read_compact_strings(data, position, count - 1, budget, "groups_names")
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DeleteGroupsRequest(groups_names=groups_names)
 
 
 def _write_delete_groups_request_0(out: bytearray, item: DeleteGroupsRequest) -> list[Buffer]:
     out += _write_i(len(item.groups_names))
-    write_strings(out, item.groups_names)
+    if item.groups_names:
+        write_strings(out, item.groups_names)
     return [out]
 
 
 def _write_delete_groups_request_2(out: bytearray, item: DeleteGroupsRequest) -> list[Buffer]:
-    size = len(item.groups_names) + 1
-    if size < 128:
-        out.append(size)
+    if item.groups_names:
+        size = len(item.groups_names) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
+        write_compact_strings(out, item.groups_names)
     else:
-        out += encode_unsigned(size)
-    write_compact_strings(out, item.groups_names)
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -84,11 +98,11 @@ def _read_deletable_group_result_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeletableGroupResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 168, budget, "results")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -103,10 +117,15 @@ def _read_deletable_group_result_array_0(
 
 
 def _read_delete_groups_response_0(data: bytes, position: int, budget: DecodeBudget) -> DeleteGroupsResponse:
-    budget.charge(368 + len(data))
+    budget.charged += 368 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
-    results, position = _read_deletable_group_result_array_0(data, position, count, budget)
+    if count == 0:
+        results: Sequence[DeletableGroupResult] = []
+    else:
+        results, position = _read_deletable_group_result_array_0(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return DeleteGroupsResponse(throttle_time_ms=throttle_time_ms, results=results)
@@ -116,18 +135,16 @@ def _read_deletable_group_result_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeletableGroupResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 168, budget, "results")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "group_id")
-        end = position + size - 1
-        group_id = data[position:end].decode()
-        position = end
+        group_id = data[position + 1 : position + size].decode()
+        position += size
         error_code, tags = _read_hB(data, position)
         position += 3
         if tags:
@@ -137,18 +154,23 @@ def _read_deletable_group_result_array_2(
 
 
 def _read_delete_groups_response_2(data: bytes, position: int, budget: DecodeBudget) -> DeleteGroupsResponse:
-    budget.charge(368 + len(data))
+    budget.charged += 368 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    results, position = _read_deletable_group_result_array_2(data, position, count - 1, budget)
+    if count == 1:
+        results: Sequence[DeletableGroupResult] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        results, position = _read_deletable_group_result_array_2(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DeleteGroupsResponse(throttle_time_ms=throttle_time_ms, results=results)
 
 
@@ -181,13 +203,15 @@ def _write_deletable_group_result_array_2(out: bytearray, items: Sequence[Deleta
 
 def _write_delete_groups_response_2(out: bytearray, item: DeleteGroupsResponse) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.results) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.results:
+        size = len(item.results) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_deletable_group_result_array_2(out, item.results)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.message_fields import by_version, charge_more_items, null_field, past_end, read_long_size, skip_tags
 from stratalog.wire.messages.delete_records import (
@@ -44,11 +44,11 @@ def _read_delete_records_partition_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeleteRecordsPartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 120, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, offset = _read_iq(data, position)
         position += 12
         items.append(DeleteRecordsPartition(partition_index=partition_index, offset=offset))
@@ -59,11 +59,11 @@ def _read_delete_records_topic_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeleteRecordsTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 376, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -73,16 +73,24 @@ def _read_delete_records_topic_array_0(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partitions, position = _read_delete_records_partition_array_0(data, position, count, budget)
+        if count == 0:
+            partitions: Sequence[DeleteRecordsPartition] = []
+        else:
+            partitions, position = _read_delete_records_partition_array_0(data, position, count, budget)
         items.append(DeleteRecordsTopic(name=name, partitions=partitions))
     return items, position
 
 
 def _read_delete_records_request_0(data: bytes, position: int, budget: DecodeBudget) -> DeleteRecordsRequest:
-    budget.charge(576 + len(data))
+    budget.charged += 576 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (count,) = _read_i(data, position)
     position += 4
-    topics, position = _read_delete_records_topic_array_0(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[DeleteRecordsTopic] = []
+    else:
+        topics, position = _read_delete_records_topic_array_0(data, position, count, budget)
     (timeout_ms,) = _read_i(data, position)
     position += 4
     if position > len(data):
@@ -94,11 +102,11 @@ def _read_delete_records_partition_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeleteRecordsPartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 120, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, offset, tags = _read_iqB(data, position)
         position += 13
         if tags:
@@ -111,23 +119,24 @@ def _read_delete_records_topic_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeleteRecordsTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 376, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_delete_records_partition_array_2(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[DeleteRecordsPartition] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_delete_records_partition_array_2(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -137,18 +146,23 @@ def _read_delete_records_topic_array_2(
 
 
 def _read_delete_records_request_2(data: bytes, position: int, budget: DecodeBudget) -> DeleteRecordsRequest:
-    budget.charge(576 + len(data))
+    budget.charged += 576 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_delete_records_topic_array_2(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[DeleteRecordsTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_delete_records_topic_array_2(data, position, count - 1, budget)
     timeout_ms, tags = _read_iB(data, position)
     position += 5
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DeleteRecordsRequest(topics=topics, timeout_ms=timeout_ms)
 
 
@@ -189,24 +203,28 @@ def _write_delete_records_topic_array_2(out: bytearray, items: Sequence[DeleteRe
         else:
             out += encode_unsigned(size)
         out += name
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_delete_records_partition_array_2(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_delete_records_request_2(out: bytearray, item: DeleteRecordsRequest) -> list[Buffer]:
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_delete_records_topic_array_2(out, item.topics)
+    else:
+        out.append(1)
     out += _write_ix(item.timeout_ms)
     return [out]
 
@@ -215,11 +233,11 @@ def _read_delete_records_partition_result_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeleteRecordsPartitionResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 160, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, low_watermark, error_code = _read_iqh(data, position)
         position += 14
         items.append(
@@ -234,11 +252,11 @@ def _read_delete_records_topic_result_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeleteRecordsTopicResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 416, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -248,16 +266,24 @@ def _read_delete_records_topic_result_array_0(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partitions, position = _read_delete_records_partition_result_array_0(data, position, count, budget)
+        if count == 0:
+            partitions: Sequence[DeleteRecordsPartitionResult] = []
+        else:
+            partitions, position = _read_delete_records_partition_result_array_0(data, position, count, budget)
         items.append(DeleteRecordsTopicResult(name=name, partitions=partitions))
     return items, position
 
 
 def _read_delete_records_response_0(data: bytes, position: int, budget: DecodeBudget) -> DeleteRecordsResponse:
-    budget.charge(616 + len(data))
+    budget.charged += 616 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
-    topics, position = _read_delete_records_topic_result_array_0(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[DeleteRecordsTopicResult] = []
+    else:
+        topics, position = _read_delete_records_topic_result_array_0(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return DeleteRecordsResponse(throttle_time_ms=throttle_time_ms, topics=topics)
@@ -267,11 +293,11 @@ def _read_delete_records_partition_result_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeleteRecordsPartitionResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 160, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, low_watermark, error_code, tags = _read_iqhB(data, position)
         position += 15
         if tags:
@@ -288,23 +314,24 @@ def _read_delete_records_topic_result_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeleteRecordsTopicResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 416, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_delete_records_partition_result_array_2(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[DeleteRecordsPartitionResult] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_delete_records_partition_result_array_2(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -314,18 +341,23 @@ def _read_delete_records_topic_result_array_2(
 
 
 def _read_delete_records_response_2(data: bytes, position: int, budget: DecodeBudget) -> DeleteRecordsResponse:
-    budget.charge(616 + len(data))
+    budget.charged += 616 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_delete_records_topic_result_array_2(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[DeleteRecordsTopicResult] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_delete_records_topic_result_array_2(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DeleteRecordsResponse(throttle_time_ms=throttle_time_ms, topics=topics)
 
 
@@ -369,25 +401,29 @@ def _write_delete_records_topic_result_array_2(out: bytearray, items: Sequence[D
         else:
             out += encode_unsigned(size)
         out += name
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_delete_records_partition_result_array_2(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_delete_records_response_2(out: bytearray, item: DeleteRecordsResponse) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_delete_records_topic_result_array_2(out, item.topics)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

@@ -9,10 +9,17 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.ids import topic_id_of
-from stratalog.wire.message_fields import by_version, charge_more_items, past_end, read_long_size, skip_tags
+from stratalog.wire.message_fields import (
+    by_version,
+    charge_more_items,
+    past_end,
+    read_long_size,
+    read_longer_size,
+    skip_tags,
+)
 from stratalog.wire.messages.delete_share_group_offsets import (
     DeleteShareGroupOffsetsRequest,
     DeleteShareGroupOffsetsRequestTopic,
@@ -31,18 +38,16 @@ def _read_delete_share_group_offsets_request_topic_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeleteShareGroupOffsetsRequestTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 128, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "topic_name")
-        end = position + size - 1
-        topic_name = data[position:end].decode()
-        position = end
+        topic_name = data[position + 1 : position + size].decode()
+        position += size
         tags = data[position]
         position += 1
         if tags:
@@ -54,25 +59,28 @@ def _read_delete_share_group_offsets_request_topic_array_0(
 def _read_delete_share_group_offsets_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DeleteShareGroupOffsetsRequest:
-    budget.charge(376 + len(data))
+    budget.charged += 376 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "group_id")
-    end = position + size - 1
-    group_id = data[position:end].decode()
-    position = end
+    group_id = data[position + 1 : position + size].decode()
+    position += size
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_delete_share_group_offsets_request_topic_array_0(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[DeleteShareGroupOffsetsRequestTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_delete_share_group_offsets_request_topic_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DeleteShareGroupOffsetsRequest(group_id=group_id, topics=topics)
 
 
@@ -98,13 +106,15 @@ def _write_delete_share_group_offsets_request_0(out: bytearray, item: DeleteShar
     else:
         out += encode_unsigned(size)
     out += group_id
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_delete_share_group_offsets_request_topic_array_0(out, item.topics)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -113,27 +123,26 @@ def _read_delete_share_group_offsets_response_topic_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeleteShareGroupOffsetsResponseTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 376, budget, "responses")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "topic_name")
-        end = position + size - 1
-        topic_name = data[position:end].decode()
-        position = end
+        topic_name = data[position + 1 : position + size].decode()
+        position += size
         topic_id, error_code, size = _read_UhB(data, position)
-        position += 19
+        position += 18
         error_message: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            error_message = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            error_message = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         tags = data[position]
         position += 1
         if tags:
@@ -152,27 +161,33 @@ def _read_delete_share_group_offsets_response_topic_array_0(
 def _read_delete_share_group_offsets_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DeleteShareGroupOffsetsResponse:
-    budget.charge(704 + len(data))
+    budget.charged += 704 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, size = _read_ihB(data, position)
-    position += 7
+    position += 6
     error_message: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        error_message = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        error_message = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    responses, position = _read_delete_share_group_offsets_response_topic_array_0(data, position, count - 1, budget)
+    if count == 1:
+        responses: Sequence[DeleteShareGroupOffsetsResponseTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        responses, position = _read_delete_share_group_offsets_response_topic_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DeleteShareGroupOffsetsResponse(
         throttle_time_ms=throttle_time_ms, error_code=error_code, error_message=error_message, responses=responses
     )
@@ -215,13 +230,15 @@ def _write_delete_share_group_offsets_response_0(out: bytearray, item: DeleteSha
         else:
             out += encode_unsigned(size)
         out += error_message
-    size = len(item.responses) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.responses:
+        size = len(item.responses) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_delete_share_group_offsets_response_topic_array_0(out, item.responses)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

@@ -9,10 +9,17 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.ids import topic_id_of
-from stratalog.wire.message_fields import by_version, charge_more_items, past_end, read_long_size, skip_tags
+from stratalog.wire.message_fields import (
+    by_version,
+    charge_more_items,
+    past_end,
+    read_long_size,
+    read_longer_size,
+    skip_tags,
+)
 from stratalog.wire.messages.delete_share_group_state import (
     DeleteShareGroupStateRequest,
     DeleteShareGroupStateResponse,
@@ -35,11 +42,11 @@ def _read_partition_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 80, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition, tags = _read_iB(data, position)
         position += 5
         if tags:
@@ -52,16 +59,19 @@ def _read_delete_state_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeleteStateData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 368, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         topic_id, count = _read_UB(data, position)
         position += 17
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_partition_data_array_0(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[PartitionData] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_partition_data_array_0(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -73,25 +83,28 @@ def _read_delete_state_data_array_0(
 def _read_delete_share_group_state_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DeleteShareGroupStateRequest:
-    budget.charge(616 + len(data))
+    budget.charged += 616 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "group_id")
-    end = position + size - 1
-    group_id = data[position:end].decode()
-    position = end
+    group_id = data[position + 1 : position + size].decode()
+    position += size
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_delete_state_data_array_0(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[DeleteStateData] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_delete_state_data_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DeleteShareGroupStateRequest(group_id=group_id, topics=topics)
 
 
@@ -103,13 +116,15 @@ def _write_partition_data_array_0(out: bytearray, items: Sequence[PartitionData]
 def _write_delete_state_data_array_0(out: bytearray, items: Sequence[DeleteStateData]) -> None:
     for item in items:
         out += _write_U(item.topic_id.bytes)
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_partition_data_array_0(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -121,13 +136,15 @@ def _write_delete_share_group_state_request_0(out: bytearray, item: DeleteShareG
     else:
         out += encode_unsigned(size)
     out += group_id
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_delete_state_data_array_0(out, item.topics)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -136,20 +153,21 @@ def _read_partition_result_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition, error_code, size = _read_ihB(data, position)
-        position += 7
+        position += 6
         error_message: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            error_message = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            error_message = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         tags = data[position]
         position += 1
         if tags:
@@ -162,16 +180,19 @@ def _read_delete_state_result_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeleteStateResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 496, budget, "results")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         topic_id, count = _read_UB(data, position)
         position += 17
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_partition_result_array_0(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[PartitionResult] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_partition_result_array_0(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -183,18 +204,23 @@ def _read_delete_state_result_array_0(
 def _read_delete_share_group_state_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DeleteShareGroupStateResponse:
-    budget.charge(656 + len(data))
+    budget.charged += 656 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    results, position = _read_delete_state_result_array_0(data, position, count - 1, budget)
+    if count == 1:
+        results: Sequence[DeleteStateResult] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        results, position = _read_delete_state_result_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DeleteShareGroupStateResponse(results=results)
 
 
@@ -217,24 +243,28 @@ def _write_partition_result_array_0(out: bytearray, items: Sequence[PartitionRes
 def _write_delete_state_result_array_0(out: bytearray, items: Sequence[DeleteStateResult]) -> None:
     for item in items:
         out += _write_U(item.topic_id.bytes)
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_partition_result_array_0(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_delete_share_group_state_response_0(out: bytearray, item: DeleteShareGroupStateResponse) -> list[Buffer]:
-    size = len(item.results) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.results:
+        size = len(item.results) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_delete_state_result_array_0(out, item.results)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

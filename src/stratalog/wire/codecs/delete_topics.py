@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.ids import topic_id_of
 from stratalog.wire.message_fields import (
@@ -19,6 +19,7 @@ from stratalog.wire.message_fields import (
     past_end,
     read_compact_strings,
     read_long_size,
+    read_longer_size,
     read_strings,
     skip_tags,
     unsupported_field,
@@ -50,10 +51,15 @@ _write_ix = Layout(">ix").pack
 
 
 def _read_delete_topics_request_1(data: bytes, position: int, budget: DecodeBudget) -> DeleteTopicsRequest:
-    budget.charge(208 + len(data))
+    budget.charged += 208 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (count,) = _read_i(data, position)
     position += 4
-    topic_names, position = read_strings(data, position, count, budget, "topic_names")
+    if count == 0:
+        topic_names: Sequence[str] = []
+    else:
+        topic_names, position = read_strings(data, position, count, budget, "topic_names")
     (timeout_ms,) = _read_i(data, position)
     position += 4
     if position > len(data):
@@ -62,18 +68,23 @@ def _read_delete_topics_request_1(data: bytes, position: int, budget: DecodeBudg
 
 
 def _read_delete_topics_request_4(data: bytes, position: int, budget: DecodeBudget) -> DeleteTopicsRequest:
-    budget.charge(208 + len(data))
+    budget.charged += 208 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topic_names, position = read_compact_strings(data, position, count - 1, budget, "topic_names")
+    if count == 1:
+        topic_names: Sequence[str] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topic_names, position = read_compact_strings(data, position, count - 1, budget, "topic_names")
     timeout_ms, tags = _read_iB(data, position)
     position += 5
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DeleteTopicsRequest(topic_names=topic_names, timeout_ms=timeout_ms)
 
 
@@ -81,20 +92,20 @@ def _read_delete_topic_state_array_6(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeleteTopicState], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 248, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         name: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            name = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            name = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         topic_id, tags = _read_UB(data, position)
         position += 17
         if tags:
@@ -104,18 +115,23 @@ def _read_delete_topic_state_array_6(
 
 
 def _read_delete_topics_request_6(data: bytes, position: int, budget: DecodeBudget) -> DeleteTopicsRequest:
-    budget.charge(456 + len(data))
+    budget.charged += 456 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_delete_topic_state_array_6(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[DeleteTopicState] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_delete_topic_state_array_6(data, position, count - 1, budget)
     timeout_ms, tags = _read_iB(data, position)
     position += 5
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DeleteTopicsRequest(topics=topics, timeout_ms=timeout_ms)
 
 
@@ -123,7 +139,8 @@ def _write_delete_topics_request_1(out: bytearray, item: DeleteTopicsRequest) ->
     if item.topics:
         raise unsupported_field("DeleteTopicsRequest", "topics")
     out += _write_i(len(item.topic_names))
-    write_strings(out, item.topic_names)
+    if item.topic_names:
+        write_strings(out, item.topic_names)
     out += _write_i(item.timeout_ms)
     return [out]
 
@@ -131,12 +148,15 @@ def _write_delete_topics_request_1(out: bytearray, item: DeleteTopicsRequest) ->
 def _write_delete_topics_request_4(out: bytearray, item: DeleteTopicsRequest) -> list[Buffer]:
     if item.topics:
         raise unsupported_field("DeleteTopicsRequest", "topics")
-    size = len(item.topic_names) + 1
-    if size < 128:
-        out.append(size)
+    if item.topic_names:
+        size = len(item.topic_names) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
+        write_compact_strings(out, item.topic_names)
     else:
-        out += encode_unsigned(size)
-    write_compact_strings(out, item.topic_names)
+        out.append(1)
     out += _write_ix(item.timeout_ms)
     return [out]
 
@@ -157,13 +177,15 @@ def _write_delete_topic_state_array_6(out: bytearray, items: Sequence[DeleteTopi
 
 
 def _write_delete_topics_request_6(out: bytearray, item: DeleteTopicsRequest) -> list[Buffer]:
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_delete_topic_state_array_6(out, item.topics)
+    else:
+        out.append(1)
     out += _write_ix(item.timeout_ms)
     return [out]
 
@@ -172,11 +194,11 @@ def _read_deletable_topic_result_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeletableTopicResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 184, budget, "responses")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -191,10 +213,15 @@ def _read_deletable_topic_result_array_1(
 
 
 def _read_delete_topics_response_1(data: bytes, position: int, budget: DecodeBudget) -> DeleteTopicsResponse:
-    budget.charge(384 + len(data))
+    budget.charged += 384 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
-    responses, position = _read_deletable_topic_result_array_1(data, position, count, budget)
+    if count == 0:
+        responses: Sequence[DeletableTopicResult] = []
+    else:
+        responses, position = _read_deletable_topic_result_array_1(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return DeleteTopicsResponse(throttle_time_ms=throttle_time_ms, responses=responses)
@@ -204,18 +231,16 @@ def _read_deletable_topic_result_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeletableTopicResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 184, budget, "responses")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         error_code, tags = _read_hB(data, position)
         position += 3
         if tags:
@@ -225,18 +250,23 @@ def _read_deletable_topic_result_array_4(
 
 
 def _read_delete_topics_response_4(data: bytes, position: int, budget: DecodeBudget) -> DeleteTopicsResponse:
-    budget.charge(384 + len(data))
+    budget.charged += 384 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    responses, position = _read_deletable_topic_result_array_4(data, position, count - 1, budget)
+    if count == 1:
+        responses: Sequence[DeletableTopicResult] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        responses, position = _read_deletable_topic_result_array_4(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DeleteTopicsResponse(throttle_time_ms=throttle_time_ms, responses=responses)
 
 
@@ -244,27 +274,26 @@ def _read_deletable_topic_result_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeletableTopicResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 264, budget, "responses")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         error_code, size = _read_hB(data, position)
-        position += 3
+        position += 2
         error_message: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            error_message = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            error_message = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         tags = data[position]
         position += 1
         if tags:
@@ -274,18 +303,23 @@ def _read_deletable_topic_result_array_5(
 
 
 def _read_delete_topics_response_5(data: bytes, position: int, budget: DecodeBudget) -> DeleteTopicsResponse:
-    budget.charge(464 + len(data))
+    budget.charged += 464 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    responses, position = _read_deletable_topic_result_array_5(data, position, count - 1, budget)
+    if count == 1:
+        responses: Sequence[DeletableTopicResult] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        responses, position = _read_deletable_topic_result_array_5(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DeleteTopicsResponse(throttle_time_ms=throttle_time_ms, responses=responses)
 
 
@@ -293,29 +327,30 @@ def _read_deletable_topic_result_array_6(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DeletableTopicResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 376, budget, "responses")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         name: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            name = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            name = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         topic_id, error_code, size = _read_UhB(data, position)
-        position += 19
+        position += 18
         error_message: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            error_message = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            error_message = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         tags = data[position]
         position += 1
         if tags:
@@ -329,18 +364,23 @@ def _read_deletable_topic_result_array_6(
 
 
 def _read_delete_topics_response_6(data: bytes, position: int, budget: DecodeBudget) -> DeleteTopicsResponse:
-    budget.charge(576 + len(data))
+    budget.charged += 576 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    responses, position = _read_deletable_topic_result_array_6(data, position, count - 1, budget)
+    if count == 1:
+        responses: Sequence[DeletableTopicResult] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        responses, position = _read_deletable_topic_result_array_6(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DeleteTopicsResponse(throttle_time_ms=throttle_time_ms, responses=responses)
 
 
@@ -375,13 +415,15 @@ def _write_deletable_topic_result_array_4(out: bytearray, items: Sequence[Deleta
 
 def _write_delete_topics_response_4(out: bytearray, item: DeleteTopicsResponse) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.responses) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.responses:
+        size = len(item.responses) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_deletable_topic_result_array_4(out, item.responses)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -412,13 +454,15 @@ def _write_deletable_topic_result_array_5(out: bytearray, items: Sequence[Deleta
 
 def _write_delete_topics_response_5(out: bytearray, item: DeleteTopicsResponse) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.responses) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.responses:
+        size = len(item.responses) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_deletable_topic_result_array_5(out, item.responses)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -451,13 +495,15 @@ def _write_deletable_topic_result_array_6(out: bytearray, items: Sequence[Deleta
 
 def _write_delete_topics_response_6(out: bytearray, item: DeleteTopicsResponse) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.responses) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.responses:
+        size = len(item.responses) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_deletable_topic_result_array_6(out, item.responses)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

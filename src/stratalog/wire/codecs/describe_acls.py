@@ -9,9 +9,17 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
-from stratalog.wire.message_fields import by_version, charge_more_items, null_field, past_end, read_long_size, skip_tags
+from stratalog.wire.message_fields import (
+    by_version,
+    charge_more_items,
+    null_field,
+    past_end,
+    read_long_size,
+    read_longer_size,
+    skip_tags,
+)
 from stratalog.wire.messages.describe_acls import (
     AclDescription,
     DescribeAclsRequest,
@@ -30,6 +38,7 @@ _read_i = Layout(">i").unpack_from
 _read_ihB = Layout(">ihB").unpack_from
 _read_ihh = Layout(">ihh").unpack_from
 _write_b = Layout(">b").pack
+_write_bB = Layout(">bB").pack
 _write_bb = Layout(">bb").pack
 _write_bbx = Layout(">bbx").pack
 _write_bh = Layout(">bh").pack
@@ -41,7 +50,9 @@ _write_ihh = Layout(">ihh").pack
 
 
 def _read_describe_acls_request_1(data: bytes, position: int, budget: DecodeBudget) -> DescribeAclsRequest:
-    budget.charge(328 + len(data))
+    budget.charged += 328 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     resource_type_filter, size = _read_bh(data, position)
     position += 3
     resource_name_filter: str | None = None
@@ -79,40 +90,44 @@ def _read_describe_acls_request_1(data: bytes, position: int, budget: DecodeBudg
 
 
 def _read_describe_acls_request_2(data: bytes, position: int, budget: DecodeBudget) -> DescribeAclsRequest:
-    budget.charge(328 + len(data))
+    budget.charged += 328 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     resource_type_filter, size = _read_bB(data, position)
-    position += 2
+    position += 1
     resource_name_filter: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        resource_name_filter = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        resource_name_filter = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     pattern_type_filter, size = _read_bB(data, position)
-    position += 2
+    position += 1
     principal_filter: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        principal_filter = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        principal_filter = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     size = data[position]
-    position += 1
     host_filter: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        host_filter = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        host_filter = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     operation, permission_type, tags = _read_bbB(data, position)
     position += 3
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DescribeAclsRequest(
         resource_type_filter=resource_type_filter,
         resource_name_filter=resource_name_filter,
@@ -182,11 +197,11 @@ def _read_acl_description_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AclDescription], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 232, budget, "acls")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -213,11 +228,11 @@ def _read_describe_acls_resource_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeAclsResource], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 504, budget, "resources")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         resource_type, size = _read_bh(data, position)
         position += 3
         if size < 0:
@@ -227,7 +242,10 @@ def _read_describe_acls_resource_array_1(
         position = end
         pattern_type, count = _read_bi(data, position)
         position += 5
-        acls, position = _read_acl_description_array_1(data, position, count, budget)
+        if count == 0:
+            acls: Sequence[AclDescription] = []
+        else:
+            acls, position = _read_acl_description_array_1(data, position, count, budget)
         items.append(
             DescribeAclsResource(
                 resource_type=resource_type, resource_name=resource_name, pattern_type=pattern_type, acls=acls
@@ -237,7 +255,9 @@ def _read_describe_acls_resource_array_1(
 
 
 def _read_describe_acls_response_1(data: bytes, position: int, budget: DecodeBudget) -> DescribeAclsResponse:
-    budget.charge(832 + len(data))
+    budget.charged += 832 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, size = _read_ihh(data, position)
     position += 8
     error_message: str | None = None
@@ -247,7 +267,10 @@ def _read_describe_acls_response_1(data: bytes, position: int, budget: DecodeBud
         position = end
     (count,) = _read_i(data, position)
     position += 4
-    resources, position = _read_describe_acls_resource_array_1(data, position, count, budget)
+    if count == 0:
+        resources: Sequence[DescribeAclsResource] = []
+    else:
+        resources, position = _read_describe_acls_resource_array_1(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return DescribeAclsResponse(
@@ -259,25 +282,21 @@ def _read_acl_description_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AclDescription], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 232, budget, "acls")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "principal")
-        end = position + size - 1
-        principal = data[position:end].decode()
-        position = end
+        principal = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "host")
-        end = position + size - 1
-        host = data[position:end].decode()
-        position = end
+        host = data[position + 1 : position + size].decode()
+        position += size
         operation, permission_type, tags = _read_bbB(data, position)
         position += 3
         if tags:
@@ -292,23 +311,25 @@ def _read_describe_acls_resource_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeAclsResource], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 504, budget, "resources")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         resource_type, size = _read_bB(data, position)
-        position += 2
+        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "resource_name")
-        end = position + size - 1
-        resource_name = data[position:end].decode()
-        position = end
+        resource_name = data[position + 1 : position + size].decode()
+        position += size
         pattern_type, count = _read_bB(data, position)
         position += 2
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        acls, position = _read_acl_description_array_2(data, position, count - 1, budget)
+        if count == 1:
+            acls: Sequence[AclDescription] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            acls, position = _read_acl_description_array_2(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -322,27 +343,33 @@ def _read_describe_acls_resource_array_2(
 
 
 def _read_describe_acls_response_2(data: bytes, position: int, budget: DecodeBudget) -> DescribeAclsResponse:
-    budget.charge(832 + len(data))
+    budget.charged += 832 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, size = _read_ihB(data, position)
-    position += 7
+    position += 6
     error_message: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        error_message = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        error_message = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    resources, position = _read_describe_acls_resource_array_2(data, position, count - 1, budget)
+    if count == 1:
+        resources: Sequence[DescribeAclsResource] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        resources, position = _read_describe_acls_resource_array_2(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DescribeAclsResponse(
         throttle_time_ms=throttle_time_ms, error_code=error_code, error_message=error_message, resources=resources
     )
@@ -401,22 +428,23 @@ def _write_acl_description_array_2(out: bytearray, items: Sequence[AclDescriptio
 
 def _write_describe_acls_resource_array_2(out: bytearray, items: Sequence[DescribeAclsResource]) -> None:
     for item in items:
-        out += _write_b(item.resource_type)
         resource_name = item.resource_name.encode()
         size = len(resource_name) + 1
         if size < 128:
-            out.append(size)
+            out += _write_bB(item.resource_type, size)
         else:
-            out += encode_unsigned(size)
+            out += _write_b(item.resource_type) + encode_unsigned(size)
         out += resource_name
         out += _write_b(item.pattern_type)
-        size = len(item.acls) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.acls:
+            size = len(item.acls) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_acl_description_array_2(out, item.acls)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -432,13 +460,15 @@ def _write_describe_acls_response_2(out: bytearray, item: DescribeAclsResponse) 
         else:
             out += encode_unsigned(size)
         out += error_message
-    size = len(item.resources) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.resources:
+        size = len(item.resources) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_describe_acls_resource_array_2(out, item.resources)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

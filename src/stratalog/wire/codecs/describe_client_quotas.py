@@ -9,9 +9,17 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
-from stratalog.wire.message_fields import by_version, charge_more_items, null_field, past_end, read_long_size, skip_tags
+from stratalog.wire.message_fields import (
+    by_version,
+    charge_more_items,
+    null_field,
+    past_end,
+    read_long_size,
+    read_longer_size,
+    skip_tags,
+)
 from stratalog.wire.messages.describe_client_quotas import (
     ComponentData,
     DescribeClientQuotasRequest,
@@ -48,11 +56,11 @@ def _read_component_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ComponentData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 224, budget, "components")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -74,10 +82,15 @@ def _read_component_data_array_0(
 def _read_describe_client_quotas_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DescribeClientQuotasRequest:
-    budget.charge(392 + len(data))
+    budget.charged += 392 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (count,) = _read_i(data, position)
     position += 4
-    components, position = _read_component_data_array_0(data, position, count, budget)
+    if count == 0:
+        components: Sequence[ComponentData] = []
+    else:
+        components, position = _read_component_data_array_0(data, position, count, budget)
     (strict,) = _read_T(data, position)
     position += 1
     if position > len(data):
@@ -89,27 +102,26 @@ def _read_component_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ComponentData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 224, budget, "components")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "entity_type")
-        end = position + size - 1
-        entity_type = data[position:end].decode()
-        position = end
+        entity_type = data[position + 1 : position + size].decode()
+        position += size
         match_type, size = _read_bB(data, position)
-        position += 2
+        position += 1
         match: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            match = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            match = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         tags = data[position]
         position += 1
         if tags:
@@ -121,18 +133,23 @@ def _read_component_data_array_1(
 def _read_describe_client_quotas_request_1(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DescribeClientQuotasRequest:
-    budget.charge(392 + len(data))
+    budget.charged += 392 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    components, position = _read_component_data_array_1(data, position, count - 1, budget)
+    if count == 1:
+        components: Sequence[ComponentData] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        components, position = _read_component_data_array_1(data, position, count - 1, budget)
     strict, tags = _read_TB(data, position)
     position += 2
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DescribeClientQuotasRequest(components=components, strict=strict)
 
 
@@ -179,13 +196,15 @@ def _write_component_data_array_1(out: bytearray, items: Sequence[ComponentData]
 
 
 def _write_describe_client_quotas_request_1(out: bytearray, item: DescribeClientQuotasRequest) -> list[Buffer]:
-    size = len(item.components) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.components:
+        size = len(item.components) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_component_data_array_1(out, item.components)
+    else:
+        out.append(1)
     out += _write_Tx(item.strict)
     return [out]
 
@@ -194,11 +213,11 @@ def _read_entity_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[EntityData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "entity")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -221,11 +240,11 @@ def _read_value_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ValueData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 168, budget, "values")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -243,17 +262,23 @@ def _read_entry_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[EntryData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 680, budget, "entries")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (count,) = _read_i(data, position)
         position += 4
-        entity, position = _read_entity_data_array_0(data, position, count, budget)
+        if count == 0:
+            entity: Sequence[EntityData] = []
+        else:
+            entity, position = _read_entity_data_array_0(data, position, count, budget)
         (count,) = _read_i(data, position)
         position += 4
-        values, position = _read_value_data_array_0(data, position, count, budget)
+        if count == 0:
+            values: Sequence[ValueData] = []
+        else:
+            values, position = _read_value_data_array_0(data, position, count, budget)
         items.append(EntryData(entity=entity, values=values))
     return items, position
 
@@ -261,7 +286,9 @@ def _read_entry_data_array_0(
 def _read_describe_client_quotas_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DescribeClientQuotasResponse:
-    budget.charge(1008 + len(data))
+    budget.charged += 1008 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, size = _read_ihh(data, position)
     position += 8
     error_message: str | None = None
@@ -272,7 +299,9 @@ def _read_describe_client_quotas_response_0(
     (count,) = _read_i(data, position)
     position += 4
     entries: Sequence[EntryData] | None = None
-    if count >= 0:
+    if count == 0:
+        entries = []
+    elif count >= 0:
         entries, position = _read_entry_data_array_0(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
@@ -285,27 +314,25 @@ def _read_entity_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[EntityData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "entity")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "entity_type")
-        end = position + size - 1
-        entity_type = data[position:end].decode()
-        position = end
+        entity_type = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         entity_name: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            entity_name = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            entity_name = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         tags = data[position]
         position += 1
         if tags:
@@ -318,18 +345,16 @@ def _read_value_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ValueData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 168, budget, "values")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "key")
-        end = position + size - 1
-        key = data[position:end].decode()
-        position = end
+        key = data[position + 1 : position + size].decode()
+        position += size
         value, tags = _read_dB(data, position)
         position += 9
         if tags:
@@ -342,21 +367,27 @@ def _read_entry_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[EntryData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 680, budget, "entries")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        entity, position = _read_entity_data_array_1(data, position, count - 1, budget)
+        if count == 1:
+            entity: Sequence[EntityData] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            entity, position = _read_entity_data_array_1(data, position, count - 1, budget)
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        values, position = _read_value_data_array_1(data, position, count - 1, budget)
+        if count == 1:
+            values: Sequence[ValueData] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            values, position = _read_value_data_array_1(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -368,29 +399,34 @@ def _read_entry_data_array_1(
 def _read_describe_client_quotas_response_1(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DescribeClientQuotasResponse:
-    budget.charge(1008 + len(data))
+    budget.charged += 1008 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, size = _read_ihB(data, position)
-    position += 7
+    position += 6
     error_message: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        error_message = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        error_message = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
     entries: Sequence[EntryData] | None = None
-    if count:
+    if count == 1:
+        entries = []
+    elif count:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
         entries, position = _read_entry_data_array_1(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DescribeClientQuotasResponse(
         throttle_time_ms=throttle_time_ms, error_code=error_code, error_message=error_message, entries=entries
     )
@@ -431,9 +467,8 @@ def _write_describe_client_quotas_response_0(out: bytearray, item: DescribeClien
     if error_message:
         out += error_message
     out += _write_i(-1 if item.entries is None else len(item.entries))
-    if item.entries is not None:
-        if item.entries:
-            _write_entry_data_array_0(out, item.entries)
+    if item.entries:
+        _write_entry_data_array_0(out, item.entries)
     return [out]
 
 
@@ -473,20 +508,24 @@ def _write_value_data_array_1(out: bytearray, items: Sequence[ValueData]) -> Non
 
 def _write_entry_data_array_1(out: bytearray, items: Sequence[EntryData]) -> None:
     for item in items:
-        size = len(item.entity) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.entity:
+            size = len(item.entity) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_entity_data_array_1(out, item.entity)
-        size = len(item.values) + 1
-        if size < 128:
-            out.append(size)
         else:
-            out += encode_unsigned(size)
+            out.append(1)
         if item.values:
+            size = len(item.values) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_value_data_array_1(out, item.values)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -502,16 +541,15 @@ def _write_describe_client_quotas_response_1(out: bytearray, item: DescribeClien
         else:
             out += encode_unsigned(size)
         out += error_message
-    if item.entries is None:
-        out.append(0)
-    else:
+    if item.entries:
         size = len(item.entries) + 1
         if size < 128:
             out.append(size)
         else:
             out += encode_unsigned(size)
-        if item.entries:
-            _write_entry_data_array_1(out, item.entries)
+        _write_entry_data_array_1(out, item.entries)
+    else:
+        out.append(0 if item.entries is None else 1)
     out.append(0)
     return [out]
 

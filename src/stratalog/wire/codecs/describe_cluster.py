@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.message_fields import (
     by_version,
     charge_more_items,
     past_end,
     read_long_size,
+    read_longer_size,
     skip_tags,
     unsupported_field,
 )
@@ -36,43 +37,51 @@ _write_TbTx = Layout(">?b?x").pack
 _write_Tbx = Layout(">?bx").pack
 _write_Tx = Layout(">?x").pack
 _write_b = Layout(">b").pack
+_write_bB = Layout(">bB").pack
 _write_i = Layout(">i").pack
+_write_iB = Layout(">iB").pack
 _write_ih = Layout(">ih").pack
 _write_ix = Layout(">ix").pack
 
 
 def _read_describe_cluster_request_0(data: bytes, position: int, budget: DecodeBudget) -> DescribeClusterRequest:
-    budget.charge(56 + len(data))
+    budget.charged += 56 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     include_cluster_authorized_operations, tags = _read_TB(data, position)
     position += 2
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DescribeClusterRequest(include_cluster_authorized_operations=include_cluster_authorized_operations)
 
 
 def _read_describe_cluster_request_1(data: bytes, position: int, budget: DecodeBudget) -> DescribeClusterRequest:
-    budget.charge(56 + len(data))
+    budget.charged += 56 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     include_cluster_authorized_operations, endpoint_type, tags = _read_TbB(data, position)
     position += 3
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DescribeClusterRequest(
         include_cluster_authorized_operations=include_cluster_authorized_operations, endpoint_type=endpoint_type
     )
 
 
 def _read_describe_cluster_request_2(data: bytes, position: int, budget: DecodeBudget) -> DescribeClusterRequest:
-    budget.charge(56 + len(data))
+    budget.charged += 56 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     include_cluster_authorized_operations, endpoint_type, include_fenced_brokers, tags = _read_TbTB(data, position)
     position += 4
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DescribeClusterRequest(
         include_cluster_authorized_operations=include_cluster_authorized_operations,
         endpoint_type=endpoint_type,
@@ -105,27 +114,27 @@ def _read_describe_cluster_broker_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeClusterBroker], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 304, budget, "brokers")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         broker_id, size = _read_iB(data, position)
-        position += 5
+        position += 4
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "host")
-        end = position + size - 1
-        host = data[position:end].decode()
-        position = end
+        host = data[position + 1 : position + size].decode()
+        position += size
         port, size = _read_iB(data, position)
-        position += 5
+        position += 4
         rack: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            rack = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            rack = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         tags = data[position]
         position += 1
         if tags:
@@ -135,34 +144,38 @@ def _read_describe_cluster_broker_array_0(
 
 
 def _read_describe_cluster_response_0(data: bytes, position: int, budget: DecodeBudget) -> DescribeClusterResponse:
-    budget.charge(808 + len(data))
+    budget.charged += 808 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, size = _read_ihB(data, position)
-    position += 7
+    position += 6
     error_message: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        error_message = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        error_message = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "cluster_id")
-    end = position + size - 1
-    cluster_id = data[position:end].decode()
-    position = end
+    cluster_id = data[position + 1 : position + size].decode()
+    position += size
     controller_id, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    brokers, position = _read_describe_cluster_broker_array_0(data, position, count - 1, budget)
+    if count == 1:
+        brokers: Sequence[DescribeClusterBroker] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        brokers, position = _read_describe_cluster_broker_array_0(data, position, count - 1, budget)
     cluster_authorized_operations, tags = _read_iB(data, position)
     position += 5
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DescribeClusterResponse(
         throttle_time_ms=throttle_time_ms,
         error_code=error_code,
@@ -175,34 +188,39 @@ def _read_describe_cluster_response_0(data: bytes, position: int, budget: Decode
 
 
 def _read_describe_cluster_response_1(data: bytes, position: int, budget: DecodeBudget) -> DescribeClusterResponse:
-    budget.charge(808 + len(data))
+    budget.charged += 808 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, size = _read_ihB(data, position)
-    position += 7
+    position += 6
     error_message: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        error_message = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        error_message = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     endpoint_type, size = _read_bB(data, position)
-    position += 2
+    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "cluster_id")
-    end = position + size - 1
-    cluster_id = data[position:end].decode()
-    position = end
+    cluster_id = data[position + 1 : position + size].decode()
+    position += size
     controller_id, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    brokers, position = _read_describe_cluster_broker_array_0(data, position, count - 1, budget)
+    if count == 1:
+        brokers: Sequence[DescribeClusterBroker] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        brokers, position = _read_describe_cluster_broker_array_0(data, position, count - 1, budget)
     cluster_authorized_operations, tags = _read_iB(data, position)
     position += 5
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DescribeClusterResponse(
         throttle_time_ms=throttle_time_ms,
         error_code=error_code,
@@ -219,27 +237,27 @@ def _read_describe_cluster_broker_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeClusterBroker], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 304, budget, "brokers")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         broker_id, size = _read_iB(data, position)
-        position += 5
+        position += 4
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "host")
-        end = position + size - 1
-        host = data[position:end].decode()
-        position = end
+        host = data[position + 1 : position + size].decode()
+        position += size
         port, size = _read_iB(data, position)
-        position += 5
+        position += 4
         rack: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            rack = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            rack = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         is_fenced, tags = _read_TB(data, position)
         position += 2
         if tags:
@@ -249,34 +267,39 @@ def _read_describe_cluster_broker_array_2(
 
 
 def _read_describe_cluster_response_2(data: bytes, position: int, budget: DecodeBudget) -> DescribeClusterResponse:
-    budget.charge(808 + len(data))
+    budget.charged += 808 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, size = _read_ihB(data, position)
-    position += 7
+    position += 6
     error_message: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        error_message = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        error_message = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     endpoint_type, size = _read_bB(data, position)
-    position += 2
+    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "cluster_id")
-    end = position + size - 1
-    cluster_id = data[position:end].decode()
-    position = end
+    cluster_id = data[position + 1 : position + size].decode()
+    position += size
     controller_id, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    brokers, position = _read_describe_cluster_broker_array_2(data, position, count - 1, budget)
+    if count == 1:
+        brokers: Sequence[DescribeClusterBroker] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        brokers, position = _read_describe_cluster_broker_array_2(data, position, count - 1, budget)
     cluster_authorized_operations, tags = _read_iB(data, position)
     position += 5
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DescribeClusterResponse(
         throttle_time_ms=throttle_time_ms,
         error_code=error_code,
@@ -291,13 +314,12 @@ def _read_describe_cluster_response_2(data: bytes, position: int, budget: Decode
 
 def _write_describe_cluster_broker_array_0(out: bytearray, items: Sequence[DescribeClusterBroker]) -> None:
     for item in items:
-        out += _write_i(item.broker_id)
         host = item.host.encode()
         size = len(host) + 1
         if size < 128:
-            out.append(size)
+            out += _write_iB(item.broker_id, size)
         else:
-            out += encode_unsigned(size)
+            out += _write_i(item.broker_id) + encode_unsigned(size)
         out += host
         out += _write_i(item.port)
         if item.rack is None:
@@ -333,13 +355,15 @@ def _write_describe_cluster_response_0(out: bytearray, item: DescribeClusterResp
         out += encode_unsigned(size)
     out += cluster_id
     out += _write_i(item.controller_id)
-    size = len(item.brokers) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.brokers:
+        size = len(item.brokers) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_describe_cluster_broker_array_0(out, item.brokers)
+    else:
+        out.append(1)
     out += _write_ix(item.cluster_authorized_operations)
     return [out]
 
@@ -356,35 +380,35 @@ def _write_describe_cluster_response_1(out: bytearray, item: DescribeClusterResp
         else:
             out += encode_unsigned(size)
         out += error_message
-    out += _write_b(item.endpoint_type)
     cluster_id = item.cluster_id.encode()
     size = len(cluster_id) + 1
     if size < 128:
-        out.append(size)
+        out += _write_bB(item.endpoint_type, size)
     else:
-        out += encode_unsigned(size)
+        out += _write_b(item.endpoint_type) + encode_unsigned(size)
     out += cluster_id
     out += _write_i(item.controller_id)
-    size = len(item.brokers) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.brokers:
+        size = len(item.brokers) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_describe_cluster_broker_array_0(out, item.brokers)
+    else:
+        out.append(1)
     out += _write_ix(item.cluster_authorized_operations)
     return [out]
 
 
 def _write_describe_cluster_broker_array_2(out: bytearray, items: Sequence[DescribeClusterBroker]) -> None:
     for item in items:
-        out += _write_i(item.broker_id)
         host = item.host.encode()
         size = len(host) + 1
         if size < 128:
-            out.append(size)
+            out += _write_iB(item.broker_id, size)
         else:
-            out += encode_unsigned(size)
+            out += _write_i(item.broker_id) + encode_unsigned(size)
         out += host
         out += _write_i(item.port)
         if item.rack is None:
@@ -412,22 +436,23 @@ def _write_describe_cluster_response_2(out: bytearray, item: DescribeClusterResp
         else:
             out += encode_unsigned(size)
         out += error_message
-    out += _write_b(item.endpoint_type)
     cluster_id = item.cluster_id.encode()
     size = len(cluster_id) + 1
     if size < 128:
-        out.append(size)
+        out += _write_bB(item.endpoint_type, size)
     else:
-        out += encode_unsigned(size)
+        out += _write_b(item.endpoint_type) + encode_unsigned(size)
     out += cluster_id
     out += _write_i(item.controller_id)
-    size = len(item.brokers) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.brokers:
+        size = len(item.brokers) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_describe_cluster_broker_array_2(out, item.brokers)
+    else:
+        out.append(1)
     out += _write_ix(item.cluster_authorized_operations)
     return [out]
 

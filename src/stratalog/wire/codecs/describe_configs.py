@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.message_fields import (
     by_version,
@@ -18,6 +18,7 @@ from stratalog.wire.message_fields import (
     past_end,
     read_compact_strings,
     read_long_size,
+    read_longer_size,
     read_strings,
     skip_tags,
     unsupported_field,
@@ -54,6 +55,7 @@ _write_TTx = Layout(">??x").pack
 _write_TbT = Layout(">?b?").pack
 _write_TbTi = Layout(">?b?i").pack
 _write_b = Layout(">b").pack
+_write_bB = Layout(">bB").pack
 _write_bh = Layout(">bh").pack
 _write_bx = Layout(">bx").pack
 _write_h = Layout(">h").pack
@@ -66,11 +68,11 @@ def _read_describe_configs_resource_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeConfigsResource], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 264, budget, "resources")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         resource_type, size = _read_bh(data, position)
         position += 3
         if size < 0:
@@ -81,7 +83,9 @@ def _read_describe_configs_resource_array_1(
         (count,) = _read_i(data, position)
         position += 4
         configuration_keys: Sequence[str] | None = None
-        if count >= 0:
+        if count == 0:
+            configuration_keys = []
+        elif count >= 0:
             configuration_keys, position = read_strings(data, position, count, budget, "configuration_keys")
         items.append(
             DescribeConfigsResource(
@@ -92,10 +96,15 @@ def _read_describe_configs_resource_array_1(
 
 
 def _read_describe_configs_request_1(data: bytes, position: int, budget: DecodeBudget) -> DescribeConfigsRequest:
-    budget.charge(440 + len(data))
+    budget.charged += 440 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (count,) = _read_i(data, position)
     position += 4
-    resources, position = _read_describe_configs_resource_array_1(data, position, count, budget)
+    if count == 0:
+        resources: Sequence[DescribeConfigsResource] = []
+    else:
+        resources, position = _read_describe_configs_resource_array_1(data, position, count, budget)
     (include_synonyms,) = _read_T(data, position)
     position += 1
     if position > len(data):
@@ -104,10 +113,15 @@ def _read_describe_configs_request_1(data: bytes, position: int, budget: DecodeB
 
 
 def _read_describe_configs_request_3(data: bytes, position: int, budget: DecodeBudget) -> DescribeConfigsRequest:
-    budget.charge(440 + len(data))
+    budget.charged += 440 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (count,) = _read_i(data, position)
     position += 4
-    resources, position = _read_describe_configs_resource_array_1(data, position, count, budget)
+    if count == 0:
+        resources: Sequence[DescribeConfigsResource] = []
+    else:
+        resources, position = _read_describe_configs_resource_array_1(data, position, count, budget)
     include_synonyms, include_documentation = _read_TT(data, position)
     position += 2
     if position > len(data):
@@ -121,24 +135,25 @@ def _read_describe_configs_resource_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeConfigsResource], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 264, budget, "resources")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         resource_type, size = _read_bB(data, position)
-        position += 2
+        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "resource_name")
-        end = position + size - 1
-        resource_name = data[position:end].decode()
-        position = end
+        resource_name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
         configuration_keys: Sequence[str] | None = None
-        if count:
+        if count == 1:
+            configuration_keys = []
+        elif count:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
             configuration_keys, position = read_compact_strings(data, position, count - 1, budget, "configuration_keys")
         tags = data[position]
         position += 1
@@ -153,18 +168,23 @@ def _read_describe_configs_resource_array_4(
 
 
 def _read_describe_configs_request_4(data: bytes, position: int, budget: DecodeBudget) -> DescribeConfigsRequest:
-    budget.charge(440 + len(data))
+    budget.charged += 440 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    resources, position = _read_describe_configs_resource_array_4(data, position, count - 1, budget)
+    if count == 1:
+        resources: Sequence[DescribeConfigsResource] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        resources, position = _read_describe_configs_resource_array_4(data, position, count - 1, budget)
     include_synonyms, include_documentation, tags = _read_TTB(data, position)
     position += 3
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DescribeConfigsRequest(
         resources=resources, include_synonyms=include_synonyms, include_documentation=include_documentation
     )
@@ -176,7 +196,7 @@ def _write_describe_configs_resource_array_1(out: bytearray, items: Sequence[Des
         out += _write_bh(item.resource_type, len(resource_name))
         out += resource_name
         out += _write_i(-1 if item.configuration_keys is None else len(item.configuration_keys))
-        if item.configuration_keys is not None:
+        if item.configuration_keys:
             write_strings(out, item.configuration_keys)
 
 
@@ -200,34 +220,35 @@ def _write_describe_configs_request_3(out: bytearray, item: DescribeConfigsReque
 
 def _write_describe_configs_resource_array_4(out: bytearray, items: Sequence[DescribeConfigsResource]) -> None:
     for item in items:
-        out += _write_b(item.resource_type)
         resource_name = item.resource_name.encode()
         size = len(resource_name) + 1
         if size < 128:
-            out.append(size)
+            out += _write_bB(item.resource_type, size)
         else:
-            out += encode_unsigned(size)
+            out += _write_b(item.resource_type) + encode_unsigned(size)
         out += resource_name
-        if item.configuration_keys is None:
-            out.append(0)
-        else:
+        if item.configuration_keys:
             size = len(item.configuration_keys) + 1
             if size < 128:
                 out.append(size)
             else:
                 out += encode_unsigned(size)
             write_compact_strings(out, item.configuration_keys)
+        else:
+            out.append(0 if item.configuration_keys is None else 1)
         out.append(0)
 
 
 def _write_describe_configs_request_4(out: bytearray, item: DescribeConfigsRequest) -> list[Buffer]:
-    size = len(item.resources) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.resources:
+        size = len(item.resources) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_describe_configs_resource_array_4(out, item.resources)
+    else:
+        out.append(1)
     out += _write_TTx(item.include_synonyms, item.include_documentation)
     return [out]
 
@@ -236,11 +257,11 @@ def _read_describe_configs_synonym_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeConfigsSynonym], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 224, budget, "synonyms")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -265,11 +286,11 @@ def _read_describe_configs_resource_result_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeConfigsResourceResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 608, budget, "configs")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -286,7 +307,10 @@ def _read_describe_configs_resource_result_array_1(
             position = end
         read_only, config_source, is_sensitive, count = _read_TbTi(data, position)
         position += 7
-        synonyms, position = _read_describe_configs_synonym_array_1(data, position, count, budget)
+        if count == 0:
+            synonyms: Sequence[DescribeConfigsSynonym] = []
+        else:
+            synonyms, position = _read_describe_configs_synonym_array_1(data, position, count, budget)
         items.append(
             DescribeConfigsResourceResult(
                 name=name,
@@ -304,11 +328,11 @@ def _read_describe_configs_result_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeConfigsResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 1000, budget, "results")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, size = _read_hh(data, position)
         position += 4
         error_message: str | None = None
@@ -325,7 +349,10 @@ def _read_describe_configs_result_array_1(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        configs, position = _read_describe_configs_resource_result_array_1(data, position, count, budget)
+        if count == 0:
+            configs: Sequence[DescribeConfigsResourceResult] = []
+        else:
+            configs, position = _read_describe_configs_resource_result_array_1(data, position, count, budget)
         items.append(
             DescribeConfigsResult(
                 error_code=error_code,
@@ -339,10 +366,15 @@ def _read_describe_configs_result_array_1(
 
 
 def _read_describe_configs_response_1(data: bytes, position: int, budget: DecodeBudget) -> DescribeConfigsResponse:
-    budget.charge(1200 + len(data))
+    budget.charged += 1200 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
-    results, position = _read_describe_configs_result_array_1(data, position, count, budget)
+    if count == 0:
+        results: Sequence[DescribeConfigsResult] = []
+    else:
+        results, position = _read_describe_configs_result_array_1(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return DescribeConfigsResponse(throttle_time_ms=throttle_time_ms, results=results)
@@ -352,11 +384,11 @@ def _read_describe_configs_resource_result_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeConfigsResourceResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 688, budget, "configs")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -373,7 +405,10 @@ def _read_describe_configs_resource_result_array_3(
             position = end
         read_only, config_source, is_sensitive, count = _read_TbTi(data, position)
         position += 7
-        synonyms, position = _read_describe_configs_synonym_array_1(data, position, count, budget)
+        if count == 0:
+            synonyms: Sequence[DescribeConfigsSynonym] = []
+        else:
+            synonyms, position = _read_describe_configs_synonym_array_1(data, position, count, budget)
         config_type, size = _read_bh(data, position)
         position += 3
         documentation: str | None = None
@@ -400,11 +435,11 @@ def _read_describe_configs_result_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeConfigsResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 1080, budget, "results")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, size = _read_hh(data, position)
         position += 4
         error_message: str | None = None
@@ -421,7 +456,10 @@ def _read_describe_configs_result_array_3(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        configs, position = _read_describe_configs_resource_result_array_3(data, position, count, budget)
+        if count == 0:
+            configs: Sequence[DescribeConfigsResourceResult] = []
+        else:
+            configs, position = _read_describe_configs_resource_result_array_3(data, position, count, budget)
         items.append(
             DescribeConfigsResult(
                 error_code=error_code,
@@ -435,10 +473,15 @@ def _read_describe_configs_result_array_3(
 
 
 def _read_describe_configs_response_3(data: bytes, position: int, budget: DecodeBudget) -> DescribeConfigsResponse:
-    budget.charge(1280 + len(data))
+    budget.charged += 1280 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
-    results, position = _read_describe_configs_result_array_3(data, position, count, budget)
+    if count == 0:
+        results: Sequence[DescribeConfigsResult] = []
+    else:
+        results, position = _read_describe_configs_result_array_3(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return DescribeConfigsResponse(throttle_time_ms=throttle_time_ms, results=results)
@@ -448,27 +491,25 @@ def _read_describe_configs_synonym_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeConfigsSynonym], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 224, budget, "synonyms")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         value: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            value = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            value = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         source, tags = _read_bB(data, position)
         position += 2
         if tags:
@@ -481,41 +522,43 @@ def _read_describe_configs_resource_result_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeConfigsResourceResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 688, budget, "configs")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         value: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            value = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            value = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         read_only, config_source, is_sensitive, count = _read_TbTB(data, position)
         position += 4
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        synonyms, position = _read_describe_configs_synonym_array_4(data, position, count - 1, budget)
+        if count == 1:
+            synonyms: Sequence[DescribeConfigsSynonym] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            synonyms, position = _read_describe_configs_synonym_array_4(data, position, count - 1, budget)
         config_type, size = _read_bB(data, position)
-        position += 2
+        position += 1
         documentation: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            documentation = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            documentation = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         tags = data[position]
         position += 1
         if tags:
@@ -539,32 +582,35 @@ def _read_describe_configs_result_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeConfigsResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 1080, budget, "results")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, size = _read_hB(data, position)
-        position += 3
+        position += 2
         error_message: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            error_message = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            error_message = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         resource_type, size = _read_bB(data, position)
-        position += 2
+        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "resource_name")
-        end = position + size - 1
-        resource_name = data[position:end].decode()
-        position = end
+        resource_name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        configs, position = _read_describe_configs_resource_result_array_4(data, position, count - 1, budget)
+        if count == 1:
+            configs: Sequence[DescribeConfigsResourceResult] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            configs, position = _read_describe_configs_resource_result_array_4(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -582,18 +628,23 @@ def _read_describe_configs_result_array_4(
 
 
 def _read_describe_configs_response_4(data: bytes, position: int, budget: DecodeBudget) -> DescribeConfigsResponse:
-    budget.charge(1280 + len(data))
+    budget.charged += 1280 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    results, position = _read_describe_configs_result_array_4(data, position, count - 1, budget)
+    if count == 1:
+        results: Sequence[DescribeConfigsResult] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        results, position = _read_describe_configs_result_array_4(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DescribeConfigsResponse(throttle_time_ms=throttle_time_ms, results=results)
 
 
@@ -731,13 +782,15 @@ def _write_describe_configs_resource_result_array_4(
                 out += encode_unsigned(size)
             out += value
         out += _write_TbT(item.read_only, item.config_source, item.is_sensitive)
-        size = len(item.synonyms) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.synonyms:
+            size = len(item.synonyms) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_describe_configs_synonym_array_4(out, item.synonyms)
+        else:
+            out.append(1)
         out += _write_b(item.config_type)
         if item.documentation is None:
             out.append(0)
@@ -765,33 +818,36 @@ def _write_describe_configs_result_array_4(out: bytearray, items: Sequence[Descr
             else:
                 out += encode_unsigned(size)
             out += error_message
-        out += _write_b(item.resource_type)
         resource_name = item.resource_name.encode()
         size = len(resource_name) + 1
         if size < 128:
-            out.append(size)
+            out += _write_bB(item.resource_type, size)
         else:
-            out += encode_unsigned(size)
+            out += _write_b(item.resource_type) + encode_unsigned(size)
         out += resource_name
-        size = len(item.configs) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.configs:
+            size = len(item.configs) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_describe_configs_resource_result_array_4(out, item.configs)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_describe_configs_response_4(out: bytearray, item: DescribeConfigsResponse) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.results) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.results:
+        size = len(item.results) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_describe_configs_result_array_4(out, item.results)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

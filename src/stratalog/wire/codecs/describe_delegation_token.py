@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.message_fields import by_version, charge_more_items, null_field, past_end, read_long_size, skip_tags
 from stratalog.wire.messages.describe_delegation_token import (
@@ -33,6 +33,7 @@ _write_hi = Layout(">hi").pack
 _write_i = Layout(">i").pack
 _write_ix = Layout(">ix").pack
 _write_qqq = Layout(">qqq").pack
+_write_qqqB = Layout(">qqqB").pack
 _write_qqqh = Layout(">qqqh").pack
 
 
@@ -40,11 +41,11 @@ def _read_describe_delegation_token_owner_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeDelegationTokenOwner], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "owners")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -66,11 +67,15 @@ def _read_describe_delegation_token_owner_array_1(
 def _read_describe_delegation_token_request_1(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DescribeDelegationTokenRequest:
-    budget.charge(376 + len(data))
+    budget.charged += 376 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (count,) = _read_i(data, position)
     position += 4
     owners: Sequence[DescribeDelegationTokenOwner] | None = None
-    if count >= 0:
+    if count == 0:
+        owners = []
+    elif count >= 0:
         owners, position = _read_describe_delegation_token_owner_array_1(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
@@ -81,25 +86,21 @@ def _read_describe_delegation_token_owner_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeDelegationTokenOwner], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "owners")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "principal_type")
-        end = position + size - 1
-        principal_type = data[position:end].decode()
-        position = end
+        principal_type = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "principal_name")
-        end = position + size - 1
-        principal_name = data[position:end].decode()
-        position = end
+        principal_name = data[position + 1 : position + size].decode()
+        position += size
         tags = data[position]
         position += 1
         if tags:
@@ -111,20 +112,24 @@ def _read_describe_delegation_token_owner_array_2(
 def _read_describe_delegation_token_request_2(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DescribeDelegationTokenRequest:
-    budget.charge(376 + len(data))
+    budget.charged += 376 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
     owners: Sequence[DescribeDelegationTokenOwner] | None = None
-    if count:
+    if count == 1:
+        owners = []
+    elif count:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
         owners, position = _read_describe_delegation_token_owner_array_2(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DescribeDelegationTokenRequest(owners=owners)
 
 
@@ -142,9 +147,8 @@ def _write_describe_delegation_token_owner_array_1(
 
 def _write_describe_delegation_token_request_1(out: bytearray, item: DescribeDelegationTokenRequest) -> list[Buffer]:
     out += _write_i(-1 if item.owners is None else len(item.owners))
-    if item.owners is not None:
-        if item.owners:
-            _write_describe_delegation_token_owner_array_1(out, item.owners)
+    if item.owners:
+        _write_describe_delegation_token_owner_array_1(out, item.owners)
     return [out]
 
 
@@ -170,16 +174,15 @@ def _write_describe_delegation_token_owner_array_2(
 
 
 def _write_describe_delegation_token_request_2(out: bytearray, item: DescribeDelegationTokenRequest) -> list[Buffer]:
-    if item.owners is None:
-        out.append(0)
-    else:
+    if item.owners:
         size = len(item.owners) + 1
         if size < 128:
             out.append(size)
         else:
             out += encode_unsigned(size)
-        if item.owners:
-            _write_describe_delegation_token_owner_array_2(out, item.owners)
+        _write_describe_delegation_token_owner_array_2(out, item.owners)
+    else:
+        out.append(0 if item.owners is None else 1)
     out.append(0)
     return [out]
 
@@ -188,11 +191,11 @@ def _read_described_delegation_token_renewer_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribedDelegationTokenRenewer], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "renewers")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -215,11 +218,11 @@ def _read_described_delegation_token_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribedDelegationToken], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 872, budget, "tokens")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -250,7 +253,10 @@ def _read_described_delegation_token_array_1(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        renewers, position = _read_described_delegation_token_renewer_array_1(data, position, count, budget)
+        if count == 0:
+            renewers: Sequence[DescribedDelegationTokenRenewer] = []
+        else:
+            renewers, position = _read_described_delegation_token_renewer_array_1(data, position, count, budget)
         items.append(
             DescribedDelegationToken(
                 principal_type=principal_type,
@@ -269,10 +275,15 @@ def _read_described_delegation_token_array_1(
 def _read_describe_delegation_token_response_1(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DescribeDelegationTokenResponse:
-    budget.charge(1112 + len(data))
+    budget.charged += 1112 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     error_code, count = _read_hi(data, position)
     position += 6
-    tokens, position = _read_described_delegation_token_array_1(data, position, count, budget)
+    if count == 0:
+        tokens: Sequence[DescribedDelegationToken] = []
+    else:
+        tokens, position = _read_described_delegation_token_array_1(data, position, count, budget)
     (throttle_time_ms,) = _read_i(data, position)
     position += 4
     if position > len(data):
@@ -284,25 +295,21 @@ def _read_described_delegation_token_renewer_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribedDelegationTokenRenewer], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "renewers")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "principal_type")
-        end = position + size - 1
-        principal_type = data[position:end].decode()
-        position = end
+        principal_type = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "principal_name")
-        end = position + size - 1
-        principal_name = data[position:end].decode()
-        position = end
+        principal_name = data[position + 1 : position + size].decode()
+        position += size
         tags = data[position]
         position += 1
         if tags:
@@ -315,44 +322,40 @@ def _read_described_delegation_token_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribedDelegationToken], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 872, budget, "tokens")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "principal_type")
-        end = position + size - 1
-        principal_type = data[position:end].decode()
-        position = end
+        principal_type = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "principal_name")
-        end = position + size - 1
-        principal_name = data[position:end].decode()
-        position = end
+        principal_name = data[position + 1 : position + size].decode()
+        position += size
         issue_timestamp, expiry_timestamp, max_timestamp, size = _read_qqqB(data, position)
-        position += 25
+        position += 24
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "token_id")
-        end = position + size - 1
-        token_id = data[position:end].decode()
-        position = end
+        token_id = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "hmac")
-        end = position + size - 1
-        hmac = data[position:end]
-        position = end
+        hmac = data[position + 1 : position + size]
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        renewers, position = _read_described_delegation_token_renewer_array_2(data, position, count - 1, budget)
+        if count == 1:
+            renewers: Sequence[DescribedDelegationTokenRenewer] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            renewers, position = _read_described_delegation_token_renewer_array_2(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -375,18 +378,23 @@ def _read_described_delegation_token_array_2(
 def _read_describe_delegation_token_response_2(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DescribeDelegationTokenResponse:
-    budget.charge(1112 + len(data))
+    budget.charged += 1112 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     error_code, count = _read_hB(data, position)
     position += 3
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    tokens, position = _read_described_delegation_token_array_2(data, position, count - 1, budget)
+    if count == 1:
+        tokens: Sequence[DescribedDelegationToken] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        tokens, position = _read_described_delegation_token_array_2(data, position, count - 1, budget)
     throttle_time_ms, tags = _read_iB(data, position)
     position += 5
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DescribeDelegationTokenResponse(error_code=error_code, tokens=tokens, throttle_time_ms=throttle_time_ms)
 
 
@@ -394,58 +402,50 @@ def _read_described_delegation_token_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribedDelegationToken], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 1032, budget, "tokens")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "principal_type")
-        end = position + size - 1
-        principal_type = data[position:end].decode()
-        position = end
+        principal_type = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "principal_name")
-        end = position + size - 1
-        principal_name = data[position:end].decode()
-        position = end
+        principal_name = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "token_requester_principal_type")
-        end = position + size - 1
-        token_requester_principal_type = data[position:end].decode()
-        position = end
+        token_requester_principal_type = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "token_requester_principal_name")
-        end = position + size - 1
-        token_requester_principal_name = data[position:end].decode()
-        position = end
+        token_requester_principal_name = data[position + 1 : position + size].decode()
+        position += size
         issue_timestamp, expiry_timestamp, max_timestamp, size = _read_qqqB(data, position)
-        position += 25
+        position += 24
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "token_id")
-        end = position + size - 1
-        token_id = data[position:end].decode()
-        position = end
+        token_id = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "hmac")
-        end = position + size - 1
-        hmac = data[position:end]
-        position = end
+        hmac = data[position + 1 : position + size]
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        renewers, position = _read_described_delegation_token_renewer_array_2(data, position, count - 1, budget)
+        if count == 1:
+            renewers: Sequence[DescribedDelegationTokenRenewer] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            renewers, position = _read_described_delegation_token_renewer_array_2(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -470,18 +470,23 @@ def _read_described_delegation_token_array_3(
 def _read_describe_delegation_token_response_3(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DescribeDelegationTokenResponse:
-    budget.charge(1272 + len(data))
+    budget.charged += 1272 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     error_code, count = _read_hB(data, position)
     position += 3
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    tokens, position = _read_described_delegation_token_array_3(data, position, count - 1, budget)
+    if count == 1:
+        tokens: Sequence[DescribedDelegationToken] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        tokens, position = _read_described_delegation_token_array_3(data, position, count - 1, budget)
     throttle_time_ms, tags = _read_iB(data, position)
     position += 5
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DescribeDelegationTokenResponse(error_code=error_code, tokens=tokens, throttle_time_ms=throttle_time_ms)
 
 
@@ -561,13 +566,12 @@ def _write_described_delegation_token_array_2(out: bytearray, items: Sequence[De
         else:
             out += encode_unsigned(size)
         out += principal_name
-        out += _write_qqq(item.issue_timestamp, item.expiry_timestamp, item.max_timestamp)
         token_id = item.token_id.encode()
         size = len(token_id) + 1
         if size < 128:
-            out.append(size)
+            out += _write_qqqB(item.issue_timestamp, item.expiry_timestamp, item.max_timestamp, size)
         else:
-            out += encode_unsigned(size)
+            out += _write_qqq(item.issue_timestamp, item.expiry_timestamp, item.max_timestamp) + encode_unsigned(size)
         out += token_id
         hmac = item.hmac
         size = len(hmac) + 1
@@ -576,25 +580,29 @@ def _write_described_delegation_token_array_2(out: bytearray, items: Sequence[De
         else:
             out += encode_unsigned(size)
         out += hmac
-        size = len(item.renewers) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.renewers:
+            size = len(item.renewers) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_described_delegation_token_renewer_array_2(out, item.renewers)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_describe_delegation_token_response_2(out: bytearray, item: DescribeDelegationTokenResponse) -> list[Buffer]:
     out += _write_h(item.error_code)
-    size = len(item.tokens) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.tokens:
+        size = len(item.tokens) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_described_delegation_token_array_2(out, item.tokens)
+    else:
+        out.append(1)
     out += _write_ix(item.throttle_time_ms)
     return [out]
 
@@ -629,13 +637,12 @@ def _write_described_delegation_token_array_3(out: bytearray, items: Sequence[De
         else:
             out += encode_unsigned(size)
         out += token_requester_principal_name
-        out += _write_qqq(item.issue_timestamp, item.expiry_timestamp, item.max_timestamp)
         token_id = item.token_id.encode()
         size = len(token_id) + 1
         if size < 128:
-            out.append(size)
+            out += _write_qqqB(item.issue_timestamp, item.expiry_timestamp, item.max_timestamp, size)
         else:
-            out += encode_unsigned(size)
+            out += _write_qqq(item.issue_timestamp, item.expiry_timestamp, item.max_timestamp) + encode_unsigned(size)
         out += token_id
         hmac = item.hmac
         size = len(hmac) + 1
@@ -644,25 +651,29 @@ def _write_described_delegation_token_array_3(out: bytearray, items: Sequence[De
         else:
             out += encode_unsigned(size)
         out += hmac
-        size = len(item.renewers) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.renewers:
+            size = len(item.renewers) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_described_delegation_token_renewer_array_2(out, item.renewers)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_describe_delegation_token_response_3(out: bytearray, item: DescribeDelegationTokenResponse) -> list[Buffer]:
     out += _write_h(item.error_code)
-    size = len(item.tokens) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.tokens:
+        size = len(item.tokens) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_described_delegation_token_array_3(out, item.tokens)
+    else:
+        out.append(1)
     out += _write_ix(item.throttle_time_ms)
     return [out]
 

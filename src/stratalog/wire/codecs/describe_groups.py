@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.message_fields import (
     by_version,
@@ -18,6 +18,7 @@ from stratalog.wire.message_fields import (
     past_end,
     read_compact_strings,
     read_long_size,
+    read_longer_size,
     read_strings,
     skip_tags,
     unsupported_field,
@@ -43,6 +44,7 @@ _read_ii = Layout(">ii").unpack_from
 _write_T = Layout(">?").pack
 _write_Tx = Layout(">?x").pack
 _write_h = Layout(">h").pack
+_write_hB = Layout(">hB").pack
 _write_hh = Layout(">hh").pack
 _write_i = Layout(">i").pack
 _write_ii = Layout(">ii").pack
@@ -50,20 +52,30 @@ _write_ix = Layout(">ix").pack
 
 
 def _read_describe_groups_request_0(data: bytes, position: int, budget: DecodeBudget) -> DescribeGroupsRequest:
-    budget.charge(168 + len(data))
+    budget.charged += 168 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (count,) = _read_i(data, position)
     position += 4
-    groups, position = read_strings(data, position, count, budget, "groups")
+    if count == 0:
+        groups: Sequence[str] = []
+    else:
+        groups, position = read_strings(data, position, count, budget, "groups")
     if position > len(data):
         raise past_end(position, len(data))
     return DescribeGroupsRequest(groups=groups)
 
 
 def _read_describe_groups_request_3(data: bytes, position: int, budget: DecodeBudget) -> DescribeGroupsRequest:
-    budget.charge(168 + len(data))
+    budget.charged += 168 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (count,) = _read_i(data, position)
     position += 4
-    groups, position = read_strings(data, position, count, budget, "groups")
+    if count == 0:
+        groups: Sequence[str] = []
+    else:
+        groups, position = read_strings(data, position, count, budget, "groups")
     (include_authorized_operations,) = _read_T(data, position)
     position += 1
     if position > len(data):
@@ -72,18 +84,23 @@ def _read_describe_groups_request_3(data: bytes, position: int, budget: DecodeBu
 
 
 def _read_describe_groups_request_5(data: bytes, position: int, budget: DecodeBudget) -> DescribeGroupsRequest:
-    budget.charge(168 + len(data))
+    budget.charged += 168 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    groups, position = read_compact_strings(data, position, count - 1, budget, "groups")
+    if count == 1:
+        groups: Sequence[str] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        groups, position = read_compact_strings(data, position, count - 1, budget, "groups")
     include_authorized_operations, tags = _read_TB(data, position)
     position += 2
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DescribeGroupsRequest(groups=groups, include_authorized_operations=include_authorized_operations)
 
 
@@ -91,24 +108,29 @@ def _write_describe_groups_request_0(out: bytearray, item: DescribeGroupsRequest
     if item.include_authorized_operations:
         raise unsupported_field("DescribeGroupsRequest", "include_authorized_operations")
     out += _write_i(len(item.groups))
-    write_strings(out, item.groups)
+    if item.groups:
+        write_strings(out, item.groups)
     return [out]
 
 
 def _write_describe_groups_request_3(out: bytearray, item: DescribeGroupsRequest) -> list[Buffer]:
     out += _write_i(len(item.groups))
-    write_strings(out, item.groups)
+    if item.groups:
+        write_strings(out, item.groups)
     out += _write_T(item.include_authorized_operations)
     return [out]
 
 
 def _write_describe_groups_request_5(out: bytearray, item: DescribeGroupsRequest) -> list[Buffer]:
-    size = len(item.groups) + 1
-    if size < 128:
-        out.append(size)
+    if item.groups:
+        size = len(item.groups) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
+        write_compact_strings(out, item.groups)
     else:
-        out += encode_unsigned(size)
-    write_compact_strings(out, item.groups)
+        out.append(1)
     out += _write_Tx(item.include_authorized_operations)
     return [out]
 
@@ -117,11 +139,11 @@ def _read_described_group_member_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribedGroupMember], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 488, budget, "members")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -173,11 +195,11 @@ def _read_described_group_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribedGroup], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 1064, budget, "groups")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, size = _read_hh(data, position)
         position += 4
         if size < 0:
@@ -208,7 +230,10 @@ def _read_described_group_array_0(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        members, position = _read_described_group_member_array_0(data, position, count, budget)
+        if count == 0:
+            members: Sequence[DescribedGroupMember] = []
+        else:
+            members, position = _read_described_group_member_array_0(data, position, count, budget)
         items.append(
             DescribedGroup(
                 error_code=error_code,
@@ -223,20 +248,30 @@ def _read_described_group_array_0(
 
 
 def _read_describe_groups_response_0(data: bytes, position: int, budget: DecodeBudget) -> DescribeGroupsResponse:
-    budget.charge(1232 + len(data))
+    budget.charged += 1232 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (count,) = _read_i(data, position)
     position += 4
-    groups, position = _read_described_group_array_0(data, position, count, budget)
+    if count == 0:
+        groups: Sequence[DescribedGroup] = []
+    else:
+        groups, position = _read_described_group_array_0(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return DescribeGroupsResponse(groups=groups)
 
 
 def _read_describe_groups_response_1(data: bytes, position: int, budget: DecodeBudget) -> DescribeGroupsResponse:
-    budget.charge(1264 + len(data))
+    budget.charged += 1264 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
-    groups, position = _read_described_group_array_0(data, position, count, budget)
+    if count == 0:
+        groups: Sequence[DescribedGroup] = []
+    else:
+        groups, position = _read_described_group_array_0(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return DescribeGroupsResponse(throttle_time_ms=throttle_time_ms, groups=groups)
@@ -246,11 +281,11 @@ def _read_described_group_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribedGroup], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 1096, budget, "groups")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, size = _read_hh(data, position)
         position += 4
         if size < 0:
@@ -281,7 +316,10 @@ def _read_described_group_array_3(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        members, position = _read_described_group_member_array_0(data, position, count, budget)
+        if count == 0:
+            members: Sequence[DescribedGroupMember] = []
+        else:
+            members, position = _read_described_group_member_array_0(data, position, count, budget)
         (authorized_operations,) = _read_i(data, position)
         position += 4
         items.append(
@@ -299,10 +337,15 @@ def _read_described_group_array_3(
 
 
 def _read_describe_groups_response_3(data: bytes, position: int, budget: DecodeBudget) -> DescribeGroupsResponse:
-    budget.charge(1296 + len(data))
+    budget.charged += 1296 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
-    groups, position = _read_described_group_array_3(data, position, count, budget)
+    if count == 0:
+        groups: Sequence[DescribedGroup] = []
+    else:
+        groups, position = _read_described_group_array_3(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return DescribeGroupsResponse(throttle_time_ms=throttle_time_ms, groups=groups)
@@ -312,11 +355,11 @@ def _read_described_group_member_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribedGroupMember], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 568, budget, "members")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -376,11 +419,11 @@ def _read_described_group_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribedGroup], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 1176, budget, "groups")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, size = _read_hh(data, position)
         position += 4
         if size < 0:
@@ -411,7 +454,10 @@ def _read_described_group_array_4(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        members, position = _read_described_group_member_array_4(data, position, count, budget)
+        if count == 0:
+            members: Sequence[DescribedGroupMember] = []
+        else:
+            members, position = _read_described_group_member_array_4(data, position, count, budget)
         (authorized_operations,) = _read_i(data, position)
         position += 4
         items.append(
@@ -429,10 +475,15 @@ def _read_described_group_array_4(
 
 
 def _read_describe_groups_response_4(data: bytes, position: int, budget: DecodeBudget) -> DescribeGroupsResponse:
-    budget.charge(1376 + len(data))
+    budget.charged += 1376 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
-    groups, position = _read_described_group_array_4(data, position, count, budget)
+    if count == 0:
+        groups: Sequence[DescribedGroup] = []
+    else:
+        groups, position = _read_described_group_array_4(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return DescribeGroupsResponse(throttle_time_ms=throttle_time_ms, groups=groups)
@@ -442,55 +493,45 @@ def _read_described_group_member_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribedGroupMember], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 568, budget, "members")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "member_id")
-        end = position + size - 1
-        member_id = data[position:end].decode()
-        position = end
+        member_id = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         group_instance_id: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            group_instance_id = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            group_instance_id = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "client_id")
-        end = position + size - 1
-        client_id = data[position:end].decode()
-        position = end
+        client_id = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "client_host")
-        end = position + size - 1
-        client_host = data[position:end].decode()
-        position = end
+        client_host = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "member_metadata")
-        end = position + size - 1
-        member_metadata = data[position:end]
-        position = end
+        member_metadata = data[position + 1 : position + size]
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "member_assignment")
-        end = position + size - 1
-        member_assignment = data[position:end]
-        position = end
+        member_assignment = data[position + 1 : position + size]
+        position += size
         tags = data[position]
         position += 1
         if tags:
@@ -512,44 +553,40 @@ def _read_described_group_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribedGroup], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 1176, budget, "groups")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, size = _read_hB(data, position)
-        position += 3
+        position += 2
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "group_id")
-        end = position + size - 1
-        group_id = data[position:end].decode()
-        position = end
+        group_id = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "group_state")
-        end = position + size - 1
-        group_state = data[position:end].decode()
-        position = end
+        group_state = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "protocol_type")
-        end = position + size - 1
-        protocol_type = data[position:end].decode()
-        position = end
+        protocol_type = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "protocol_data")
-        end = position + size - 1
-        protocol_data = data[position:end].decode()
-        position = end
+        protocol_data = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        members, position = _read_described_group_member_array_5(data, position, count - 1, budget)
+        if count == 1:
+            members: Sequence[DescribedGroupMember] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            members, position = _read_described_group_member_array_5(data, position, count - 1, budget)
         authorized_operations, tags = _read_iB(data, position)
         position += 5
         if tags:
@@ -569,18 +606,23 @@ def _read_described_group_array_5(
 
 
 def _read_describe_groups_response_5(data: bytes, position: int, budget: DecodeBudget) -> DescribeGroupsResponse:
-    budget.charge(1376 + len(data))
+    budget.charged += 1376 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    groups, position = _read_described_group_array_5(data, position, count - 1, budget)
+    if count == 1:
+        groups: Sequence[DescribedGroup] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        groups, position = _read_described_group_array_5(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DescribeGroupsResponse(throttle_time_ms=throttle_time_ms, groups=groups)
 
 
@@ -588,53 +630,49 @@ def _read_described_group_array_6(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribedGroup], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 1256, budget, "groups")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, size = _read_hB(data, position)
-        position += 3
+        position += 2
         error_message: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            error_message = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            error_message = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "group_id")
-        end = position + size - 1
-        group_id = data[position:end].decode()
-        position = end
+        group_id = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "group_state")
-        end = position + size - 1
-        group_state = data[position:end].decode()
-        position = end
+        group_state = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "protocol_type")
-        end = position + size - 1
-        protocol_type = data[position:end].decode()
-        position = end
+        protocol_type = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "protocol_data")
-        end = position + size - 1
-        protocol_data = data[position:end].decode()
-        position = end
+        protocol_data = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        members, position = _read_described_group_member_array_5(data, position, count - 1, budget)
+        if count == 1:
+            members: Sequence[DescribedGroupMember] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            members, position = _read_described_group_member_array_5(data, position, count - 1, budget)
         authorized_operations, tags = _read_iB(data, position)
         position += 5
         if tags:
@@ -655,18 +693,23 @@ def _read_described_group_array_6(
 
 
 def _read_describe_groups_response_6(data: bytes, position: int, budget: DecodeBudget) -> DescribeGroupsResponse:
-    budget.charge(1456 + len(data))
+    budget.charged += 1456 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    groups, position = _read_described_group_array_6(data, position, count - 1, budget)
+    if count == 1:
+        groups: Sequence[DescribedGroup] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        groups, position = _read_described_group_array_6(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DescribeGroupsResponse(throttle_time_ms=throttle_time_ms, groups=groups)
 
 
@@ -851,13 +894,12 @@ def _write_described_group_member_array_5(out: bytearray, items: Sequence[Descri
 
 def _write_described_group_array_5(out: bytearray, items: Sequence[DescribedGroup]) -> None:
     for item in items:
-        out += _write_h(item.error_code)
         group_id = item.group_id.encode()
         size = len(group_id) + 1
         if size < 128:
-            out.append(size)
+            out += _write_hB(item.error_code, size)
         else:
-            out += encode_unsigned(size)
+            out += _write_h(item.error_code) + encode_unsigned(size)
         out += group_id
         group_state = item.group_state.encode()
         size = len(group_state) + 1
@@ -880,25 +922,29 @@ def _write_described_group_array_5(out: bytearray, items: Sequence[DescribedGrou
         else:
             out += encode_unsigned(size)
         out += protocol_data
-        size = len(item.members) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.members:
+            size = len(item.members) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_described_group_member_array_5(out, item.members)
+        else:
+            out.append(1)
         out += _write_ix(item.authorized_operations)
 
 
 def _write_describe_groups_response_5(out: bytearray, item: DescribeGroupsResponse) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.groups) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.groups:
+        size = len(item.groups) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_described_group_array_5(out, item.groups)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -944,25 +990,29 @@ def _write_described_group_array_6(out: bytearray, items: Sequence[DescribedGrou
         else:
             out += encode_unsigned(size)
         out += protocol_data
-        size = len(item.members) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.members:
+            size = len(item.members) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_described_group_member_array_5(out, item.members)
+        else:
+            out.append(1)
         out += _write_ix(item.authorized_operations)
 
 
 def _write_describe_groups_response_6(out: bytearray, item: DescribeGroupsResponse) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.groups) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.groups:
+        size = len(item.groups) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_described_group_array_6(out, item.groups)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

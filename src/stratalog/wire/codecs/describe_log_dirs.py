@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.message_fields import (
     by_version,
@@ -43,6 +43,7 @@ _read_iqqTB = Layout(">iqq?B").unpack_from
 _read_qqB = Layout(">qqB").unpack_from
 _read_qqTB = Layout(">qq?B").unpack_from
 _write_h = Layout(">h").pack
+_write_hB = Layout(">hB").pack
 _write_hh = Layout(">hh").pack
 _write_i = Layout(">i").pack
 _write_ih = Layout(">ih").pack
@@ -57,11 +58,11 @@ def _read_describable_log_dir_topic_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribableLogDirTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -71,17 +72,24 @@ def _read_describable_log_dir_topic_array_1(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partitions, position = read_numbers(data, position, count, "i", budget, "partitions")
+        if count == 0:
+            partitions: Sequence[int] = []
+        else:
+            partitions, position = read_numbers(data, position, count, "i", budget, "partitions")
         items.append(DescribableLogDirTopic(topic=topic, partitions=partitions))
     return items, position
 
 
 def _read_describe_log_dirs_request_1(data: bytes, position: int, budget: DecodeBudget) -> DescribeLogDirsRequest:
-    budget.charge(416 + len(data))
+    budget.charged += 416 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (count,) = _read_i(data, position)
     position += 4
     topics: Sequence[DescribableLogDirTopic] | None = None
-    if count >= 0:
+    if count == 0:
+        topics = []
+    elif count >= 0:
         topics, position = _read_describable_log_dir_topic_array_1(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
@@ -92,23 +100,24 @@ def _read_describable_log_dir_topic_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribableLogDirTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "topic")
-        end = position + size - 1
-        topic = data[position:end].decode()
-        position = end
+        topic = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
+        if count == 1:
+            partitions: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
         tags = data[position]
         position += 1
         if tags:
@@ -118,20 +127,24 @@ def _read_describable_log_dir_topic_array_2(
 
 
 def _read_describe_log_dirs_request_2(data: bytes, position: int, budget: DecodeBudget) -> DescribeLogDirsRequest:
-    budget.charge(416 + len(data))
+    budget.charged += 416 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
     topics: Sequence[DescribableLogDirTopic] | None = None
-    if count:
+    if count == 1:
+        topics = []
+    elif count:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
         topics, position = _read_describable_log_dir_topic_array_2(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DescribeLogDirsRequest(topics=topics)
 
 
@@ -141,14 +154,14 @@ def _write_describable_log_dir_topic_array_1(out: bytearray, items: Sequence[Des
         out += _write_h(len(topic))
         out += topic
         out += _write_i(len(item.partitions))
-        write_numbers(out, item.partitions, "i")
+        if item.partitions:
+            write_numbers(out, item.partitions, "i")
 
 
 def _write_describe_log_dirs_request_1(out: bytearray, item: DescribeLogDirsRequest) -> list[Buffer]:
     out += _write_i(-1 if item.topics is None else len(item.topics))
-    if item.topics is not None:
-        if item.topics:
-            _write_describable_log_dir_topic_array_1(out, item.topics)
+    if item.topics:
+        _write_describable_log_dir_topic_array_1(out, item.topics)
     return [out]
 
 
@@ -161,26 +174,28 @@ def _write_describable_log_dir_topic_array_2(out: bytearray, items: Sequence[Des
         else:
             out += encode_unsigned(size)
         out += topic
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
+        if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.partitions, "i")
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.partitions, "i")
+            out.append(1)
         out.append(0)
 
 
 def _write_describe_log_dirs_request_2(out: bytearray, item: DescribeLogDirsRequest) -> list[Buffer]:
-    if item.topics is None:
-        out.append(0)
-    else:
+    if item.topics:
         size = len(item.topics) + 1
         if size < 128:
             out.append(size)
         else:
             out += encode_unsigned(size)
-        if item.topics:
-            _write_describable_log_dir_topic_array_2(out, item.topics)
+        _write_describable_log_dir_topic_array_2(out, item.topics)
+    else:
+        out.append(0 if item.topics is None else 1)
     out.append(0)
     return [out]
 
@@ -189,11 +204,11 @@ def _read_describe_log_dirs_partition_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeLogDirsPartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 168, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, partition_size, offset_lag, is_future_key = _read_iqqT(data, position)
         position += 21
         items.append(
@@ -211,11 +226,11 @@ def _read_describe_log_dirs_topic_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeLogDirsTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 424, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -225,7 +240,10 @@ def _read_describe_log_dirs_topic_array_1(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partitions, position = _read_describe_log_dirs_partition_array_1(data, position, count, budget)
+        if count == 0:
+            partitions: Sequence[DescribeLogDirsPartition] = []
+        else:
+            partitions, position = _read_describe_log_dirs_partition_array_1(data, position, count, budget)
         items.append(DescribeLogDirsTopic(name=name, partitions=partitions))
     return items, position
 
@@ -234,11 +252,11 @@ def _read_describe_log_dirs_result_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeLogDirsResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 744, budget, "results")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, size = _read_hh(data, position)
         position += 4
         if size < 0:
@@ -248,16 +266,24 @@ def _read_describe_log_dirs_result_array_1(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        topics, position = _read_describe_log_dirs_topic_array_1(data, position, count, budget)
+        if count == 0:
+            topics: Sequence[DescribeLogDirsTopic] = []
+        else:
+            topics, position = _read_describe_log_dirs_topic_array_1(data, position, count, budget)
         items.append(DescribeLogDirsResult(error_code=error_code, log_dir=log_dir, topics=topics))
     return items, position
 
 
 def _read_describe_log_dirs_response_1(data: bytes, position: int, budget: DecodeBudget) -> DescribeLogDirsResponse:
-    budget.charge(952 + len(data))
+    budget.charged += 952 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
-    results, position = _read_describe_log_dirs_result_array_1(data, position, count, budget)
+    if count == 0:
+        results: Sequence[DescribeLogDirsResult] = []
+    else:
+        results, position = _read_describe_log_dirs_result_array_1(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return DescribeLogDirsResponse(throttle_time_ms=throttle_time_ms, results=results)
@@ -267,11 +293,11 @@ def _read_describe_log_dirs_partition_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeLogDirsPartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 168, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, partition_size, offset_lag, is_future_key, tags = _read_iqqTB(data, position)
         position += 22
         if tags:
@@ -291,23 +317,24 @@ def _read_describe_log_dirs_topic_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeLogDirsTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 424, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_describe_log_dirs_partition_array_2(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[DescribeLogDirsPartition] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_describe_log_dirs_partition_array_2(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -320,23 +347,25 @@ def _read_describe_log_dirs_result_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeLogDirsResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 744, budget, "results")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, size = _read_hB(data, position)
-        position += 3
+        position += 2
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "log_dir")
-        end = position + size - 1
-        log_dir = data[position:end].decode()
-        position = end
+        log_dir = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        topics, position = _read_describe_log_dirs_topic_array_2(data, position, count - 1, budget)
+        if count == 1:
+            topics: Sequence[DescribeLogDirsTopic] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            topics, position = _read_describe_log_dirs_topic_array_2(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -346,34 +375,44 @@ def _read_describe_log_dirs_result_array_2(
 
 
 def _read_describe_log_dirs_response_2(data: bytes, position: int, budget: DecodeBudget) -> DescribeLogDirsResponse:
-    budget.charge(952 + len(data))
+    budget.charged += 952 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    results, position = _read_describe_log_dirs_result_array_2(data, position, count - 1, budget)
+    if count == 1:
+        results: Sequence[DescribeLogDirsResult] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        results, position = _read_describe_log_dirs_result_array_2(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DescribeLogDirsResponse(throttle_time_ms=throttle_time_ms, results=results)
 
 
 def _read_describe_log_dirs_response_3(data: bytes, position: int, budget: DecodeBudget) -> DescribeLogDirsResponse:
-    budget.charge(984 + len(data))
+    budget.charged += 984 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, count = _read_ihB(data, position)
     position += 7
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    results, position = _read_describe_log_dirs_result_array_2(data, position, count - 1, budget)
+    if count == 1:
+        results: Sequence[DescribeLogDirsResult] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        results, position = _read_describe_log_dirs_result_array_2(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DescribeLogDirsResponse(throttle_time_ms=throttle_time_ms, error_code=error_code, results=results)
 
 
@@ -381,23 +420,25 @@ def _read_describe_log_dirs_result_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeLogDirsResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 808, budget, "results")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, size = _read_hB(data, position)
-        position += 3
+        position += 2
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "log_dir")
-        end = position + size - 1
-        log_dir = data[position:end].decode()
-        position = end
+        log_dir = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        topics, position = _read_describe_log_dirs_topic_array_2(data, position, count - 1, budget)
+        if count == 1:
+            topics: Sequence[DescribeLogDirsTopic] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            topics, position = _read_describe_log_dirs_topic_array_2(data, position, count - 1, budget)
         total_bytes, usable_bytes, tags = _read_qqB(data, position)
         position += 17
         if tags:
@@ -415,18 +456,23 @@ def _read_describe_log_dirs_result_array_4(
 
 
 def _read_describe_log_dirs_response_4(data: bytes, position: int, budget: DecodeBudget) -> DescribeLogDirsResponse:
-    budget.charge(1048 + len(data))
+    budget.charged += 1048 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, count = _read_ihB(data, position)
     position += 7
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    results, position = _read_describe_log_dirs_result_array_4(data, position, count - 1, budget)
+    if count == 1:
+        results: Sequence[DescribeLogDirsResult] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        results, position = _read_describe_log_dirs_result_array_4(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DescribeLogDirsResponse(throttle_time_ms=throttle_time_ms, error_code=error_code, results=results)
 
 
@@ -434,23 +480,25 @@ def _read_describe_log_dirs_result_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeLogDirsResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 808, budget, "results")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, size = _read_hB(data, position)
-        position += 3
+        position += 2
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "log_dir")
-        end = position + size - 1
-        log_dir = data[position:end].decode()
-        position = end
+        log_dir = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        topics, position = _read_describe_log_dirs_topic_array_2(data, position, count - 1, budget)
+        if count == 1:
+            topics: Sequence[DescribeLogDirsTopic] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            topics, position = _read_describe_log_dirs_topic_array_2(data, position, count - 1, budget)
         total_bytes, usable_bytes, is_cordoned, tags = _read_qqTB(data, position)
         position += 18
         if tags:
@@ -469,18 +517,23 @@ def _read_describe_log_dirs_result_array_5(
 
 
 def _read_describe_log_dirs_response_5(data: bytes, position: int, budget: DecodeBudget) -> DescribeLogDirsResponse:
-    budget.charge(1048 + len(data))
+    budget.charged += 1048 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, count = _read_ihB(data, position)
     position += 7
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    results, position = _read_describe_log_dirs_result_array_5(data, position, count - 1, budget)
+    if count == 1:
+        results: Sequence[DescribeLogDirsResult] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        results, position = _read_describe_log_dirs_result_array_5(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DescribeLogDirsResponse(throttle_time_ms=throttle_time_ms, error_code=error_code, results=results)
 
 
@@ -530,124 +583,137 @@ def _write_describe_log_dirs_topic_array_2(out: bytearray, items: Sequence[Descr
         else:
             out += encode_unsigned(size)
         out += name
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_describe_log_dirs_partition_array_2(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_describe_log_dirs_result_array_2(out: bytearray, items: Sequence[DescribeLogDirsResult]) -> None:
     for item in items:
-        out += _write_h(item.error_code)
         log_dir = item.log_dir.encode()
         size = len(log_dir) + 1
         if size < 128:
-            out.append(size)
+            out += _write_hB(item.error_code, size)
         else:
-            out += encode_unsigned(size)
+            out += _write_h(item.error_code) + encode_unsigned(size)
         out += log_dir
-        size = len(item.topics) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.topics:
+            size = len(item.topics) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_describe_log_dirs_topic_array_2(out, item.topics)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_describe_log_dirs_response_2(out: bytearray, item: DescribeLogDirsResponse) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.results) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.results:
+        size = len(item.results) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_describe_log_dirs_result_array_2(out, item.results)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
 
 def _write_describe_log_dirs_response_3(out: bytearray, item: DescribeLogDirsResponse) -> list[Buffer]:
     out += _write_ih(item.throttle_time_ms, item.error_code)
-    size = len(item.results) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.results:
+        size = len(item.results) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_describe_log_dirs_result_array_2(out, item.results)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
 
 def _write_describe_log_dirs_result_array_4(out: bytearray, items: Sequence[DescribeLogDirsResult]) -> None:
     for item in items:
-        out += _write_h(item.error_code)
         log_dir = item.log_dir.encode()
         size = len(log_dir) + 1
         if size < 128:
-            out.append(size)
+            out += _write_hB(item.error_code, size)
         else:
-            out += encode_unsigned(size)
+            out += _write_h(item.error_code) + encode_unsigned(size)
         out += log_dir
-        size = len(item.topics) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.topics:
+            size = len(item.topics) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_describe_log_dirs_topic_array_2(out, item.topics)
+        else:
+            out.append(1)
         out += _write_qqx(item.total_bytes, item.usable_bytes)
 
 
 def _write_describe_log_dirs_response_4(out: bytearray, item: DescribeLogDirsResponse) -> list[Buffer]:
     out += _write_ih(item.throttle_time_ms, item.error_code)
-    size = len(item.results) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.results:
+        size = len(item.results) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_describe_log_dirs_result_array_4(out, item.results)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
 
 def _write_describe_log_dirs_result_array_5(out: bytearray, items: Sequence[DescribeLogDirsResult]) -> None:
     for item in items:
-        out += _write_h(item.error_code)
         log_dir = item.log_dir.encode()
         size = len(log_dir) + 1
         if size < 128:
-            out.append(size)
+            out += _write_hB(item.error_code, size)
         else:
-            out += encode_unsigned(size)
+            out += _write_h(item.error_code) + encode_unsigned(size)
         out += log_dir
-        size = len(item.topics) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.topics:
+            size = len(item.topics) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_describe_log_dirs_topic_array_2(out, item.topics)
+        else:
+            out.append(1)
         out += _write_qqTx(item.total_bytes, item.usable_bytes, item.is_cordoned)
 
 
 def _write_describe_log_dirs_response_5(out: bytearray, item: DescribeLogDirsResponse) -> list[Buffer]:
     out += _write_ih(item.throttle_time_ms, item.error_code)
-    size = len(item.results) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.results:
+        size = len(item.results) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_describe_log_dirs_result_array_5(out, item.results)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.message_fields import (
     by_version,
     charge_more_items,
     past_end,
     read_long_size,
+    read_longer_size,
     read_numbers,
     skip_tags,
     write_numbers,
@@ -42,23 +43,24 @@ def _read_topic_request_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TopicRequest], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partition_indexes, position = read_numbers(data, position, count - 1, "i", budget, "partition_indexes")
+        if count == 1:
+            partition_indexes: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partition_indexes, position = read_numbers(data, position, count - 1, "i", budget, "partition_indexes")
         tags = data[position]
         position += 1
         if tags:
@@ -68,18 +70,23 @@ def _read_topic_request_array_0(
 
 
 def _read_describe_producers_request_0(data: bytes, position: int, budget: DecodeBudget) -> DescribeProducersRequest:
-    budget.charge(416 + len(data))
+    budget.charged += 416 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_topic_request_array_0(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[TopicRequest] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_topic_request_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DescribeProducersRequest(topics=topics)
 
 
@@ -92,23 +99,28 @@ def _write_topic_request_array_0(out: bytearray, items: Sequence[TopicRequest]) 
         else:
             out += encode_unsigned(size)
         out += name
-        size = len(item.partition_indexes) + 1
-        if size < 128:
-            out.append(size)
+        if item.partition_indexes:
+            size = len(item.partition_indexes) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.partition_indexes, "i")
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.partition_indexes, "i")
+            out.append(1)
         out.append(0)
 
 
 def _write_describe_producers_request_0(out: bytearray, item: DescribeProducersRequest) -> list[Buffer]:
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_topic_request_array_0(out, item.topics)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -117,11 +129,11 @@ def _read_producer_state_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ProducerState], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 280, budget, "active_producers")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (
             producer_id,
             producer_epoch,
@@ -151,25 +163,29 @@ def _read_partition_response_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionResponse], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 616, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, error_code, size = _read_ihB(data, position)
-        position += 7
+        position += 6
         error_message: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            error_message = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            error_message = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        active_producers, position = _read_producer_state_array_0(data, position, count - 1, budget)
+        if count == 1:
+            active_producers: Sequence[ProducerState] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            active_producers, position = _read_producer_state_array_0(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -189,23 +205,24 @@ def _read_topic_response_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TopicResponse], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 872, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_partition_response_array_0(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[PartitionResponse] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_partition_response_array_0(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -215,18 +232,23 @@ def _read_topic_response_array_0(
 
 
 def _read_describe_producers_response_0(data: bytes, position: int, budget: DecodeBudget) -> DescribeProducersResponse:
-    budget.charge(1072 + len(data))
+    budget.charged += 1072 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_topic_response_array_0(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[TopicResponse] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_topic_response_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DescribeProducersResponse(throttle_time_ms=throttle_time_ms, topics=topics)
 
 
@@ -255,13 +277,15 @@ def _write_partition_response_array_0(out: bytearray, items: Sequence[PartitionR
             else:
                 out += encode_unsigned(size)
             out += error_message
-        size = len(item.active_producers) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.active_producers:
+            size = len(item.active_producers) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_producer_state_array_0(out, item.active_producers)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -274,25 +298,29 @@ def _write_topic_response_array_0(out: bytearray, items: Sequence[TopicResponse]
         else:
             out += encode_unsigned(size)
         out += name
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_partition_response_array_0(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_describe_producers_response_0(out: bytearray, item: DescribeProducersResponse) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_topic_response_array_0(out, item.topics)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

@@ -9,10 +9,17 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.ids import topic_id_of
-from stratalog.wire.message_fields import by_version, charge_more_items, past_end, read_long_size, skip_tags
+from stratalog.wire.message_fields import (
+    by_version,
+    charge_more_items,
+    past_end,
+    read_long_size,
+    read_longer_size,
+    skip_tags,
+)
 from stratalog.wire.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumRequestPartitionData,
@@ -51,11 +58,11 @@ def _read_describe_quorum_request_partition_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeQuorumRequestPartitionData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 80, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, tags = _read_iB(data, position)
         position += 5
         if tags:
@@ -68,23 +75,26 @@ def _read_describe_quorum_request_topic_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeQuorumRequestTopicData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 336, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "topic_name")
-        end = position + size - 1
-        topic_name = data[position:end].decode()
-        position = end
+        topic_name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_describe_quorum_request_partition_data_array_0(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[DescribeQuorumRequestPartitionData] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_describe_quorum_request_partition_data_array_0(
+                data, position, count - 1, budget
+            )
         tags = data[position]
         position += 1
         if tags:
@@ -94,18 +104,23 @@ def _read_describe_quorum_request_topic_data_array_0(
 
 
 def _read_describe_quorum_request_0(data: bytes, position: int, budget: DecodeBudget) -> DescribeQuorumRequest:
-    budget.charge(496 + len(data))
+    budget.charged += 496 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_describe_quorum_request_topic_data_array_0(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[DescribeQuorumRequestTopicData] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_describe_quorum_request_topic_data_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DescribeQuorumRequest(topics=topics)
 
 
@@ -127,24 +142,28 @@ def _write_describe_quorum_request_topic_data_array_0(
         else:
             out += encode_unsigned(size)
         out += topic_name
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_describe_quorum_request_partition_data_array_0(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_describe_quorum_request_0(out: bytearray, item: DescribeQuorumRequest) -> list[Buffer]:
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_describe_quorum_request_topic_data_array_0(out, item.topics)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -153,11 +172,11 @@ def _read_replica_state_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ReplicaState], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 144, budget, "current_voters")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         replica_id, log_end_offset, tags = _read_iqB(data, position)
         position += 13
         if tags:
@@ -170,21 +189,27 @@ def _read_describe_quorum_response_partition_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeQuorumResponsePartitionData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 792, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, error_code, leader_id, leader_epoch, high_watermark, count = _read_ihiiqB(data, position)
         position += 23
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        current_voters, position = _read_replica_state_array_0(data, position, count - 1, budget)
+        if count == 1:
+            current_voters: Sequence[ReplicaState] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            current_voters, position = _read_replica_state_array_0(data, position, count - 1, budget)
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        observers, position = _read_replica_state_array_0(data, position, count - 1, budget)
+        if count == 1:
+            observers: Sequence[ReplicaState] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            observers, position = _read_replica_state_array_0(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -207,23 +232,26 @@ def _read_describe_quorum_response_topic_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeQuorumResponseTopicData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 1048, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "topic_name")
-        end = position + size - 1
-        topic_name = data[position:end].decode()
-        position = end
+        topic_name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_describe_quorum_response_partition_data_array_0(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[DescribeQuorumResponsePartitionData] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_describe_quorum_response_partition_data_array_0(
+                data, position, count - 1, budget
+            )
         tags = data[position]
         position += 1
         if tags:
@@ -233,18 +261,23 @@ def _read_describe_quorum_response_topic_data_array_0(
 
 
 def _read_describe_quorum_response_0(data: bytes, position: int, budget: DecodeBudget) -> DescribeQuorumResponse:
-    budget.charge(1264 + len(data))
+    budget.charged += 1264 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     error_code, count = _read_hB(data, position)
     position += 3
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_describe_quorum_response_topic_data_array_0(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[DescribeQuorumResponseTopicData] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_describe_quorum_response_topic_data_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DescribeQuorumResponse(error_code=error_code, topics=topics)
 
 
@@ -252,11 +285,11 @@ def _read_replica_state_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ReplicaState], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "current_voters")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         replica_id, log_end_offset, last_fetch_timestamp, last_caught_up_timestamp, tags = _read_iqqqB(data, position)
         position += 29
         if tags:
@@ -276,21 +309,27 @@ def _read_describe_quorum_response_partition_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeQuorumResponsePartitionData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 920, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, error_code, leader_id, leader_epoch, high_watermark, count = _read_ihiiqB(data, position)
         position += 23
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        current_voters, position = _read_replica_state_array_1(data, position, count - 1, budget)
+        if count == 1:
+            current_voters: Sequence[ReplicaState] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            current_voters, position = _read_replica_state_array_1(data, position, count - 1, budget)
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        observers, position = _read_replica_state_array_1(data, position, count - 1, budget)
+        if count == 1:
+            observers: Sequence[ReplicaState] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            observers, position = _read_replica_state_array_1(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -313,23 +352,26 @@ def _read_describe_quorum_response_topic_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeQuorumResponseTopicData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 1176, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "topic_name")
-        end = position + size - 1
-        topic_name = data[position:end].decode()
-        position = end
+        topic_name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_describe_quorum_response_partition_data_array_1(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[DescribeQuorumResponsePartitionData] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_describe_quorum_response_partition_data_array_1(
+                data, position, count - 1, budget
+            )
         tags = data[position]
         position += 1
         if tags:
@@ -339,18 +381,23 @@ def _read_describe_quorum_response_topic_data_array_1(
 
 
 def _read_describe_quorum_response_1(data: bytes, position: int, budget: DecodeBudget) -> DescribeQuorumResponse:
-    budget.charge(1392 + len(data))
+    budget.charged += 1392 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     error_code, count = _read_hB(data, position)
     position += 3
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_describe_quorum_response_topic_data_array_1(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[DescribeQuorumResponseTopicData] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_describe_quorum_response_topic_data_array_1(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DescribeQuorumResponse(error_code=error_code, topics=topics)
 
 
@@ -358,11 +405,11 @@ def _read_replica_state_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ReplicaState], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 320, budget, "current_voters")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         replica_id, replica_directory_id, log_end_offset, last_fetch_timestamp, last_caught_up_timestamp, tags = (
             _read_iUqqqB(data, position)
         )
@@ -385,30 +432,37 @@ def _read_describe_quorum_response_partition_data_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeQuorumResponsePartitionData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 1224, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, error_code, size = _read_ihB(data, position)
-        position += 7
+        position += 6
         error_message: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            error_message = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            error_message = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         leader_id, leader_epoch, high_watermark, count = _read_iiqB(data, position)
         position += 17
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        current_voters, position = _read_replica_state_array_2(data, position, count - 1, budget)
+        if count == 1:
+            current_voters: Sequence[ReplicaState] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            current_voters, position = _read_replica_state_array_2(data, position, count - 1, budget)
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        observers, position = _read_replica_state_array_2(data, position, count - 1, budget)
+        if count == 1:
+            observers: Sequence[ReplicaState] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            observers, position = _read_replica_state_array_2(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -432,23 +486,26 @@ def _read_describe_quorum_response_topic_data_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeQuorumResponseTopicData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 1480, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "topic_name")
-        end = position + size - 1
-        topic_name = data[position:end].decode()
-        position = end
+        topic_name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_describe_quorum_response_partition_data_array_2(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[DescribeQuorumResponsePartitionData] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_describe_quorum_response_partition_data_array_2(
+                data, position, count - 1, budget
+            )
         tags = data[position]
         position += 1
         if tags:
@@ -459,25 +516,21 @@ def _read_describe_quorum_response_topic_data_array_2(
 
 def _read_listener_array_2(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[Listener], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "listeners")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "host")
-        end = position + size - 1
-        host = data[position:end].decode()
-        position = end
+        host = data[position + 1 : position + size].decode()
+        position += size
         port, tags = _read_HB(data, position)
         position += 3
         if tags:
@@ -488,16 +541,19 @@ def _read_listener_array_2(data: bytes, position: int, count: int, budget: Decod
 
 def _read_node_array_2(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[Node], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 464, budget, "nodes")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         node_id, count = _read_iB(data, position)
         position += 5
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        listeners, position = _read_listener_array_2(data, position, count - 1, budget)
+        if count == 1:
+            listeners: Sequence[Listener] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            listeners, position = _read_listener_array_2(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -507,32 +563,41 @@ def _read_node_array_2(data: bytes, position: int, count: int, budget: DecodeBud
 
 
 def _read_describe_quorum_response_2(data: bytes, position: int, budget: DecodeBudget) -> DescribeQuorumResponse:
-    budget.charge(2360 + len(data))
+    budget.charged += 2360 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     error_code, size = _read_hB(data, position)
-    position += 3
+    position += 2
     error_message: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        error_message = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        error_message = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_describe_quorum_response_topic_data_array_2(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[DescribeQuorumResponseTopicData] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_describe_quorum_response_topic_data_array_2(data, position, count - 1, budget)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    nodes, position = _read_node_array_2(data, position, count - 1, budget)
+    if count == 1:
+        nodes: Sequence[Node] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        nodes, position = _read_node_array_2(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DescribeQuorumResponse(error_code=error_code, error_message=error_message, topics=topics, nodes=nodes)
 
 
@@ -548,20 +613,24 @@ def _write_describe_quorum_response_partition_data_array_0(
         out += _write_ihiiq(
             item.partition_index, item.error_code, item.leader_id, item.leader_epoch, item.high_watermark
         )
-        size = len(item.current_voters) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.current_voters:
+            size = len(item.current_voters) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_replica_state_array_0(out, item.current_voters)
-        size = len(item.observers) + 1
-        if size < 128:
-            out.append(size)
         else:
-            out += encode_unsigned(size)
+            out.append(1)
         if item.observers:
+            size = len(item.observers) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_replica_state_array_0(out, item.observers)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -576,25 +645,29 @@ def _write_describe_quorum_response_topic_data_array_0(
         else:
             out += encode_unsigned(size)
         out += topic_name
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_describe_quorum_response_partition_data_array_0(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_describe_quorum_response_0(out: bytearray, item: DescribeQuorumResponse) -> list[Buffer]:
     out += _write_h(item.error_code)
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_describe_quorum_response_topic_data_array_0(out, item.topics)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -613,20 +686,24 @@ def _write_describe_quorum_response_partition_data_array_1(
         out += _write_ihiiq(
             item.partition_index, item.error_code, item.leader_id, item.leader_epoch, item.high_watermark
         )
-        size = len(item.current_voters) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.current_voters:
+            size = len(item.current_voters) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_replica_state_array_1(out, item.current_voters)
-        size = len(item.observers) + 1
-        if size < 128:
-            out.append(size)
         else:
-            out += encode_unsigned(size)
+            out.append(1)
         if item.observers:
+            size = len(item.observers) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_replica_state_array_1(out, item.observers)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -641,25 +718,29 @@ def _write_describe_quorum_response_topic_data_array_1(
         else:
             out += encode_unsigned(size)
         out += topic_name
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_describe_quorum_response_partition_data_array_1(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_describe_quorum_response_1(out: bytearray, item: DescribeQuorumResponse) -> list[Buffer]:
     out += _write_h(item.error_code)
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_describe_quorum_response_topic_data_array_1(out, item.topics)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -691,20 +772,24 @@ def _write_describe_quorum_response_partition_data_array_2(
                 out += encode_unsigned(size)
             out += error_message
         out += _write_iiq(item.leader_id, item.leader_epoch, item.high_watermark)
-        size = len(item.current_voters) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.current_voters:
+            size = len(item.current_voters) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_replica_state_array_2(out, item.current_voters)
-        size = len(item.observers) + 1
-        if size < 128:
-            out.append(size)
         else:
-            out += encode_unsigned(size)
+            out.append(1)
         if item.observers:
+            size = len(item.observers) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_replica_state_array_2(out, item.observers)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -719,13 +804,15 @@ def _write_describe_quorum_response_topic_data_array_2(
         else:
             out += encode_unsigned(size)
         out += topic_name
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_describe_quorum_response_partition_data_array_2(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -751,13 +838,15 @@ def _write_listener_array_2(out: bytearray, items: Sequence[Listener]) -> None:
 def _write_node_array_2(out: bytearray, items: Sequence[Node]) -> None:
     for item in items:
         out += _write_i(item.node_id)
-        size = len(item.listeners) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.listeners:
+            size = len(item.listeners) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_listener_array_2(out, item.listeners)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -773,20 +862,24 @@ def _write_describe_quorum_response_2(out: bytearray, item: DescribeQuorumRespon
         else:
             out += encode_unsigned(size)
         out += error_message
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_describe_quorum_response_topic_data_array_2(out, item.topics)
-    size = len(item.nodes) + 1
-    if size < 128:
-        out.append(size)
     else:
-        out += encode_unsigned(size)
+        out.append(1)
     if item.nodes:
+        size = len(item.nodes) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_node_array_2(out, item.nodes)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.ids import topic_id_of
 from stratalog.wire.message_fields import (
@@ -17,6 +17,7 @@ from stratalog.wire.message_fields import (
     charge_more_items,
     past_end,
     read_long_size,
+    read_longer_size,
     read_numbers,
     skip_tags,
     write_numbers,
@@ -48,23 +49,24 @@ def _read_describe_share_group_offsets_request_topic_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeShareGroupOffsetsRequestTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "topic_name")
-        end = position + size - 1
-        topic_name = data[position:end].decode()
-        position = end
+        topic_name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
+        if count == 1:
+            partitions: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
         tags = data[position]
         position += 1
         if tags:
@@ -77,24 +79,24 @@ def _read_describe_share_group_offsets_request_group_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeShareGroupOffsetsRequestGroup], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 512, budget, "groups")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "group_id")
-        end = position + size - 1
-        group_id = data[position:end].decode()
-        position = end
+        group_id = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
         topics: Sequence[DescribeShareGroupOffsetsRequestTopic] | None = None
-        if count:
+        if count == 1:
+            topics = []
+        elif count:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
             topics, position = _read_describe_share_group_offsets_request_topic_array_0(
                 data, position, count - 1, budget
             )
@@ -109,18 +111,23 @@ def _read_describe_share_group_offsets_request_group_array_0(
 def _read_describe_share_group_offsets_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DescribeShareGroupOffsetsRequest:
-    budget.charge(672 + len(data))
+    budget.charged += 672 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    groups, position = _read_describe_share_group_offsets_request_group_array_0(data, position, count - 1, budget)
+    if count == 1:
+        groups: Sequence[DescribeShareGroupOffsetsRequestGroup] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        groups, position = _read_describe_share_group_offsets_request_group_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DescribeShareGroupOffsetsRequest(groups=groups)
 
 
@@ -135,12 +142,15 @@ def _write_describe_share_group_offsets_request_topic_array_0(
         else:
             out += encode_unsigned(size)
         out += topic_name
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
+        if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.partitions, "i")
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.partitions, "i")
+            out.append(1)
         out.append(0)
 
 
@@ -155,29 +165,30 @@ def _write_describe_share_group_offsets_request_group_array_0(
         else:
             out += encode_unsigned(size)
         out += group_id
-        if item.topics is None:
-            out.append(0)
-        else:
+        if item.topics:
             size = len(item.topics) + 1
             if size < 128:
                 out.append(size)
             else:
                 out += encode_unsigned(size)
-            if item.topics:
-                _write_describe_share_group_offsets_request_topic_array_0(out, item.topics)
+            _write_describe_share_group_offsets_request_topic_array_0(out, item.topics)
+        else:
+            out.append(0 if item.topics is None else 1)
         out.append(0)
 
 
 def _write_describe_share_group_offsets_request_0(
     out: bytearray, item: DescribeShareGroupOffsetsRequest
 ) -> list[Buffer]:
-    size = len(item.groups) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.groups:
+        size = len(item.groups) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_describe_share_group_offsets_request_group_array_0(out, item.groups)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -186,20 +197,21 @@ def _read_describe_share_group_offsets_response_partition_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeShareGroupOffsetsResponsePartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 296, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, start_offset, leader_epoch, error_code, size = _read_iqihB(data, position)
-        position += 19
+        position += 18
         error_message: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            error_message = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            error_message = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         tags = data[position]
         position += 1
         if tags:
@@ -220,25 +232,26 @@ def _read_describe_share_group_offsets_response_topic_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeShareGroupOffsetsResponseTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 672, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "topic_name")
-        end = position + size - 1
-        topic_name = data[position:end].decode()
-        position = end
+        topic_name = data[position + 1 : position + size].decode()
+        position += size
         topic_id, count = _read_UB(data, position)
         position += 17
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_describe_share_group_offsets_response_partition_array_0(
-            data, position, count - 1, budget
-        )
+        if count == 1:
+            partitions: Sequence[DescribeShareGroupOffsetsResponsePartition] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_describe_share_group_offsets_response_partition_array_0(
+                data, position, count - 1, budget
+            )
         tags = data[position]
         position += 1
         if tags:
@@ -255,32 +268,36 @@ def _read_describe_share_group_offsets_response_group_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeShareGroupOffsetsResponseGroup], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 1056, budget, "groups")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "group_id")
-        end = position + size - 1
-        group_id = data[position:end].decode()
-        position = end
+        group_id = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        topics, position = _read_describe_share_group_offsets_response_topic_array_0(data, position, count - 1, budget)
+        if count == 1:
+            topics: Sequence[DescribeShareGroupOffsetsResponseTopic] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            topics, position = _read_describe_share_group_offsets_response_topic_array_0(
+                data, position, count - 1, budget
+            )
         error_code, size = _read_hB(data, position)
-        position += 3
+        position += 2
         error_message: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            error_message = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            error_message = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         tags = data[position]
         position += 1
         if tags:
@@ -296,18 +313,23 @@ def _read_describe_share_group_offsets_response_group_array_0(
 def _read_describe_share_group_offsets_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DescribeShareGroupOffsetsResponse:
-    budget.charge(1256 + len(data))
+    budget.charged += 1256 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    groups, position = _read_describe_share_group_offsets_response_group_array_0(data, position, count - 1, budget)
+    if count == 1:
+        groups: Sequence[DescribeShareGroupOffsetsResponseGroup] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        groups, position = _read_describe_share_group_offsets_response_group_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DescribeShareGroupOffsetsResponse(throttle_time_ms=throttle_time_ms, groups=groups)
 
 
@@ -315,20 +337,21 @@ def _read_describe_share_group_offsets_response_partition_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeShareGroupOffsetsResponsePartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 328, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, start_offset, leader_epoch, lag, error_code, size = _read_iqiqhB(data, position)
-        position += 27
+        position += 26
         error_message: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            error_message = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            error_message = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         tags = data[position]
         position += 1
         if tags:
@@ -350,25 +373,26 @@ def _read_describe_share_group_offsets_response_topic_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeShareGroupOffsetsResponseTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 704, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "topic_name")
-        end = position + size - 1
-        topic_name = data[position:end].decode()
-        position = end
+        topic_name = data[position + 1 : position + size].decode()
+        position += size
         topic_id, count = _read_UB(data, position)
         position += 17
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_describe_share_group_offsets_response_partition_array_1(
-            data, position, count - 1, budget
-        )
+        if count == 1:
+            partitions: Sequence[DescribeShareGroupOffsetsResponsePartition] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_describe_share_group_offsets_response_partition_array_1(
+                data, position, count - 1, budget
+            )
         tags = data[position]
         position += 1
         if tags:
@@ -385,32 +409,36 @@ def _read_describe_share_group_offsets_response_group_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeShareGroupOffsetsResponseGroup], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 1088, budget, "groups")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "group_id")
-        end = position + size - 1
-        group_id = data[position:end].decode()
-        position = end
+        group_id = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        topics, position = _read_describe_share_group_offsets_response_topic_array_1(data, position, count - 1, budget)
+        if count == 1:
+            topics: Sequence[DescribeShareGroupOffsetsResponseTopic] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            topics, position = _read_describe_share_group_offsets_response_topic_array_1(
+                data, position, count - 1, budget
+            )
         error_code, size = _read_hB(data, position)
-        position += 3
+        position += 2
         error_message: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            error_message = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            error_message = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         tags = data[position]
         position += 1
         if tags:
@@ -426,18 +454,23 @@ def _read_describe_share_group_offsets_response_group_array_1(
 def _read_describe_share_group_offsets_response_1(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DescribeShareGroupOffsetsResponse:
-    budget.charge(1288 + len(data))
+    budget.charged += 1288 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    groups, position = _read_describe_share_group_offsets_response_group_array_1(data, position, count - 1, budget)
+    if count == 1:
+        groups: Sequence[DescribeShareGroupOffsetsResponseGroup] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        groups, position = _read_describe_share_group_offsets_response_group_array_1(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DescribeShareGroupOffsetsResponse(throttle_time_ms=throttle_time_ms, groups=groups)
 
 
@@ -471,13 +504,15 @@ def _write_describe_share_group_offsets_response_topic_array_0(
             out += encode_unsigned(size)
         out += topic_name
         out += _write_U(item.topic_id.bytes)
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_describe_share_group_offsets_response_partition_array_0(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -492,13 +527,15 @@ def _write_describe_share_group_offsets_response_group_array_0(
         else:
             out += encode_unsigned(size)
         out += group_id
-        size = len(item.topics) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.topics:
+            size = len(item.topics) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_describe_share_group_offsets_response_topic_array_0(out, item.topics)
+        else:
+            out.append(1)
         out += _write_h(item.error_code)
         if item.error_message is None:
             out.append(0)
@@ -517,13 +554,15 @@ def _write_describe_share_group_offsets_response_0(
     out: bytearray, item: DescribeShareGroupOffsetsResponse
 ) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.groups) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.groups:
+        size = len(item.groups) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_describe_share_group_offsets_response_group_array_0(out, item.groups)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -558,13 +597,15 @@ def _write_describe_share_group_offsets_response_topic_array_1(
             out += encode_unsigned(size)
         out += topic_name
         out += _write_U(item.topic_id.bytes)
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_describe_share_group_offsets_response_partition_array_1(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -579,13 +620,15 @@ def _write_describe_share_group_offsets_response_group_array_1(
         else:
             out += encode_unsigned(size)
         out += group_id
-        size = len(item.topics) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.topics:
+            size = len(item.topics) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_describe_share_group_offsets_response_topic_array_1(out, item.topics)
+        else:
+            out.append(1)
         out += _write_h(item.error_code)
         if item.error_message is None:
             out.append(0)
@@ -604,13 +647,15 @@ def _write_describe_share_group_offsets_response_1(
     out: bytearray, item: DescribeShareGroupOffsetsResponse
 ) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.groups) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.groups:
+        size = len(item.groups) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_describe_share_group_offsets_response_group_array_1(out, item.groups)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

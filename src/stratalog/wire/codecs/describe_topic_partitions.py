@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.ids import topic_id_of
 from stratalog.wire.message_fields import (
@@ -17,6 +17,7 @@ from stratalog.wire.message_fields import (
     charge_more_items,
     past_end,
     read_long_size,
+    read_longer_size,
     read_numbers,
     skip_tags,
     write_numbers,
@@ -49,18 +50,16 @@ def _read_topic_request_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TopicRequest], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 128, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         tags = data[position]
         position += 1
         if tags:
@@ -74,12 +73,10 @@ def _read_describe_topic_partitions_request_cursor_0(
 ) -> tuple[DescribeTopicPartitionsRequestCursor, int]:
     budget.charge(160)
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "topic_name")
-    end = position + size - 1
-    topic_name = data[position:end].decode()
-    position = end
+    topic_name = data[position + 1 : position + size].decode()
+    position += size
     partition_index, tags = _read_iB(data, position)
     position += 5
     if tags:
@@ -90,12 +87,17 @@ def _read_describe_topic_partitions_request_cursor_0(
 def _read_describe_topic_partitions_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DescribeTopicPartitionsRequest:
-    budget.charge(336 + len(data))
+    budget.charged += 336 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_topic_request_array_0(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[TopicRequest] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_topic_request_array_0(data, position, count - 1, budget)
     response_partition_limit, size = _read_ib(data, position)
     position += 5
     cursor: DescribeTopicPartitionsRequestCursor | None = None
@@ -105,8 +107,8 @@ def _read_describe_topic_partitions_request_0(
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DescribeTopicPartitionsRequest(
         topics=topics, response_partition_limit=response_partition_limit, cursor=cursor
     )
@@ -138,13 +140,15 @@ def _write_describe_topic_partitions_request_cursor_0(
 
 
 def _write_describe_topic_partitions_request_0(out: bytearray, item: DescribeTopicPartitionsRequest) -> list[Buffer]:
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_topic_request_array_0(out, item.topics)
+    else:
+        out.append(1)
     out += _write_i(item.response_partition_limit)
     if item.cursor is None:
         out.append(0xFF)
@@ -159,42 +163,55 @@ def _read_describe_topic_partitions_response_partition_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeTopicPartitionsResponsePartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 840, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, partition_index, leader_id, leader_epoch, count = _read_hiiiB(data, position)
         position += 15
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        replica_nodes, position = read_numbers(data, position, count - 1, "i", budget, "replica_nodes")
+        if count == 1:
+            replica_nodes: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            replica_nodes, position = read_numbers(data, position, count - 1, "i", budget, "replica_nodes")
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        isr_nodes, position = read_numbers(data, position, count - 1, "i", budget, "isr_nodes")
+        if count == 1:
+            isr_nodes: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            isr_nodes, position = read_numbers(data, position, count - 1, "i", budget, "isr_nodes")
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
         eligible_leader_replicas: Sequence[int] | None = None
-        if count:
+        if count == 1:
+            eligible_leader_replicas = []
+        elif count:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
             eligible_leader_replicas, position = read_numbers(
                 data, position, count - 1, "i", budget, "eligible_leader_replicas"
             )
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
         last_known_elr: Sequence[int] | None = None
-        if count:
+        if count == 1:
+            last_known_elr = []
+        elif count:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
             last_known_elr, position = read_numbers(data, position, count - 1, "i", budget, "last_known_elr")
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        offline_replicas, position = read_numbers(data, position, count - 1, "i", budget, "offline_replicas")
+        if count == 1:
+            offline_replicas: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            offline_replicas, position = read_numbers(data, position, count - 1, "i", budget, "offline_replicas")
         tags = data[position]
         position += 1
         if tags:
@@ -219,27 +236,31 @@ def _read_describe_topic_partitions_response_topic_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeTopicPartitionsResponseTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 1304, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, size = _read_hB(data, position)
-        position += 3
+        position += 2
         name: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            name = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            name = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         topic_id, is_internal, count = _read_UTB(data, position)
         position += 18
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_describe_topic_partitions_response_partition_array_0(
-            data, position, count - 1, budget
-        )
+        if count == 1:
+            partitions: Sequence[DescribeTopicPartitionsResponsePartition] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_describe_topic_partitions_response_partition_array_0(
+                data, position, count - 1, budget
+            )
         topic_authorized_operations, tags = _read_iB(data, position)
         position += 5
         if tags:
@@ -262,12 +283,10 @@ def _read_describe_topic_partitions_response_cursor_0(
 ) -> tuple[DescribeTopicPartitionsResponseCursor, int]:
     budget.charge(160)
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "topic_name")
-    end = position + size - 1
-    topic_name = data[position:end].decode()
-    position = end
+    topic_name = data[position + 1 : position + size].decode()
+    position += size
     partition_index, tags = _read_iB(data, position)
     position += 5
     if tags:
@@ -278,12 +297,17 @@ def _read_describe_topic_partitions_response_cursor_0(
 def _read_describe_topic_partitions_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DescribeTopicPartitionsResponse:
-    budget.charge(1512 + len(data))
+    budget.charged += 1512 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_describe_topic_partitions_response_topic_array_0(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[DescribeTopicPartitionsResponseTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_describe_topic_partitions_response_topic_array_0(data, position, count - 1, budget)
     (size,) = _read_b(data, position)
     position += 1
     next_cursor: DescribeTopicPartitionsResponseCursor | None = None
@@ -293,8 +317,8 @@ def _read_describe_topic_partitions_response_0(
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DescribeTopicPartitionsResponse(throttle_time_ms=throttle_time_ms, topics=topics, next_cursor=next_cursor)
 
 
@@ -303,42 +327,51 @@ def _write_describe_topic_partitions_response_partition_array_0(
 ) -> None:
     for item in items:
         out += _write_hiii(item.error_code, item.partition_index, item.leader_id, item.leader_epoch)
-        size = len(item.replica_nodes) + 1
-        if size < 128:
-            out.append(size)
+        if item.replica_nodes:
+            size = len(item.replica_nodes) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.replica_nodes, "i")
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.replica_nodes, "i")
-        size = len(item.isr_nodes) + 1
-        if size < 128:
-            out.append(size)
+            out.append(1)
+        if item.isr_nodes:
+            size = len(item.isr_nodes) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.isr_nodes, "i")
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.isr_nodes, "i")
-        if item.eligible_leader_replicas is None:
-            out.append(0)
-        else:
+            out.append(1)
+        if item.eligible_leader_replicas:
             size = len(item.eligible_leader_replicas) + 1
             if size < 128:
                 out.append(size)
             else:
                 out += encode_unsigned(size)
             write_numbers(out, item.eligible_leader_replicas, "i")
-        if item.last_known_elr is None:
-            out.append(0)
         else:
+            out.append(0 if item.eligible_leader_replicas is None else 1)
+        if item.last_known_elr:
             size = len(item.last_known_elr) + 1
             if size < 128:
                 out.append(size)
             else:
                 out += encode_unsigned(size)
             write_numbers(out, item.last_known_elr, "i")
-        size = len(item.offline_replicas) + 1
-        if size < 128:
-            out.append(size)
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.offline_replicas, "i")
+            out.append(0 if item.last_known_elr is None else 1)
+        if item.offline_replicas:
+            size = len(item.offline_replicas) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.offline_replicas, "i")
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -358,13 +391,15 @@ def _write_describe_topic_partitions_response_topic_array_0(
                 out += encode_unsigned(size)
             out += name
         out += _write_UT(item.topic_id.bytes, item.is_internal)
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_describe_topic_partitions_response_partition_array_0(out, item.partitions)
+        else:
+            out.append(1)
         out += _write_ix(item.topic_authorized_operations)
 
 
@@ -383,13 +418,15 @@ def _write_describe_topic_partitions_response_cursor_0(
 
 def _write_describe_topic_partitions_response_0(out: bytearray, item: DescribeTopicPartitionsResponse) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_describe_topic_partitions_response_topic_array_0(out, item.topics)
+    else:
+        out.append(1)
     if item.next_cursor is None:
         out.append(0xFF)
     else:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.message_fields import (
     by_version,
@@ -34,6 +34,7 @@ _read_hB = Layout(">hB").unpack_from
 _read_iB = Layout(">iB").unpack_from
 _read_iqqhB = Layout(">iqqhB").unpack_from
 _write_h = Layout(">h").pack
+_write_hB = Layout(">hB").pack
 _write_i = Layout(">i").pack
 _write_iqqh = Layout(">iqqh").pack
 
@@ -41,28 +42,36 @@ _write_iqqh = Layout(">iqqh").pack
 def _read_describe_transactions_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DescribeTransactionsRequest:
-    budget.charge(160 + len(data))
+    budget.charged += 160 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    transactional_ids, position = read_compact_strings(data, position, count - 1, budget, "transactional_ids")
+    if count == 1:
+        transactional_ids: Sequence[str] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        transactional_ids, position = read_compact_strings(data, position, count - 1, budget, "transactional_ids")
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DescribeTransactionsRequest(transactional_ids=transactional_ids)
 
 
 def _write_describe_transactions_request_0(out: bytearray, item: DescribeTransactionsRequest) -> list[Buffer]:
-    size = len(item.transactional_ids) + 1
-    if size < 128:
-        out.append(size)
+    if item.transactional_ids:
+        size = len(item.transactional_ids) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
+        write_compact_strings(out, item.transactional_ids)
     else:
-        out += encode_unsigned(size)
-    write_compact_strings(out, item.transactional_ids)
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -71,23 +80,24 @@ def _read_topic_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TopicData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "topic")
-        end = position + size - 1
-        topic = data[position:end].decode()
-        position = end
+        topic = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
+        if count == 1:
+            partitions: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
         tags = data[position]
         position += 1
         if tags:
@@ -100,32 +110,32 @@ def _read_transaction_state_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TransactionState], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 800, budget, "transaction_states")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, size = _read_hB(data, position)
-        position += 3
+        position += 2
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "transactional_id")
-        end = position + size - 1
-        transactional_id = data[position:end].decode()
-        position = end
+        transactional_id = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "transaction_state")
-        end = position + size - 1
-        transaction_state = data[position:end].decode()
-        position = end
+        transaction_state = data[position + 1 : position + size].decode()
+        position += size
         transaction_timeout_ms, transaction_start_time_ms, producer_id, producer_epoch, count = _read_iqqhB(
             data, position
         )
         position += 23
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        topics, position = _read_topic_data_array_0(data, position, count - 1, budget)
+        if count == 1:
+            topics: Sequence[TopicData] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            topics, position = _read_topic_data_array_0(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -148,18 +158,23 @@ def _read_transaction_state_array_0(
 def _read_describe_transactions_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DescribeTransactionsResponse:
-    budget.charge(1000 + len(data))
+    budget.charged += 1000 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    transaction_states, position = _read_transaction_state_array_0(data, position, count - 1, budget)
+    if count == 1:
+        transaction_states: Sequence[TransactionState] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        transaction_states, position = _read_transaction_state_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DescribeTransactionsResponse(throttle_time_ms=throttle_time_ms, transaction_states=transaction_states)
 
 
@@ -172,24 +187,26 @@ def _write_topic_data_array_0(out: bytearray, items: Sequence[TopicData]) -> Non
         else:
             out += encode_unsigned(size)
         out += topic
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
+        if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.partitions, "i")
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.partitions, "i")
+            out.append(1)
         out.append(0)
 
 
 def _write_transaction_state_array_0(out: bytearray, items: Sequence[TransactionState]) -> None:
     for item in items:
-        out += _write_h(item.error_code)
         transactional_id = item.transactional_id.encode()
         size = len(transactional_id) + 1
         if size < 128:
-            out.append(size)
+            out += _write_hB(item.error_code, size)
         else:
-            out += encode_unsigned(size)
+            out += _write_h(item.error_code) + encode_unsigned(size)
         out += transactional_id
         transaction_state = item.transaction_state.encode()
         size = len(transaction_state) + 1
@@ -201,25 +218,29 @@ def _write_transaction_state_array_0(out: bytearray, items: Sequence[Transaction
         out += _write_iqqh(
             item.transaction_timeout_ms, item.transaction_start_time_ms, item.producer_id, item.producer_epoch
         )
-        size = len(item.topics) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.topics:
+            size = len(item.topics) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_topic_data_array_0(out, item.topics)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_describe_transactions_response_0(out: bytearray, item: DescribeTransactionsResponse) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.transaction_states) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.transaction_states:
+        size = len(item.transaction_states) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_transaction_state_array_0(out, item.transaction_states)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

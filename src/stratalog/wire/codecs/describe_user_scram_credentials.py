@@ -9,9 +9,16 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
-from stratalog.wire.message_fields import by_version, charge_more_items, past_end, read_long_size, skip_tags
+from stratalog.wire.message_fields import (
+    by_version,
+    charge_more_items,
+    past_end,
+    read_long_size,
+    read_longer_size,
+    skip_tags,
+)
 from stratalog.wire.messages.describe_user_scram_credentials import (
     CredentialInfo,
     DescribeUserScramCredentialsRequest,
@@ -31,18 +38,16 @@ _write_ih = Layout(">ih").pack
 
 def _read_user_name_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[UserName], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 128, budget, "users")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         tags = data[position]
         position += 1
         if tags:
@@ -54,20 +59,24 @@ def _read_user_name_array_0(data: bytes, position: int, count: int, budget: Deco
 def _read_describe_user_scram_credentials_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DescribeUserScramCredentialsRequest:
-    budget.charge(288 + len(data))
+    budget.charged += 288 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
     users: Sequence[UserName] | None = None
-    if count:
+    if count == 1:
+        users = []
+    elif count:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
         users, position = _read_user_name_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DescribeUserScramCredentialsRequest(users=users)
 
 
@@ -86,16 +95,15 @@ def _write_user_name_array_0(out: bytearray, items: Sequence[UserName]) -> None:
 def _write_describe_user_scram_credentials_request_0(
     out: bytearray, item: DescribeUserScramCredentialsRequest
 ) -> list[Buffer]:
-    if item.users is None:
-        out.append(0)
-    else:
+    if item.users:
         size = len(item.users) + 1
         if size < 128:
             out.append(size)
         else:
             out += encode_unsigned(size)
-        if item.users:
-            _write_user_name_array_0(out, item.users)
+        _write_user_name_array_0(out, item.users)
+    else:
+        out.append(0 if item.users is None else 1)
     out.append(0)
     return [out]
 
@@ -104,11 +112,11 @@ def _read_credential_info_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CredentialInfo], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 88, budget, "credential_infos")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         mechanism, iterations, tags = _read_biB(data, position)
         position += 6
         if tags:
@@ -121,32 +129,34 @@ def _read_describe_user_scram_credentials_result_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribeUserScramCredentialsResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 472, budget, "results")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "user")
-        end = position + size - 1
-        user = data[position:end].decode()
-        position = end
+        user = data[position + 1 : position + size].decode()
+        position += size
         error_code, size = _read_hB(data, position)
-        position += 3
+        position += 2
         error_message: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            error_message = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            error_message = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        credential_infos, position = _read_credential_info_array_0(data, position, count - 1, budget)
+        if count == 1:
+            credential_infos: Sequence[CredentialInfo] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            credential_infos, position = _read_credential_info_array_0(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -162,27 +172,33 @@ def _read_describe_user_scram_credentials_result_array_0(
 def _read_describe_user_scram_credentials_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> DescribeUserScramCredentialsResponse:
-    budget.charge(800 + len(data))
+    budget.charged += 800 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, size = _read_ihB(data, position)
-    position += 7
+    position += 6
     error_message: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        error_message = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        error_message = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    results, position = _read_describe_user_scram_credentials_result_array_0(data, position, count - 1, budget)
+    if count == 1:
+        results: Sequence[DescribeUserScramCredentialsResult] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        results, position = _read_describe_user_scram_credentials_result_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return DescribeUserScramCredentialsResponse(
         throttle_time_ms=throttle_time_ms, error_code=error_code, error_message=error_message, results=results
     )
@@ -215,13 +231,15 @@ def _write_describe_user_scram_credentials_result_array_0(
             else:
                 out += encode_unsigned(size)
             out += error_message
-        size = len(item.credential_infos) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.credential_infos:
+            size = len(item.credential_infos) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_credential_info_array_0(out, item.credential_infos)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -239,13 +257,15 @@ def _write_describe_user_scram_credentials_response_0(
         else:
             out += encode_unsigned(size)
         out += error_message
-    size = len(item.results) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.results:
+        size = len(item.results) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_describe_user_scram_credentials_result_array_0(out, item.results)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

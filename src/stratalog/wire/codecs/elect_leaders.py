@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.message_fields import (
     by_version,
@@ -17,6 +17,7 @@ from stratalog.wire.message_fields import (
     null_field,
     past_end,
     read_long_size,
+    read_longer_size,
     read_numbers,
     skip_tags,
     unsupported_field,
@@ -55,11 +56,11 @@ def _read_topic_partitions_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TopicPartitions], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "topic_partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -69,17 +70,24 @@ def _read_topic_partitions_array_0(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partitions, position = read_numbers(data, position, count, "i", budget, "partitions")
+        if count == 0:
+            partitions: Sequence[int] = []
+        else:
+            partitions, position = read_numbers(data, position, count, "i", budget, "partitions")
         items.append(TopicPartitions(topic=topic, partitions=partitions))
     return items, position
 
 
 def _read_elect_leaders_request_0(data: bytes, position: int, budget: DecodeBudget) -> ElectLeadersRequest:
-    budget.charge(464 + len(data))
+    budget.charged += 464 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (count,) = _read_i(data, position)
     position += 4
     topic_partitions: Sequence[TopicPartitions] | None = None
-    if count >= 0:
+    if count == 0:
+        topic_partitions = []
+    elif count >= 0:
         topic_partitions, position = _read_topic_partitions_array_0(data, position, count, budget)
     (timeout_ms,) = _read_i(data, position)
     position += 4
@@ -89,11 +97,15 @@ def _read_elect_leaders_request_0(data: bytes, position: int, budget: DecodeBudg
 
 
 def _read_elect_leaders_request_1(data: bytes, position: int, budget: DecodeBudget) -> ElectLeadersRequest:
-    budget.charge(464 + len(data))
+    budget.charged += 464 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     election_type, count = _read_bi(data, position)
     position += 5
     topic_partitions: Sequence[TopicPartitions] | None = None
-    if count >= 0:
+    if count == 0:
+        topic_partitions = []
+    elif count >= 0:
         topic_partitions, position = _read_topic_partitions_array_0(data, position, count, budget)
     (timeout_ms,) = _read_i(data, position)
     position += 4
@@ -106,23 +118,24 @@ def _read_topic_partitions_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TopicPartitions], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "topic_partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "topic")
-        end = position + size - 1
-        topic = data[position:end].decode()
-        position = end
+        topic = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
+        if count == 1:
+            partitions: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
         tags = data[position]
         position += 1
         if tags:
@@ -132,20 +145,24 @@ def _read_topic_partitions_array_2(
 
 
 def _read_elect_leaders_request_2(data: bytes, position: int, budget: DecodeBudget) -> ElectLeadersRequest:
-    budget.charge(464 + len(data))
+    budget.charged += 464 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     election_type, count = _read_bB(data, position)
     position += 2
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
     topic_partitions: Sequence[TopicPartitions] | None = None
-    if count:
+    if count == 1:
+        topic_partitions = []
+    elif count:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
         topic_partitions, position = _read_topic_partitions_array_2(data, position, count - 1, budget)
     timeout_ms, tags = _read_iB(data, position)
     position += 5
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ElectLeadersRequest(election_type=election_type, topic_partitions=topic_partitions, timeout_ms=timeout_ms)
 
 
@@ -155,25 +172,24 @@ def _write_topic_partitions_array_0(out: bytearray, items: Sequence[TopicPartiti
         out += _write_h(len(topic))
         out += topic
         out += _write_i(len(item.partitions))
-        write_numbers(out, item.partitions, "i")
+        if item.partitions:
+            write_numbers(out, item.partitions, "i")
 
 
 def _write_elect_leaders_request_0(out: bytearray, item: ElectLeadersRequest) -> list[Buffer]:
     if item.election_type != 0:
         raise unsupported_field("ElectLeadersRequest", "election_type")
     out += _write_i(-1 if item.topic_partitions is None else len(item.topic_partitions))
-    if item.topic_partitions is not None:
-        if item.topic_partitions:
-            _write_topic_partitions_array_0(out, item.topic_partitions)
+    if item.topic_partitions:
+        _write_topic_partitions_array_0(out, item.topic_partitions)
     out += _write_i(item.timeout_ms)
     return [out]
 
 
 def _write_elect_leaders_request_1(out: bytearray, item: ElectLeadersRequest) -> list[Buffer]:
     out += _write_bi(item.election_type, -1 if item.topic_partitions is None else len(item.topic_partitions))
-    if item.topic_partitions is not None:
-        if item.topic_partitions:
-            _write_topic_partitions_array_0(out, item.topic_partitions)
+    if item.topic_partitions:
+        _write_topic_partitions_array_0(out, item.topic_partitions)
     out += _write_i(item.timeout_ms)
     return [out]
 
@@ -187,27 +203,29 @@ def _write_topic_partitions_array_2(out: bytearray, items: Sequence[TopicPartiti
         else:
             out += encode_unsigned(size)
         out += topic
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
+        if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.partitions, "i")
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.partitions, "i")
+            out.append(1)
         out.append(0)
 
 
 def _write_elect_leaders_request_2(out: bytearray, item: ElectLeadersRequest) -> list[Buffer]:
     out += _write_b(item.election_type)
-    if item.topic_partitions is None:
-        out.append(0)
-    else:
+    if item.topic_partitions:
         size = len(item.topic_partitions) + 1
         if size < 128:
             out.append(size)
         else:
             out += encode_unsigned(size)
-        if item.topic_partitions:
-            _write_topic_partitions_array_2(out, item.topic_partitions)
+        _write_topic_partitions_array_2(out, item.topic_partitions)
+    else:
+        out.append(0 if item.topic_partitions is None else 1)
     out += _write_ix(item.timeout_ms)
     return [out]
 
@@ -216,11 +234,11 @@ def _read_partition_result_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "partition_result")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_id, error_code, size = _read_ihh(data, position)
         position += 8
         error_message: str | None = None
@@ -236,11 +254,11 @@ def _read_replica_election_result_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ReplicaElectionResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 464, budget, "replica_election_results")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -250,26 +268,39 @@ def _read_replica_election_result_array_0(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partition_result, position = _read_partition_result_array_0(data, position, count, budget)
+        if count == 0:
+            partition_result: Sequence[PartitionResult] = []
+        else:
+            partition_result, position = _read_partition_result_array_0(data, position, count, budget)
         items.append(ReplicaElectionResult(topic=topic, partition_result=partition_result))
     return items, position
 
 
 def _read_elect_leaders_response_0(data: bytes, position: int, budget: DecodeBudget) -> ElectLeadersResponse:
-    budget.charge(672 + len(data))
+    budget.charged += 672 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
-    replica_election_results, position = _read_replica_election_result_array_0(data, position, count, budget)
+    if count == 0:
+        replica_election_results: Sequence[ReplicaElectionResult] = []
+    else:
+        replica_election_results, position = _read_replica_election_result_array_0(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return ElectLeadersResponse(throttle_time_ms=throttle_time_ms, replica_election_results=replica_election_results)
 
 
 def _read_elect_leaders_response_1(data: bytes, position: int, budget: DecodeBudget) -> ElectLeadersResponse:
-    budget.charge(704 + len(data))
+    budget.charged += 704 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, count = _read_ihi(data, position)
     position += 10
-    replica_election_results, position = _read_replica_election_result_array_0(data, position, count, budget)
+    if count == 0:
+        replica_election_results: Sequence[ReplicaElectionResult] = []
+    else:
+        replica_election_results, position = _read_replica_election_result_array_0(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return ElectLeadersResponse(
@@ -281,20 +312,21 @@ def _read_partition_result_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "partition_result")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_id, error_code, size = _read_ihB(data, position)
-        position += 7
+        position += 6
         error_message: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            error_message = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            error_message = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         tags = data[position]
         position += 1
         if tags:
@@ -307,23 +339,24 @@ def _read_replica_election_result_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ReplicaElectionResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 464, budget, "replica_election_results")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "topic")
-        end = position + size - 1
-        topic = data[position:end].decode()
-        position = end
+        topic = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partition_result, position = _read_partition_result_array_2(data, position, count - 1, budget)
+        if count == 1:
+            partition_result: Sequence[PartitionResult] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partition_result, position = _read_partition_result_array_2(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -333,18 +366,23 @@ def _read_replica_election_result_array_2(
 
 
 def _read_elect_leaders_response_2(data: bytes, position: int, budget: DecodeBudget) -> ElectLeadersResponse:
-    budget.charge(704 + len(data))
+    budget.charged += 704 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, count = _read_ihB(data, position)
     position += 7
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    replica_election_results, position = _read_replica_election_result_array_2(data, position, count - 1, budget)
+    if count == 1:
+        replica_election_results: Sequence[ReplicaElectionResult] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        replica_election_results, position = _read_replica_election_result_array_2(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ElectLeadersResponse(
         throttle_time_ms=throttle_time_ms, error_code=error_code, replica_election_results=replica_election_results
     )
@@ -407,25 +445,29 @@ def _write_replica_election_result_array_2(out: bytearray, items: Sequence[Repli
         else:
             out += encode_unsigned(size)
         out += topic
-        size = len(item.partition_result) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partition_result:
+            size = len(item.partition_result) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_partition_result_array_2(out, item.partition_result)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_elect_leaders_response_2(out: bytearray, item: ElectLeadersResponse) -> list[Buffer]:
     out += _write_ih(item.throttle_time_ms, item.error_code)
-    size = len(item.replica_election_results) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.replica_election_results:
+        size = len(item.replica_election_results) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_replica_election_result_array_2(out, item.replica_election_results)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

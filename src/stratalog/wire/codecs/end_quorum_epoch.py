@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.ids import topic_id_of
 from stratalog.wire.message_fields import (
@@ -19,6 +19,7 @@ from stratalog.wire.message_fields import (
     null_field,
     past_end,
     read_long_size,
+    read_longer_size,
     read_numbers,
     read_tag_count,
     skip_tags,
@@ -53,6 +54,7 @@ _write_Hx = Layout(">Hx").pack
 _write_h = Layout(">h").pack
 _write_hi = Layout(">hi").pack
 _write_i = Layout(">i").pack
+_write_iB = Layout(">iB").pack
 _write_iUx = Layout(">i16sx").pack
 _write_ihii = Layout(">ihii").pack
 _write_ihiix = Layout(">ihiix").pack
@@ -64,14 +66,17 @@ def _read_end_quorum_epoch_request_partition_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[EndQuorumEpochRequestPartitionData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 296, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, leader_id, leader_epoch, count = _read_iiii(data, position)
         position += 16
-        preferred_successors, position = read_numbers(data, position, count, "i", budget, "preferred_successors")
+        if count == 0:
+            preferred_successors: Sequence[int] = []
+        else:
+            preferred_successors, position = read_numbers(data, position, count, "i", budget, "preferred_successors")
         items.append(
             EndQuorumEpochRequestPartitionData(
                 partition_index=partition_index,
@@ -87,11 +92,11 @@ def _read_end_quorum_epoch_request_topic_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[EndQuorumEpochRequestTopicData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 552, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -101,13 +106,18 @@ def _read_end_quorum_epoch_request_topic_data_array_0(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partitions, position = _read_end_quorum_epoch_request_partition_data_array_0(data, position, count, budget)
+        if count == 0:
+            partitions: Sequence[EndQuorumEpochRequestPartitionData] = []
+        else:
+            partitions, position = _read_end_quorum_epoch_request_partition_data_array_0(data, position, count, budget)
         items.append(EndQuorumEpochRequestTopicData(topic_name=topic_name, partitions=partitions))
     return items, position
 
 
 def _read_end_quorum_epoch_request_0(data: bytes, position: int, budget: DecodeBudget) -> EndQuorumEpochRequest:
-    budget.charge(808 + len(data))
+    budget.charged += 808 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (size,) = _read_h(data, position)
     position += 2
     cluster_id: str | None = None
@@ -117,7 +127,10 @@ def _read_end_quorum_epoch_request_0(data: bytes, position: int, budget: DecodeB
         position = end
     (count,) = _read_i(data, position)
     position += 4
-    topics, position = _read_end_quorum_epoch_request_topic_data_array_0(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[EndQuorumEpochRequestTopicData] = []
+    else:
+        topics, position = _read_end_quorum_epoch_request_topic_data_array_0(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return EndQuorumEpochRequest(cluster_id=cluster_id, topics=topics)
@@ -127,11 +140,11 @@ def _read_replica_info_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ReplicaInfo], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 200, budget, "preferred_candidates")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         candidate_id, candidate_directory_id, tags = _read_iUB(data, position)
         position += 21
         if tags:
@@ -144,16 +157,19 @@ def _read_end_quorum_epoch_request_partition_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[EndQuorumEpochRequestPartitionData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 496, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, leader_id, leader_epoch, count = _read_iiiB(data, position)
         position += 13
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        preferred_candidates, position = _read_replica_info_array_1(data, position, count - 1, budget)
+        if count == 1:
+            preferred_candidates: Sequence[ReplicaInfo] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            preferred_candidates, position = _read_replica_info_array_1(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -173,23 +189,26 @@ def _read_end_quorum_epoch_request_topic_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[EndQuorumEpochRequestTopicData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 752, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "topic_name")
-        end = position + size - 1
-        topic_name = data[position:end].decode()
-        position = end
+        topic_name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_end_quorum_epoch_request_partition_data_array_1(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[EndQuorumEpochRequestPartitionData] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_end_quorum_epoch_request_partition_data_array_1(
+                data, position, count - 1, budget
+            )
         tags = data[position]
         position += 1
         if tags:
@@ -202,25 +221,21 @@ def _read_leader_endpoint_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[LeaderEndpoint], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "leader_endpoints")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "host")
-        end = position + size - 1
-        host = data[position:end].decode()
-        position = end
+        host = data[position + 1 : position + size].decode()
+        position += size
         port, tags = _read_HB(data, position)
         position += 3
         if tags:
@@ -230,32 +245,40 @@ def _read_leader_endpoint_array_1(
 
 
 def _read_end_quorum_epoch_request_1(data: bytes, position: int, budget: DecodeBudget) -> EndQuorumEpochRequest:
-    budget.charge(1384 + len(data))
+    budget.charged += 1384 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     cluster_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        cluster_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        cluster_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_end_quorum_epoch_request_topic_data_array_1(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[EndQuorumEpochRequestTopicData] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_end_quorum_epoch_request_topic_data_array_1(data, position, count - 1, budget)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    leader_endpoints, position = _read_leader_endpoint_array_1(data, position, count - 1, budget)
+    if count == 1:
+        leader_endpoints: Sequence[LeaderEndpoint] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        leader_endpoints, position = _read_leader_endpoint_array_1(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return EndQuorumEpochRequest(cluster_id=cluster_id, topics=topics, leader_endpoints=leader_endpoints)
 
 
@@ -264,7 +287,8 @@ def _write_end_quorum_epoch_request_partition_data_array_0(
 ) -> None:
     for item in items:
         out += _write_iiii(item.partition_index, item.leader_id, item.leader_epoch, len(item.preferred_successors))
-        write_numbers(out, item.preferred_successors, "i")
+        if item.preferred_successors:
+            write_numbers(out, item.preferred_successors, "i")
 
 
 def _write_end_quorum_epoch_request_topic_data_array_0(
@@ -300,13 +324,15 @@ def _write_end_quorum_epoch_request_partition_data_array_1(
 ) -> None:
     for item in items:
         out += _write_iii(item.partition_index, item.leader_id, item.leader_epoch)
-        size = len(item.preferred_candidates) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.preferred_candidates:
+            size = len(item.preferred_candidates) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_replica_info_array_1(out, item.preferred_candidates)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -321,13 +347,15 @@ def _write_end_quorum_epoch_request_topic_data_array_1(
         else:
             out += encode_unsigned(size)
         out += topic_name
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_end_quorum_epoch_request_partition_data_array_1(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -361,20 +389,24 @@ def _write_end_quorum_epoch_request_1(out: bytearray, item: EndQuorumEpochReques
         else:
             out += encode_unsigned(size)
         out += cluster_id
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_end_quorum_epoch_request_topic_data_array_1(out, item.topics)
-    size = len(item.leader_endpoints) + 1
-    if size < 128:
-        out.append(size)
     else:
-        out += encode_unsigned(size)
+        out.append(1)
     if item.leader_endpoints:
+        size = len(item.leader_endpoints) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_leader_endpoint_array_1(out, item.leader_endpoints)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -383,11 +415,11 @@ def _read_end_quorum_epoch_response_partition_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[EndQuorumEpochResponsePartitionData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 200, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, error_code, leader_id, leader_epoch = _read_ihii(data, position)
         position += 14
         items.append(
@@ -402,11 +434,11 @@ def _read_end_quorum_epoch_response_topic_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[EndQuorumEpochResponseTopicData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 456, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -416,16 +448,24 @@ def _read_end_quorum_epoch_response_topic_data_array_0(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partitions, position = _read_end_quorum_epoch_response_partition_data_array_0(data, position, count, budget)
+        if count == 0:
+            partitions: Sequence[EndQuorumEpochResponsePartitionData] = []
+        else:
+            partitions, position = _read_end_quorum_epoch_response_partition_data_array_0(data, position, count, budget)
         items.append(EndQuorumEpochResponseTopicData(topic_name=topic_name, partitions=partitions))
     return items, position
 
 
 def _read_end_quorum_epoch_response_0(data: bytes, position: int, budget: DecodeBudget) -> EndQuorumEpochResponse:
-    budget.charge(664 + len(data))
+    budget.charged += 664 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     error_code, count = _read_hi(data, position)
     position += 6
-    topics, position = _read_end_quorum_epoch_response_topic_data_array_0(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[EndQuorumEpochResponseTopicData] = []
+    else:
+        topics, position = _read_end_quorum_epoch_response_topic_data_array_0(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return EndQuorumEpochResponse(error_code=error_code, topics=topics)
@@ -435,11 +475,11 @@ def _read_end_quorum_epoch_response_partition_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[EndQuorumEpochResponsePartitionData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 200, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, error_code, leader_id, leader_epoch, tags = _read_ihiiB(data, position)
         position += 15
         if tags:
@@ -456,23 +496,26 @@ def _read_end_quorum_epoch_response_topic_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[EndQuorumEpochResponseTopicData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 456, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "topic_name")
-        end = position + size - 1
-        topic_name = data[position:end].decode()
-        position = end
+        topic_name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_end_quorum_epoch_response_partition_data_array_1(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[EndQuorumEpochResponsePartitionData] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_end_quorum_epoch_response_partition_data_array_1(
+                data, position, count - 1, budget
+            )
         tags = data[position]
         position += 1
         if tags:
@@ -485,18 +528,17 @@ def _read_node_endpoint_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[NodeEndpoint], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "node_endpoints")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         node_id, size = _read_iB(data, position)
-        position += 5
+        position += 4
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "host")
-        end = position + size - 1
-        host = data[position:end].decode()
-        position = end
+        host = data[position + 1 : position + size].decode()
+        position += size
         port, tags = _read_HB(data, position)
         position += 3
         if tags:
@@ -506,12 +548,17 @@ def _read_node_endpoint_array_1(
 
 
 def _read_end_quorum_epoch_response_1(data: bytes, position: int, budget: DecodeBudget) -> EndQuorumEpochResponse:
-    budget.charge(664 + len(data))
+    budget.charged += 664 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     error_code, count = _read_hB(data, position)
     position += 3
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_end_quorum_epoch_response_topic_data_array_1(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[EndQuorumEpochResponseTopicData] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_end_quorum_epoch_response_topic_data_array_1(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     node_endpoints: Sequence[NodeEndpoint] = ()
@@ -525,15 +572,18 @@ def _read_end_quorum_epoch_response_1(data: bytes, position: int, budget: Decode
                 budget.charge(200)
                 count = data[position]
                 position += 1
-                if count > 127:
-                    count, position = read_unsigned(data, position - 1)
-                node_endpoints, position = _read_node_endpoint_array_1(data, position, count - 1, budget)
+                if count == 1:
+                    node_endpoints = []
+                else:
+                    if count > 127:
+                        count, position = read_unsigned(data, position - 1)
+                    node_endpoints, position = _read_node_endpoint_array_1(data, position, count - 1, budget)
             else:
                 position = whole
             if position != whole:
                 raise bad_tag(tag)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return EndQuorumEpochResponse(error_code=error_code, topics=topics, node_endpoints=node_endpoints)
 
 
@@ -581,49 +631,54 @@ def _write_end_quorum_epoch_response_topic_data_array_1(
         else:
             out += encode_unsigned(size)
         out += topic_name
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_end_quorum_epoch_response_partition_data_array_1(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_node_endpoint_array_1(out: bytearray, items: Sequence[NodeEndpoint]) -> None:
     for item in items:
-        out += _write_i(item.node_id)
         host = item.host.encode()
         size = len(host) + 1
         if size < 128:
-            out.append(size)
+            out += _write_iB(item.node_id, size)
         else:
-            out += encode_unsigned(size)
+            out += _write_i(item.node_id) + encode_unsigned(size)
         out += host
         out += _write_Hx(item.port)
 
 
 def _write_end_quorum_epoch_response_1(out: bytearray, item: EndQuorumEpochResponse) -> list[Buffer]:
     out += _write_h(item.error_code)
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
-        _write_end_quorum_epoch_response_topic_data_array_1(out, item.topics)
-    out.append(0)
-    tags = len(out) - 1
-    if item.node_endpoints:
-        whole = bytearray()
-        size = len(item.node_endpoints) + 1
+        size = len(item.topics) + 1
         if size < 128:
-            whole.append(size)
+            out.append(size)
         else:
-            whole += encode_unsigned(size)
+            out += encode_unsigned(size)
+        _write_end_quorum_epoch_response_topic_data_array_1(out, item.topics)
+    else:
+        out.append(1)
+    out.append(0)
+    if item.node_endpoints:
+        tags = len(out) - 1
+        whole = bytearray()
         if item.node_endpoints:
+            size = len(item.node_endpoints) + 1
+            if size < 128:
+                whole.append(size)
+            else:
+                whole += encode_unsigned(size)
             _write_node_endpoint_array_1(whole, item.node_endpoints)
+        else:
+            whole.append(1)
         out[tags] += 1
         write_tag(out, 0, whole)
     return [out]

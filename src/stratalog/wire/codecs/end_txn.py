@@ -8,11 +8,11 @@ from __future__ import annotations
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.message_fields import by_version, null_field, past_end, read_long_size, skip_tags
 from stratalog.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
-from stratalog.wire.varint import encode_unsigned, read_unsigned
+from stratalog.wire.varint import encode_unsigned
 
 _read_h = Layout(">h").unpack_from
 _read_ih = Layout(">ih").unpack_from
@@ -29,7 +29,9 @@ _write_qhTx = Layout(">qh?x").pack
 
 
 def _read_end_txn_request_0(data: bytes, position: int, budget: DecodeBudget) -> EndTxnRequest:
-    budget.charge(208 + len(data))
+    budget.charged += 208 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -47,20 +49,20 @@ def _read_end_txn_request_0(data: bytes, position: int, budget: DecodeBudget) ->
 
 
 def _read_end_txn_request_3(data: bytes, position: int, budget: DecodeBudget) -> EndTxnRequest:
-    budget.charge(208 + len(data))
+    budget.charged += 208 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "transactional_id")
-    end = position + size - 1
-    transactional_id = data[position:end].decode()
-    position = end
+    transactional_id = data[position + 1 : position + size].decode()
+    position += size
     producer_id, producer_epoch, committed, tags = _read_qhTB(data, position)
     position += 12
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return EndTxnRequest(
         transactional_id=transactional_id, producer_id=producer_id, producer_epoch=producer_epoch, committed=committed
     )
@@ -87,7 +89,9 @@ def _write_end_txn_request_3(out: bytearray, item: EndTxnRequest) -> list[Buffer
 
 
 def _read_end_txn_response_0(data: bytes, position: int, budget: DecodeBudget) -> EndTxnResponse:
-    budget.charge(128 + len(data))
+    budget.charged += 128 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code = _read_ih(data, position)
     position += 6
     if position > len(data):
@@ -96,24 +100,28 @@ def _read_end_txn_response_0(data: bytes, position: int, budget: DecodeBudget) -
 
 
 def _read_end_txn_response_3(data: bytes, position: int, budget: DecodeBudget) -> EndTxnResponse:
-    budget.charge(128 + len(data))
+    budget.charged += 128 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, tags = _read_ihB(data, position)
     position += 7
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return EndTxnResponse(throttle_time_ms=throttle_time_ms, error_code=error_code)
 
 
 def _read_end_txn_response_5(data: bytes, position: int, budget: DecodeBudget) -> EndTxnResponse:
-    budget.charge(192 + len(data))
+    budget.charged += 192 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, producer_id, producer_epoch, tags = _read_ihqhB(data, position)
     position += 17
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return EndTxnResponse(
         throttle_time_ms=throttle_time_ms, error_code=error_code, producer_id=producer_id, producer_epoch=producer_epoch
     )

@@ -8,47 +8,45 @@ from __future__ import annotations
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
-from stratalog.wire.message_fields import by_version, past_end, read_long_size, skip_tags
+from stratalog.wire.message_fields import by_version, past_end, read_long_size, read_longer_size, skip_tags
 from stratalog.wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
-from stratalog.wire.varint import encode_unsigned, read_unsigned
+from stratalog.wire.varint import encode_unsigned
 
 _read_hB = Layout(">hB").unpack_from
 _write_hx = Layout(">hx").pack
 
 
 def _read_envelope_request_0(data: bytes, position: int, budget: DecodeBudget) -> EnvelopeRequest:
-    budget.charge(296 + len(data))
+    budget.charged += 296 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "request_data")
-    end = position + size - 1
-    request_data = data[position:end]
-    position = end
+    request_data = data[position + 1 : position + size]
+    position += size
     size = data[position]
-    position += 1
     request_principal: bytes | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        request_principal = data[position:end]
-        position = end
+            size, position = read_longer_size(data, position)
+        request_principal = data[position + 1 : position + size]
+        position += size
+    else:
+        position += 1
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "client_host_address")
-    end = position + size - 1
-    client_host_address = data[position:end]
-    position = end
+    client_host_address = data[position + 1 : position + size]
+    position += size
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return EnvelopeRequest(
         request_data=request_data, request_principal=request_principal, client_host_address=client_host_address
     )
@@ -84,22 +82,24 @@ def _write_envelope_request_0(out: bytearray, item: EnvelopeRequest) -> list[Buf
 
 
 def _read_envelope_response_0(data: bytes, position: int, budget: DecodeBudget) -> EnvelopeResponse:
-    budget.charge(160 + len(data))
+    budget.charged += 160 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     response_data: bytes | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        response_data = data[position:end]
-        position = end
+            size, position = read_longer_size(data, position)
+        response_data = data[position + 1 : position + size]
+        position += size
+    else:
+        position += 1
     error_code, tags = _read_hB(data, position)
     position += 3
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return EnvelopeResponse(response_data=response_data, error_code=error_code)
 
 

@@ -10,7 +10,7 @@ from struct import Struct as Layout
 from uuid import UUID
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.ids import ZERO_ID, topic_id_of
 from stratalog.wire.message_fields import (
@@ -21,6 +21,7 @@ from stratalog.wire.message_fields import (
     null_field,
     past_end,
     read_long_size,
+    read_longer_size,
     read_numbers,
     read_tag_count,
     skip_tags,
@@ -80,6 +81,7 @@ _read_qqB = Layout(">qqB").unpack_from
 _write_U = Layout(">16s").pack
 _write_h = Layout(">h").pack
 _write_i = Layout(">i").pack
+_write_iB = Layout(">iB").pack
 _write_ihi = Layout(">ihi").pack
 _write_ihii = Layout(">ihii").pack
 _write_ihqqi = Layout(">ihqqi").pack
@@ -106,11 +108,11 @@ def _read_fetch_partition_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchPartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 200, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition, fetch_offset, partition_max_bytes = _read_iqi(data, position)
         position += 16
         items.append(
@@ -123,11 +125,11 @@ def _read_fetch_topic_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 464, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -137,16 +139,24 @@ def _read_fetch_topic_array_4(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partitions, position = _read_fetch_partition_array_4(data, position, count, budget)
+        if count == 0:
+            partitions: Sequence[FetchPartition] = []
+        else:
+            partitions, position = _read_fetch_partition_array_4(data, position, count, budget)
         items.append(FetchTopic(topic=topic, partitions=partitions))
     return items, position
 
 
 def _read_fetch_request_4(data: bytes, position: int, budget: DecodeBudget) -> FetchRequest:
-    budget.charge(840 + len(data))
+    budget.charged += 840 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, count = _read_iiiibi(data, position)
     position += 21
-    topics, position = _read_fetch_topic_array_4(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[FetchTopic] = []
+    else:
+        topics, position = _read_fetch_topic_array_4(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return FetchRequest(
@@ -163,11 +173,11 @@ def _read_fetch_partition_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchPartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 232, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition, fetch_offset, log_start_offset, partition_max_bytes = _read_iqqi(data, position)
         position += 24
         items.append(
@@ -185,11 +195,11 @@ def _read_fetch_topic_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 496, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -199,16 +209,24 @@ def _read_fetch_topic_array_5(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partitions, position = _read_fetch_partition_array_5(data, position, count, budget)
+        if count == 0:
+            partitions: Sequence[FetchPartition] = []
+        else:
+            partitions, position = _read_fetch_partition_array_5(data, position, count, budget)
         items.append(FetchTopic(topic=topic, partitions=partitions))
     return items, position
 
 
 def _read_fetch_request_5(data: bytes, position: int, budget: DecodeBudget) -> FetchRequest:
-    budget.charge(872 + len(data))
+    budget.charged += 872 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, count = _read_iiiibi(data, position)
     position += 21
-    topics, position = _read_fetch_topic_array_5(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[FetchTopic] = []
+    else:
+        topics, position = _read_fetch_topic_array_5(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return FetchRequest(
@@ -225,11 +243,11 @@ def _read_forgotten_topic_array_7(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ForgottenTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 264, budget, "forgotten_topics_data")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -239,21 +257,32 @@ def _read_forgotten_topic_array_7(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partitions, position = read_numbers(data, position, count, "i", budget, "partitions")
+        if count == 0:
+            partitions: Sequence[int] = []
+        else:
+            partitions, position = read_numbers(data, position, count, "i", budget, "partitions")
         items.append(ForgottenTopic(topic=topic, partitions=partitions))
     return items, position
 
 
 def _read_fetch_request_7(data: bytes, position: int, budget: DecodeBudget) -> FetchRequest:
-    budget.charge(1320 + len(data))
+    budget.charged += 1320 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, count = _read_iiiibiii(
         data, position
     )
     position += 29
-    topics, position = _read_fetch_topic_array_5(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[FetchTopic] = []
+    else:
+        topics, position = _read_fetch_topic_array_5(data, position, count, budget)
     (count,) = _read_i(data, position)
     position += 4
-    forgotten_topics_data, position = _read_forgotten_topic_array_7(data, position, count, budget)
+    if count == 0:
+        forgotten_topics_data: Sequence[ForgottenTopic] = []
+    else:
+        forgotten_topics_data, position = _read_forgotten_topic_array_7(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return FetchRequest(
@@ -273,11 +302,11 @@ def _read_fetch_partition_array_9(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchPartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 264, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition, current_leader_epoch, fetch_offset, log_start_offset, partition_max_bytes = _read_iiqqi(
             data, position
         )
@@ -298,11 +327,11 @@ def _read_fetch_topic_array_9(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 528, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -312,21 +341,32 @@ def _read_fetch_topic_array_9(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partitions, position = _read_fetch_partition_array_9(data, position, count, budget)
+        if count == 0:
+            partitions: Sequence[FetchPartition] = []
+        else:
+            partitions, position = _read_fetch_partition_array_9(data, position, count, budget)
         items.append(FetchTopic(topic=topic, partitions=partitions))
     return items, position
 
 
 def _read_fetch_request_9(data: bytes, position: int, budget: DecodeBudget) -> FetchRequest:
-    budget.charge(1352 + len(data))
+    budget.charged += 1352 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, count = _read_iiiibiii(
         data, position
     )
     position += 29
-    topics, position = _read_fetch_topic_array_9(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[FetchTopic] = []
+    else:
+        topics, position = _read_fetch_topic_array_9(data, position, count, budget)
     (count,) = _read_i(data, position)
     position += 4
-    forgotten_topics_data, position = _read_forgotten_topic_array_7(data, position, count, budget)
+    if count == 0:
+        forgotten_topics_data: Sequence[ForgottenTopic] = []
+    else:
+        forgotten_topics_data, position = _read_forgotten_topic_array_7(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return FetchRequest(
@@ -343,15 +383,23 @@ def _read_fetch_request_9(data: bytes, position: int, budget: DecodeBudget) -> F
 
 
 def _read_fetch_request_11(data: bytes, position: int, budget: DecodeBudget) -> FetchRequest:
-    budget.charge(1432 + len(data))
+    budget.charged += 1432 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, count = _read_iiiibiii(
         data, position
     )
     position += 29
-    topics, position = _read_fetch_topic_array_9(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[FetchTopic] = []
+    else:
+        topics, position = _read_fetch_topic_array_9(data, position, count, budget)
     (count,) = _read_i(data, position)
     position += 4
-    forgotten_topics_data, position = _read_forgotten_topic_array_7(data, position, count, budget)
+    if count == 0:
+        forgotten_topics_data: Sequence[ForgottenTopic] = []
+    else:
+        forgotten_topics_data, position = _read_forgotten_topic_array_7(data, position, count, budget)
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -379,11 +427,11 @@ def _read_fetch_partition_array_12(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchPartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 296, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (
             partition,
             current_leader_epoch,
@@ -413,23 +461,24 @@ def _read_fetch_topic_array_12(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 560, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "topic")
-        end = position + size - 1
-        topic = data[position:end].decode()
-        position = end
+        topic = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_fetch_partition_array_12(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[FetchPartition] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_fetch_partition_array_12(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -442,23 +491,24 @@ def _read_forgotten_topic_array_12(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ForgottenTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 264, budget, "forgotten_topics_data")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "topic")
-        end = position + size - 1
-        topic = data[position:end].decode()
-        position = end
+        topic = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
+        if count == 1:
+            partitions: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
         tags = data[position]
         position += 1
         if tags:
@@ -468,26 +518,32 @@ def _read_forgotten_topic_array_12(
 
 
 def _read_fetch_request_12(data: bytes, position: int, budget: DecodeBudget) -> FetchRequest:
-    budget.charge(1464 + len(data))
+    budget.charged += 1464 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, count = _read_iiiibiiB(
         data, position
     )
     position += 26
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_fetch_topic_array_12(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[FetchTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_fetch_topic_array_12(data, position, count - 1, budget)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    forgotten_topics_data, position = _read_forgotten_topic_array_12(data, position, count - 1, budget)
+    if count == 1:
+        forgotten_topics_data: Sequence[ForgottenTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        forgotten_topics_data, position = _read_forgotten_topic_array_12(data, position, count - 1, budget)
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "rack_id")
-    end = position + size - 1
-    rack_id = data[position:end].decode()
-    position = end
+    rack_id = data[position + 1 : position + size].decode()
+    position += size
     tags = data[position]
     position += 1
     cluster_id: str | None = None
@@ -499,20 +555,20 @@ def _read_fetch_request_12(data: bytes, position: int, budget: DecodeBudget) -> 
             whole = position + size
             if tag == 0:
                 size = data[position]
-                position += 1
                 cluster_id = None
                 if size:
                     if size > 127:
-                        size, position = read_unsigned(data, position - 1)
-                    end = position + size - 1
-                    cluster_id = data[position:end].decode()
-                    position = end
+                        size, position = read_longer_size(data, position)
+                    cluster_id = data[position + 1 : position + size].decode()
+                    position += size
+                else:
+                    position += 1
             else:
                 position = whole
             if position != whole:
                 raise bad_tag(tag)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return FetchRequest(
         cluster_id=cluster_id,
         replica_id=replica_id,
@@ -532,16 +588,19 @@ def _read_fetch_topic_array_13(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 592, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         topic_id, count = _read_UB(data, position)
         position += 17
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_fetch_partition_array_12(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[FetchPartition] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_fetch_partition_array_12(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -554,16 +613,19 @@ def _read_forgotten_topic_array_13(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ForgottenTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 296, budget, "forgotten_topics_data")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         topic_id, count = _read_UB(data, position)
         position += 17
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
+        if count == 1:
+            partitions: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
         tags = data[position]
         position += 1
         if tags:
@@ -573,26 +635,32 @@ def _read_forgotten_topic_array_13(
 
 
 def _read_fetch_request_13(data: bytes, position: int, budget: DecodeBudget) -> FetchRequest:
-    budget.charge(1528 + len(data))
+    budget.charged += 1528 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, count = _read_iiiibiiB(
         data, position
     )
     position += 26
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_fetch_topic_array_13(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[FetchTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_fetch_topic_array_13(data, position, count - 1, budget)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    forgotten_topics_data, position = _read_forgotten_topic_array_13(data, position, count - 1, budget)
+    if count == 1:
+        forgotten_topics_data: Sequence[ForgottenTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        forgotten_topics_data, position = _read_forgotten_topic_array_13(data, position, count - 1, budget)
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "rack_id")
-    end = position + size - 1
-    rack_id = data[position:end].decode()
-    position = end
+    rack_id = data[position + 1 : position + size].decode()
+    position += size
     tags = data[position]
     position += 1
     cluster_id: str | None = None
@@ -604,20 +672,20 @@ def _read_fetch_request_13(data: bytes, position: int, budget: DecodeBudget) -> 
             whole = position + size
             if tag == 0:
                 size = data[position]
-                position += 1
                 cluster_id = None
                 if size:
                     if size > 127:
-                        size, position = read_unsigned(data, position - 1)
-                    end = position + size - 1
-                    cluster_id = data[position:end].decode()
-                    position = end
+                        size, position = read_longer_size(data, position)
+                    cluster_id = data[position + 1 : position + size].decode()
+                    position += size
+                else:
+                    position += 1
             else:
                 position = whole
             if position != whole:
                 raise bad_tag(tag)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return FetchRequest(
         cluster_id=cluster_id,
         replica_id=replica_id,
@@ -643,24 +711,30 @@ def _read_replica_state_15(data: bytes, position: int, budget: DecodeBudget) -> 
 
 
 def _read_fetch_request_15(data: bytes, position: int, budget: DecodeBudget) -> FetchRequest:
-    budget.charge(1496 + len(data))
+    budget.charged += 1496 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, count = _read_iiibiiB(data, position)
     position += 22
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_fetch_topic_array_13(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[FetchTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_fetch_topic_array_13(data, position, count - 1, budget)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    forgotten_topics_data, position = _read_forgotten_topic_array_13(data, position, count - 1, budget)
+    if count == 1:
+        forgotten_topics_data: Sequence[ForgottenTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        forgotten_topics_data, position = _read_forgotten_topic_array_13(data, position, count - 1, budget)
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "rack_id")
-    end = position + size - 1
-    rack_id = data[position:end].decode()
-    position = end
+    rack_id = data[position + 1 : position + size].decode()
+    position += size
     tags = data[position]
     position += 1
     cluster_id: str | None = None
@@ -673,22 +747,22 @@ def _read_fetch_request_15(data: bytes, position: int, budget: DecodeBudget) -> 
             whole = position + size
             if tag == 0:
                 size = data[position]
-                position += 1
                 cluster_id = None
                 if size:
                     if size > 127:
-                        size, position = read_unsigned(data, position - 1)
-                    end = position + size - 1
-                    cluster_id = data[position:end].decode()
-                    position = end
+                        size, position = read_longer_size(data, position)
+                    cluster_id = data[position + 1 : position + size].decode()
+                    position += size
+                else:
+                    position += 1
             elif tag == 1:
                 replica_state, position = _read_replica_state_15(data, position, budget)
             else:
                 position = whole
             if position != whole:
                 raise bad_tag(tag)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return FetchRequest(
         cluster_id=cluster_id,
         replica_state=replica_state,
@@ -708,11 +782,11 @@ def _read_fetch_partition_array_17(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchPartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 296, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (
             partition,
             current_leader_epoch,
@@ -756,16 +830,19 @@ def _read_fetch_topic_array_17(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 592, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         topic_id, count = _read_UB(data, position)
         position += 17
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_fetch_partition_array_17(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[FetchPartition] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_fetch_partition_array_17(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -775,24 +852,30 @@ def _read_fetch_topic_array_17(
 
 
 def _read_fetch_request_17(data: bytes, position: int, budget: DecodeBudget) -> FetchRequest:
-    budget.charge(1496 + len(data))
+    budget.charged += 1496 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, count = _read_iiibiiB(data, position)
     position += 22
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_fetch_topic_array_17(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[FetchTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_fetch_topic_array_17(data, position, count - 1, budget)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    forgotten_topics_data, position = _read_forgotten_topic_array_13(data, position, count - 1, budget)
+    if count == 1:
+        forgotten_topics_data: Sequence[ForgottenTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        forgotten_topics_data, position = _read_forgotten_topic_array_13(data, position, count - 1, budget)
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "rack_id")
-    end = position + size - 1
-    rack_id = data[position:end].decode()
-    position = end
+    rack_id = data[position + 1 : position + size].decode()
+    position += size
     tags = data[position]
     position += 1
     cluster_id: str | None = None
@@ -805,22 +888,22 @@ def _read_fetch_request_17(data: bytes, position: int, budget: DecodeBudget) -> 
             whole = position + size
             if tag == 0:
                 size = data[position]
-                position += 1
                 cluster_id = None
                 if size:
                     if size > 127:
-                        size, position = read_unsigned(data, position - 1)
-                    end = position + size - 1
-                    cluster_id = data[position:end].decode()
-                    position = end
+                        size, position = read_longer_size(data, position)
+                    cluster_id = data[position + 1 : position + size].decode()
+                    position += size
+                else:
+                    position += 1
             elif tag == 1:
                 replica_state, position = _read_replica_state_15(data, position, budget)
             else:
                 position = whole
             if position != whole:
                 raise bad_tag(tag)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return FetchRequest(
         cluster_id=cluster_id,
         replica_state=replica_state,
@@ -840,11 +923,11 @@ def _read_fetch_partition_array_18(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchPartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 296, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (
             partition,
             current_leader_epoch,
@@ -893,16 +976,19 @@ def _read_fetch_topic_array_18(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 592, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         topic_id, count = _read_UB(data, position)
         position += 17
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_fetch_partition_array_18(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[FetchPartition] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_fetch_partition_array_18(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -912,24 +998,30 @@ def _read_fetch_topic_array_18(
 
 
 def _read_fetch_request_18(data: bytes, position: int, budget: DecodeBudget) -> FetchRequest:
-    budget.charge(1496 + len(data))
+    budget.charged += 1496 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, count = _read_iiibiiB(data, position)
     position += 22
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_fetch_topic_array_18(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[FetchTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_fetch_topic_array_18(data, position, count - 1, budget)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    forgotten_topics_data, position = _read_forgotten_topic_array_13(data, position, count - 1, budget)
+    if count == 1:
+        forgotten_topics_data: Sequence[ForgottenTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        forgotten_topics_data, position = _read_forgotten_topic_array_13(data, position, count - 1, budget)
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "rack_id")
-    end = position + size - 1
-    rack_id = data[position:end].decode()
-    position = end
+    rack_id = data[position + 1 : position + size].decode()
+    position += size
     tags = data[position]
     position += 1
     cluster_id: str | None = None
@@ -942,22 +1034,22 @@ def _read_fetch_request_18(data: bytes, position: int, budget: DecodeBudget) -> 
             whole = position + size
             if tag == 0:
                 size = data[position]
-                position += 1
                 cluster_id = None
                 if size:
                     if size > 127:
-                        size, position = read_unsigned(data, position - 1)
-                    end = position + size - 1
-                    cluster_id = data[position:end].decode()
-                    position = end
+                        size, position = read_longer_size(data, position)
+                    cluster_id = data[position + 1 : position + size].decode()
+                    position += size
+                else:
+                    position += 1
             elif tag == 1:
                 replica_state, position = _read_replica_state_15(data, position, budget)
             else:
                 position = whole
             if position != whole:
                 raise bad_tag(tag)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return FetchRequest(
         cluster_id=cluster_id,
         replica_state=replica_state,
@@ -1039,7 +1131,8 @@ def _write_forgotten_topic_array_7(out: bytearray, items: Sequence[ForgottenTopi
         out += _write_h(len(topic))
         out += topic
         out += _write_i(len(item.partitions))
-        write_numbers(out, item.partitions, "i")
+        if item.partitions:
+            write_numbers(out, item.partitions, "i")
 
 
 def _write_fetch_request_7(out: bytearray, item: FetchRequest) -> list[Buffer]:
@@ -1152,13 +1245,15 @@ def _write_fetch_topic_array_12(out: bytearray, items: Sequence[FetchTopic]) -> 
         else:
             out += encode_unsigned(size)
         out += topic
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_fetch_partition_array_12(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -1171,12 +1266,15 @@ def _write_forgotten_topic_array_12(out: bytearray, items: Sequence[ForgottenTop
         else:
             out += encode_unsigned(size)
         out += topic
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
+        if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.partitions, "i")
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.partitions, "i")
+            out.append(1)
         out.append(0)
 
 
@@ -1192,20 +1290,24 @@ def _write_fetch_request_12(out: bytearray, item: FetchRequest) -> list[Buffer]:
         item.session_id,
         item.session_epoch,
     )
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_fetch_topic_array_12(out, item.topics)
-    size = len(item.forgotten_topics_data) + 1
-    if size < 128:
-        out.append(size)
     else:
-        out += encode_unsigned(size)
+        out.append(1)
     if item.forgotten_topics_data:
+        size = len(item.forgotten_topics_data) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_forgotten_topic_array_12(out, item.forgotten_topics_data)
+    else:
+        out.append(1)
     rack_id = item.rack_id.encode()
     size = len(rack_id) + 1
     if size < 128:
@@ -1214,8 +1316,8 @@ def _write_fetch_request_12(out: bytearray, item: FetchRequest) -> list[Buffer]:
         out += encode_unsigned(size)
     out += rack_id
     out.append(0)
-    tags = len(out) - 1
     if item.cluster_id is not None:
+        tags = len(out) - 1
         whole = bytearray()
         cluster_id = item.cluster_id.encode()
         size = len(cluster_id) + 1
@@ -1232,25 +1334,30 @@ def _write_fetch_request_12(out: bytearray, item: FetchRequest) -> list[Buffer]:
 def _write_fetch_topic_array_13(out: bytearray, items: Sequence[FetchTopic]) -> None:
     for item in items:
         out += _write_U(item.topic_id.bytes)
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_fetch_partition_array_12(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_forgotten_topic_array_13(out: bytearray, items: Sequence[ForgottenTopic]) -> None:
     for item in items:
         out += _write_U(item.topic_id.bytes)
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
+        if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.partitions, "i")
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.partitions, "i")
+            out.append(1)
         out.append(0)
 
 
@@ -1266,20 +1373,24 @@ def _write_fetch_request_13(out: bytearray, item: FetchRequest) -> list[Buffer]:
         item.session_id,
         item.session_epoch,
     )
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_fetch_topic_array_13(out, item.topics)
-    size = len(item.forgotten_topics_data) + 1
-    if size < 128:
-        out.append(size)
     else:
-        out += encode_unsigned(size)
+        out.append(1)
     if item.forgotten_topics_data:
+        size = len(item.forgotten_topics_data) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_forgotten_topic_array_13(out, item.forgotten_topics_data)
+    else:
+        out.append(1)
     rack_id = item.rack_id.encode()
     size = len(rack_id) + 1
     if size < 128:
@@ -1288,8 +1399,8 @@ def _write_fetch_request_13(out: bytearray, item: FetchRequest) -> list[Buffer]:
         out += encode_unsigned(size)
     out += rack_id
     out.append(0)
-    tags = len(out) - 1
     if item.cluster_id is not None:
+        tags = len(out) - 1
         whole = bytearray()
         cluster_id = item.cluster_id.encode()
         size = len(cluster_id) + 1
@@ -1313,20 +1424,24 @@ def _write_fetch_request_15(out: bytearray, item: FetchRequest) -> list[Buffer]:
     out += _write_iiibii(
         item.max_wait_ms, item.min_bytes, item.max_bytes, item.isolation_level, item.session_id, item.session_epoch
     )
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_fetch_topic_array_13(out, item.topics)
-    size = len(item.forgotten_topics_data) + 1
-    if size < 128:
-        out.append(size)
     else:
-        out += encode_unsigned(size)
+        out.append(1)
     if item.forgotten_topics_data:
+        size = len(item.forgotten_topics_data) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_forgotten_topic_array_13(out, item.forgotten_topics_data)
+    else:
+        out.append(1)
     rack_id = item.rack_id.encode()
     size = len(rack_id) + 1
     if size < 128:
@@ -1365,8 +1480,8 @@ def _write_fetch_partition_array_17(out: bytearray, items: Sequence[FetchPartiti
             item.log_start_offset,
             item.partition_max_bytes,
         )
-        tags = len(out) - 1
         if item.replica_directory_id != ZERO_ID:
+            tags = len(out) - 1
             whole = bytearray()
             whole += _write_U(item.replica_directory_id.bytes)
             out[tags] += 1
@@ -1376,13 +1491,15 @@ def _write_fetch_partition_array_17(out: bytearray, items: Sequence[FetchPartiti
 def _write_fetch_topic_array_17(out: bytearray, items: Sequence[FetchTopic]) -> None:
     for item in items:
         out += _write_U(item.topic_id.bytes)
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_fetch_partition_array_17(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -1392,20 +1509,24 @@ def _write_fetch_request_17(out: bytearray, item: FetchRequest) -> list[Buffer]:
     out += _write_iiibii(
         item.max_wait_ms, item.min_bytes, item.max_bytes, item.isolation_level, item.session_id, item.session_epoch
     )
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_fetch_topic_array_17(out, item.topics)
-    size = len(item.forgotten_topics_data) + 1
-    if size < 128:
-        out.append(size)
     else:
-        out += encode_unsigned(size)
+        out.append(1)
     if item.forgotten_topics_data:
+        size = len(item.forgotten_topics_data) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_forgotten_topic_array_13(out, item.forgotten_topics_data)
+    else:
+        out.append(1)
     rack_id = item.rack_id.encode()
     size = len(rack_id) + 1
     if size < 128:
@@ -1460,13 +1581,15 @@ def _write_fetch_partition_array_18(out: bytearray, items: Sequence[FetchPartiti
 def _write_fetch_topic_array_18(out: bytearray, items: Sequence[FetchTopic]) -> None:
     for item in items:
         out += _write_U(item.topic_id.bytes)
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_fetch_partition_array_18(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -1476,20 +1599,24 @@ def _write_fetch_request_18(out: bytearray, item: FetchRequest) -> list[Buffer]:
     out += _write_iiibii(
         item.max_wait_ms, item.min_bytes, item.max_bytes, item.isolation_level, item.session_id, item.session_epoch
     )
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_fetch_topic_array_18(out, item.topics)
-    size = len(item.forgotten_topics_data) + 1
-    if size < 128:
-        out.append(size)
     else:
-        out += encode_unsigned(size)
+        out.append(1)
     if item.forgotten_topics_data:
+        size = len(item.forgotten_topics_data) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_forgotten_topic_array_13(out, item.forgotten_topics_data)
+    else:
+        out.append(1)
     rack_id = item.rack_id.encode()
     size = len(rack_id) + 1
     if size < 128:
@@ -1522,11 +1649,11 @@ def _read_aborted_transaction_array_4(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AbortedTransaction], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 120, budget, "aborted_transactions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         producer_id, first_offset = _read_qq(data, position)
         position += 16
         items.append(AbortedTransaction(producer_id=producer_id, first_offset=first_offset))
@@ -1537,15 +1664,17 @@ def _read_partition_data_array_4(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 680, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, error_code, high_watermark, last_stable_offset, count = _read_ihqqi(data, position)
         position += 26
         aborted_transactions: Sequence[AbortedTransaction] | None = None
-        if count >= 0:
+        if count == 0:
+            aborted_transactions = []
+        elif count >= 0:
             aborted_transactions, position = _read_aborted_transaction_array_4(data, position, count, budget)
         (size,) = _read_i(data, position)
         position += 4
@@ -1571,11 +1700,11 @@ def _read_fetchable_topic_response_array_4(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchableTopicResponse], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 944, budget, "responses")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -1583,20 +1712,28 @@ def _read_fetchable_topic_response_array_4(
         if size > 127:
             budget.charge(size)
         end = position + size
-        topic = str(data[position:end], "utf-8")
+        topic = data[position:end].tobytes().decode()
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partitions, position = _read_partition_data_array_4(data, position, count, budget)
+        if count == 0:
+            partitions: Sequence[PartitionData] = []
+        else:
+            partitions, position = _read_partition_data_array_4(data, position, count, budget)
         items.append(FetchableTopicResponse(topic=topic, partitions=partitions))
     return items, position
 
 
 def _read_fetch_response_4(data: memoryview, position: int, budget: DecodeBudget) -> FetchResponse:
     budget.charged += 1168
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
-    responses, position = _read_fetchable_topic_response_array_4(data, position, count, budget)
+    if count == 0:
+        responses: Sequence[FetchableTopicResponse] = []
+    else:
+        responses, position = _read_fetchable_topic_response_array_4(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return FetchResponse(throttle_time_ms=throttle_time_ms, responses=responses)
@@ -1606,17 +1743,19 @@ def _read_partition_data_array_5(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 712, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, error_code, high_watermark, last_stable_offset, log_start_offset, count = _read_ihqqqi(
             data, position
         )
         position += 34
         aborted_transactions: Sequence[AbortedTransaction] | None = None
-        if count >= 0:
+        if count == 0:
+            aborted_transactions = []
+        elif count >= 0:
             aborted_transactions, position = _read_aborted_transaction_array_4(data, position, count, budget)
         (size,) = _read_i(data, position)
         position += 4
@@ -1643,11 +1782,11 @@ def _read_fetchable_topic_response_array_5(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchableTopicResponse], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 976, budget, "responses")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -1655,20 +1794,28 @@ def _read_fetchable_topic_response_array_5(
         if size > 127:
             budget.charge(size)
         end = position + size
-        topic = str(data[position:end], "utf-8")
+        topic = data[position:end].tobytes().decode()
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partitions, position = _read_partition_data_array_5(data, position, count, budget)
+        if count == 0:
+            partitions: Sequence[PartitionData] = []
+        else:
+            partitions, position = _read_partition_data_array_5(data, position, count, budget)
         items.append(FetchableTopicResponse(topic=topic, partitions=partitions))
     return items, position
 
 
 def _read_fetch_response_5(data: memoryview, position: int, budget: DecodeBudget) -> FetchResponse:
     budget.charged += 1200
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
-    responses, position = _read_fetchable_topic_response_array_5(data, position, count, budget)
+    if count == 0:
+        responses: Sequence[FetchableTopicResponse] = []
+    else:
+        responses, position = _read_fetchable_topic_response_array_5(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return FetchResponse(throttle_time_ms=throttle_time_ms, responses=responses)
@@ -1676,9 +1823,14 @@ def _read_fetch_response_5(data: memoryview, position: int, budget: DecodeBudget
 
 def _read_fetch_response_7(data: memoryview, position: int, budget: DecodeBudget) -> FetchResponse:
     budget.charged += 1264
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, session_id, count = _read_ihii(data, position)
     position += 14
-    responses, position = _read_fetchable_topic_response_array_5(data, position, count, budget)
+    if count == 0:
+        responses: Sequence[FetchableTopicResponse] = []
+    else:
+        responses, position = _read_fetchable_topic_response_array_5(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return FetchResponse(
@@ -1690,17 +1842,19 @@ def _read_partition_data_array_11(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 744, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, error_code, high_watermark, last_stable_offset, log_start_offset, count = _read_ihqqqi(
             data, position
         )
         position += 34
         aborted_transactions: Sequence[AbortedTransaction] | None = None
-        if count >= 0:
+        if count == 0:
+            aborted_transactions = []
+        elif count >= 0:
             aborted_transactions, position = _read_aborted_transaction_array_4(data, position, count, budget)
         preferred_read_replica, size = _read_ii(data, position)
         position += 8
@@ -1728,11 +1882,11 @@ def _read_fetchable_topic_response_array_11(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchableTopicResponse], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 1008, budget, "responses")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -1740,20 +1894,28 @@ def _read_fetchable_topic_response_array_11(
         if size > 127:
             budget.charge(size)
         end = position + size
-        topic = str(data[position:end], "utf-8")
+        topic = data[position:end].tobytes().decode()
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partitions, position = _read_partition_data_array_11(data, position, count, budget)
+        if count == 0:
+            partitions: Sequence[PartitionData] = []
+        else:
+            partitions, position = _read_partition_data_array_11(data, position, count, budget)
         items.append(FetchableTopicResponse(topic=topic, partitions=partitions))
     return items, position
 
 
 def _read_fetch_response_11(data: memoryview, position: int, budget: DecodeBudget) -> FetchResponse:
     budget.charged += 1296
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, session_id, count = _read_ihii(data, position)
     position += 14
-    responses, position = _read_fetchable_topic_response_array_11(data, position, count, budget)
+    if count == 0:
+        responses: Sequence[FetchableTopicResponse] = []
+    else:
+        responses, position = _read_fetchable_topic_response_array_11(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return FetchResponse(
@@ -1765,11 +1927,11 @@ def _read_aborted_transaction_array_12(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AbortedTransaction], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 120, budget, "aborted_transactions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         producer_id, first_offset, tags = _read_qqB(data, position)
         position += 17
         if tags:
@@ -1809,33 +1971,37 @@ def _read_partition_data_array_12(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 744, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, error_code, high_watermark, last_stable_offset, log_start_offset, count = _read_ihqqqB(
             data, position
         )
         position += 31
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
         aborted_transactions: Sequence[AbortedTransaction] | None = None
-        if count:
+        if count == 1:
+            aborted_transactions = []
+        elif count:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
             aborted_transactions, position = _read_aborted_transaction_array_12(data, position, count - 1, budget)
         preferred_read_replica, size = _read_iB(data, position)
-        position += 5
+        position += 4
         records: memoryview | Sequence[Buffer] | None = None
         if size:
             if size > 127:
+                position += 1
                 high = data[position]
-                if high < 128:
-                    size, position = size & 127 | high << 7, position + 1
+                if 0 < high < 128:
+                    size = size & 127 | high << 7
                 else:
-                    size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            records = data[position:end]
-            position = end
+                    size, position = read_longer_size(data, position - 1)
+            records = data[position + 1 : position + size]
+            position += size
+        else:
+            position += 1
         tags = data[position]
         position += 1
         diverging_epoch: EpochEndOffset = NO_EPOCH_END_OFFSET
@@ -1879,25 +2045,25 @@ def _read_fetchable_topic_response_array_12(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchableTopicResponse], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 1008, budget, "responses")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "topic")
-        if size > 127:
             budget.charge(size)
-        end = position + size - 1
-        topic = str(data[position:end], "utf-8")
-        position = end
+        topic = data[position + 1 : position + size].tobytes().decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_partition_data_array_12(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[PartitionData] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_partition_data_array_12(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -1908,17 +2074,22 @@ def _read_fetchable_topic_response_array_12(
 
 def _read_fetch_response_12(data: memoryview, position: int, budget: DecodeBudget) -> FetchResponse:
     budget.charged += 1296
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, session_id, count = _read_ihiB(data, position)
     position += 11
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    responses, position = _read_fetchable_topic_response_array_12(data, position, count - 1, budget)
+    if count == 1:
+        responses: Sequence[FetchableTopicResponse] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        responses, position = _read_fetchable_topic_response_array_12(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return FetchResponse(
         throttle_time_ms=throttle_time_ms, error_code=error_code, session_id=session_id, responses=responses
     )
@@ -1928,16 +2099,19 @@ def _read_fetchable_topic_response_array_13(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchableTopicResponse], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 1040, budget, "responses")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         topic_id, count = _read_UB(data, position)
         position += 17
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_partition_data_array_12(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[PartitionData] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_partition_data_array_12(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -1948,17 +2122,22 @@ def _read_fetchable_topic_response_array_13(
 
 def _read_fetch_response_13(data: memoryview, position: int, budget: DecodeBudget) -> FetchResponse:
     budget.charged += 1328
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, session_id, count = _read_ihiB(data, position)
     position += 11
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    responses, position = _read_fetchable_topic_response_array_13(data, position, count - 1, budget)
+    if count == 1:
+        responses: Sequence[FetchableTopicResponse] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        responses, position = _read_fetchable_topic_response_array_13(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return FetchResponse(
         throttle_time_ms=throttle_time_ms, error_code=error_code, session_id=session_id, responses=responses
     )
@@ -1968,31 +2147,29 @@ def _read_node_endpoint_array_16(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[NodeEndpoint], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 296, budget, "node_endpoints")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         node_id, size = _read_iB(data, position)
-        position += 5
+        position += 4
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "host")
-        if size > 127:
             budget.charge(size)
-        end = position + size - 1
-        host = str(data[position:end], "utf-8")
-        position = end
+        host = data[position + 1 : position + size].tobytes().decode()
+        position += size
         port, size = _read_iB(data, position)
-        position += 5
+        position += 4
         rack: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            if size > 127:
+                size, position = read_longer_size(data, position)
                 budget.charge(size)
-            end = position + size - 1
-            rack = str(data[position:end], "utf-8")
-            position = end
+            rack = data[position + 1 : position + size].tobytes().decode()
+            position += size
+        else:
+            position += 1
         tags = data[position]
         position += 1
         if tags:
@@ -2003,11 +2180,16 @@ def _read_node_endpoint_array_16(
 
 def _read_fetch_response_16(data: memoryview, position: int, budget: DecodeBudget) -> FetchResponse:
     budget.charged += 1328
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, session_id, count = _read_ihiB(data, position)
     position += 11
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    responses, position = _read_fetchable_topic_response_array_13(data, position, count - 1, budget)
+    if count == 1:
+        responses: Sequence[FetchableTopicResponse] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        responses, position = _read_fetchable_topic_response_array_13(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     node_endpoints: Sequence[NodeEndpoint] = ()
@@ -2021,15 +2203,18 @@ def _read_fetch_response_16(data: memoryview, position: int, budget: DecodeBudge
                 budget.charge(288)
                 count = data[position]
                 position += 1
-                if count > 127:
-                    count, position = read_unsigned(data, position - 1)
-                node_endpoints, position = _read_node_endpoint_array_16(data, position, count - 1, budget)
+                if count == 1:
+                    node_endpoints = []
+                else:
+                    if count > 127:
+                        count, position = read_unsigned(data, position - 1)
+                    node_endpoints, position = _read_node_endpoint_array_16(data, position, count - 1, budget)
             else:
                 position = whole
             if position != whole:
                 raise bad_tag(tag)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return FetchResponse(
         throttle_time_ms=throttle_time_ms,
         error_code=error_code,
@@ -2053,9 +2238,8 @@ def _write_partition_data_array_4(out: bytearray, items: Sequence[PartitionData]
             item.last_stable_offset,
             -1 if item.aborted_transactions is None else len(item.aborted_transactions),
         )
-        if item.aborted_transactions is not None:
-            if item.aborted_transactions:
-                _write_aborted_transaction_array_4(out, item.aborted_transactions)
+        if item.aborted_transactions:
+            _write_aborted_transaction_array_4(out, item.aborted_transactions)
         write_records(out, item.records, cuts)
 
 
@@ -2089,9 +2273,8 @@ def _write_partition_data_array_5(out: bytearray, items: Sequence[PartitionData]
             item.log_start_offset,
             -1 if item.aborted_transactions is None else len(item.aborted_transactions),
         )
-        if item.aborted_transactions is not None:
-            if item.aborted_transactions:
-                _write_aborted_transaction_array_4(out, item.aborted_transactions)
+        if item.aborted_transactions:
+            _write_aborted_transaction_array_4(out, item.aborted_transactions)
         write_records(out, item.records, cuts)
 
 
@@ -2133,9 +2316,8 @@ def _write_partition_data_array_11(out: bytearray, items: Sequence[PartitionData
             item.log_start_offset,
             -1 if item.aborted_transactions is None else len(item.aborted_transactions),
         )
-        if item.aborted_transactions is not None:
-            if item.aborted_transactions:
-                _write_aborted_transaction_array_4(out, item.aborted_transactions)
+        if item.aborted_transactions:
+            _write_aborted_transaction_array_4(out, item.aborted_transactions)
         out += _write_i(item.preferred_read_replica)
         write_records(out, item.records, cuts)
 
@@ -2182,16 +2364,15 @@ def _write_partition_data_array_12(out: bytearray, items: Sequence[PartitionData
         out += _write_ihqqq(
             item.partition_index, item.error_code, item.high_watermark, item.last_stable_offset, item.log_start_offset
         )
-        if item.aborted_transactions is None:
-            out.append(0)
-        else:
+        if item.aborted_transactions:
             size = len(item.aborted_transactions) + 1
             if size < 128:
                 out.append(size)
             else:
                 out += encode_unsigned(size)
-            if item.aborted_transactions:
-                _write_aborted_transaction_array_12(out, item.aborted_transactions)
+            _write_aborted_transaction_array_12(out, item.aborted_transactions)
+        else:
+            out.append(0 if item.aborted_transactions is None else 1)
         out += _write_i(item.preferred_read_replica)
         write_compact_records(out, item.records, cuts)
         out.append(0)
@@ -2224,26 +2405,30 @@ def _write_fetchable_topic_response_array_12(
         else:
             out += encode_unsigned(size)
         out += topic
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_partition_data_array_12(out, item.partitions, cuts)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_fetch_response_12(out: bytearray, item: FetchResponse) -> list[Buffer]:
     cuts: Cuts = []
     out += _write_ihi(item.throttle_time_ms, item.error_code, item.session_id)
-    size = len(item.responses) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.responses:
+        size = len(item.responses) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_fetchable_topic_response_array_12(out, item.responses, cuts)
+    else:
+        out.append(1)
     out.append(0)
     return spliced(out, cuts)
 
@@ -2253,39 +2438,42 @@ def _write_fetchable_topic_response_array_13(
 ) -> None:
     for item in items:
         out += _write_U(item.topic_id.bytes)
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_partition_data_array_12(out, item.partitions, cuts)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_fetch_response_13(out: bytearray, item: FetchResponse) -> list[Buffer]:
     cuts: Cuts = []
     out += _write_ihi(item.throttle_time_ms, item.error_code, item.session_id)
-    size = len(item.responses) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.responses:
+        size = len(item.responses) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_fetchable_topic_response_array_13(out, item.responses, cuts)
+    else:
+        out.append(1)
     out.append(0)
     return spliced(out, cuts)
 
 
 def _write_node_endpoint_array_16(out: bytearray, items: Sequence[NodeEndpoint]) -> None:
     for item in items:
-        out += _write_i(item.node_id)
         host = item.host.encode()
         size = len(host) + 1
         if size < 128:
-            out.append(size)
+            out += _write_iB(item.node_id, size)
         else:
-            out += encode_unsigned(size)
+            out += _write_i(item.node_id) + encode_unsigned(size)
         out += host
         out += _write_i(item.port)
         if item.rack is None:
@@ -2304,24 +2492,28 @@ def _write_node_endpoint_array_16(out: bytearray, items: Sequence[NodeEndpoint])
 def _write_fetch_response_16(out: bytearray, item: FetchResponse) -> list[Buffer]:
     cuts: Cuts = []
     out += _write_ihi(item.throttle_time_ms, item.error_code, item.session_id)
-    size = len(item.responses) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.responses:
-        _write_fetchable_topic_response_array_13(out, item.responses, cuts)
-    out.append(0)
-    tags = len(out) - 1
-    if item.node_endpoints:
-        whole = bytearray()
-        size = len(item.node_endpoints) + 1
+        size = len(item.responses) + 1
         if size < 128:
-            whole.append(size)
+            out.append(size)
         else:
-            whole += encode_unsigned(size)
+            out += encode_unsigned(size)
+        _write_fetchable_topic_response_array_13(out, item.responses, cuts)
+    else:
+        out.append(1)
+    out.append(0)
+    if item.node_endpoints:
+        tags = len(out) - 1
+        whole = bytearray()
         if item.node_endpoints:
+            size = len(item.node_endpoints) + 1
+            if size < 128:
+                whole.append(size)
+            else:
+                whole += encode_unsigned(size)
             _write_node_endpoint_array_16(whole, item.node_endpoints)
+        else:
+            whole.append(1)
         out[tags] += 1
         write_tag(out, 0, whole)
     return spliced(out, cuts)

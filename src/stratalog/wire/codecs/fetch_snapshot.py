@@ -10,7 +10,7 @@ from struct import Struct as Layout
 from uuid import UUID
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.ids import ZERO_ID, topic_id_of
 from stratalog.wire.message_fields import (
@@ -20,6 +20,7 @@ from stratalog.wire.message_fields import (
     charge_more_items,
     past_end,
     read_long_size,
+    read_longer_size,
     read_tag_count,
     skip_tags,
     spliced,
@@ -54,6 +55,7 @@ _read_qqB = Layout(">qqB").unpack_from
 _write_Hx = Layout(">Hx").pack
 _write_U = Layout(">16s").pack
 _write_i = Layout(">i").pack
+_write_iB = Layout(">iB").pack
 _write_ih = Layout(">ih").pack
 _write_ii = Layout(">ii").pack
 _write_iix = Layout(">iix").pack
@@ -77,11 +79,11 @@ def _read_fetch_snapshot_request_partition_snapshot_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchSnapshotRequestPartitionSnapshot], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 176, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition, current_leader_epoch = _read_ii(data, position)
         position += 8
         snapshot_id, position = _read_fetch_snapshot_request_snapshot_id_0(data, position, budget)
@@ -104,25 +106,26 @@ def _read_fetch_snapshot_request_topic_snapshot_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchSnapshotRequestTopicSnapshot], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 432, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_fetch_snapshot_request_partition_snapshot_array_0(
-            data, position, count - 1, budget
-        )
+        if count == 1:
+            partitions: Sequence[FetchSnapshotRequestPartitionSnapshot] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_fetch_snapshot_request_partition_snapshot_array_0(
+                data, position, count - 1, budget
+            )
         tags = data[position]
         position += 1
         if tags:
@@ -132,12 +135,17 @@ def _read_fetch_snapshot_request_topic_snapshot_array_0(
 
 
 def _read_fetch_snapshot_request_0(data: bytes, position: int, budget: DecodeBudget) -> FetchSnapshotRequest:
-    budget.charge(680 + len(data))
+    budget.charged += 680 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     replica_id, max_bytes, count = _read_iiB(data, position)
     position += 9
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_fetch_snapshot_request_topic_snapshot_array_0(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[FetchSnapshotRequestTopicSnapshot] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_fetch_snapshot_request_topic_snapshot_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     cluster_id: str | None = None
@@ -149,20 +157,20 @@ def _read_fetch_snapshot_request_0(data: bytes, position: int, budget: DecodeBud
             whole = position + size
             if tag == 0:
                 size = data[position]
-                position += 1
                 cluster_id = None
                 if size:
                     if size > 127:
-                        size, position = read_unsigned(data, position - 1)
-                    end = position + size - 1
-                    cluster_id = data[position:end].decode()
-                    position = end
+                        size, position = read_longer_size(data, position)
+                    cluster_id = data[position + 1 : position + size].decode()
+                    position += size
+                else:
+                    position += 1
             else:
                 position = whole
             if position != whole:
                 raise bad_tag(tag)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return FetchSnapshotRequest(cluster_id=cluster_id, replica_id=replica_id, max_bytes=max_bytes, topics=topics)
 
 
@@ -170,11 +178,11 @@ def _read_fetch_snapshot_request_partition_snapshot_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchSnapshotRequestPartitionSnapshot], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 176, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition, current_leader_epoch = _read_ii(data, position)
         position += 8
         snapshot_id, position = _read_fetch_snapshot_request_snapshot_id_0(data, position, budget)
@@ -211,25 +219,26 @@ def _read_fetch_snapshot_request_topic_snapshot_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchSnapshotRequestTopicSnapshot], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 432, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_fetch_snapshot_request_partition_snapshot_array_1(
-            data, position, count - 1, budget
-        )
+        if count == 1:
+            partitions: Sequence[FetchSnapshotRequestPartitionSnapshot] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_fetch_snapshot_request_partition_snapshot_array_1(
+                data, position, count - 1, budget
+            )
         tags = data[position]
         position += 1
         if tags:
@@ -239,12 +248,17 @@ def _read_fetch_snapshot_request_topic_snapshot_array_1(
 
 
 def _read_fetch_snapshot_request_1(data: bytes, position: int, budget: DecodeBudget) -> FetchSnapshotRequest:
-    budget.charge(680 + len(data))
+    budget.charged += 680 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     replica_id, max_bytes, count = _read_iiB(data, position)
     position += 9
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_fetch_snapshot_request_topic_snapshot_array_1(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[FetchSnapshotRequestTopicSnapshot] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_fetch_snapshot_request_topic_snapshot_array_1(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     cluster_id: str | None = None
@@ -256,20 +270,20 @@ def _read_fetch_snapshot_request_1(data: bytes, position: int, budget: DecodeBud
             whole = position + size
             if tag == 0:
                 size = data[position]
-                position += 1
                 cluster_id = None
                 if size:
                     if size > 127:
-                        size, position = read_unsigned(data, position - 1)
-                    end = position + size - 1
-                    cluster_id = data[position:end].decode()
-                    position = end
+                        size, position = read_longer_size(data, position)
+                    cluster_id = data[position + 1 : position + size].decode()
+                    position += size
+                else:
+                    position += 1
             else:
                 position = whole
             if position != whole:
                 raise bad_tag(tag)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return FetchSnapshotRequest(cluster_id=cluster_id, replica_id=replica_id, max_bytes=max_bytes, topics=topics)
 
 
@@ -297,28 +311,32 @@ def _write_fetch_snapshot_request_topic_snapshot_array_0(
         else:
             out += encode_unsigned(size)
         out += name
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_fetch_snapshot_request_partition_snapshot_array_0(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_fetch_snapshot_request_0(out: bytearray, item: FetchSnapshotRequest) -> list[Buffer]:
     out += _write_ii(item.replica_id, item.max_bytes)
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_fetch_snapshot_request_topic_snapshot_array_0(out, item.topics)
+    else:
+        out.append(1)
     out.append(0)
-    tags = len(out) - 1
     if item.cluster_id is not None:
+        tags = len(out) - 1
         whole = bytearray()
         cluster_id = item.cluster_id.encode()
         size = len(cluster_id) + 1
@@ -339,8 +357,8 @@ def _write_fetch_snapshot_request_partition_snapshot_array_1(
         out += _write_ii(item.partition, item.current_leader_epoch)
         _write_fetch_snapshot_request_snapshot_id_0(out, item.snapshot_id)
         out += _write_qx(item.position)
-        tags = len(out) - 1
         if item.replica_directory_id != ZERO_ID:
+            tags = len(out) - 1
             whole = bytearray()
             whole += _write_U(item.replica_directory_id.bytes)
             out[tags] += 1
@@ -358,28 +376,32 @@ def _write_fetch_snapshot_request_topic_snapshot_array_1(
         else:
             out += encode_unsigned(size)
         out += name
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_fetch_snapshot_request_partition_snapshot_array_1(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_fetch_snapshot_request_1(out: bytearray, item: FetchSnapshotRequest) -> list[Buffer]:
     out += _write_ii(item.replica_id, item.max_bytes)
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_fetch_snapshot_request_topic_snapshot_array_1(out, item.topics)
+    else:
+        out.append(1)
     out.append(0)
-    tags = len(out) - 1
     if item.cluster_id is not None:
+        tags = len(out) - 1
         whole = bytearray()
         cluster_id = item.cluster_id.encode()
         size = len(cluster_id) + 1
@@ -417,25 +439,25 @@ def _read_fetch_snapshot_response_partition_snapshot_array_0(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchSnapshotResponsePartitionSnapshot], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 408, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         index, error_code = _read_ih(data, position)
         position += 6
         snapshot_id, position = _read_fetch_snapshot_response_snapshot_id_0(data, position, budget)
         size_, position_, size = _read_qqB(data, position)
-        position += 17
+        position += 16
         if size > 127:
+            position += 1
             high = data[position]
-            if high < 128:
-                size, position = size & 127 | high << 7, position + 1
+            if 0 < high < 128:
+                size = size & 127 | high << 7
             else:
-                size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        unaligned_records = data[position:end]
-        position = end
+                size, position = read_longer_size(data, position - 1)
+        unaligned_records = data[position + 1 : position + size]
+        position += size
         tags = data[position]
         position += 1
         current_leader: LeaderIdAndEpoch = NO_LEADER_ID_AND_EPOCH
@@ -469,27 +491,27 @@ def _read_fetch_snapshot_response_topic_snapshot_array_0(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchSnapshotResponseTopicSnapshot], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 664, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        if size > 127:
             budget.charge(size)
-        end = position + size - 1
-        name = str(data[position:end], "utf-8")
-        position = end
+        name = data[position + 1 : position + size].tobytes().decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_fetch_snapshot_response_partition_snapshot_array_0(
-            data, position, count - 1, budget
-        )
+        if count == 1:
+            partitions: Sequence[FetchSnapshotResponsePartitionSnapshot] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_fetch_snapshot_response_partition_snapshot_array_0(
+                data, position, count - 1, budget
+            )
         tags = data[position]
         position += 1
         if tags:
@@ -500,17 +522,22 @@ def _read_fetch_snapshot_response_topic_snapshot_array_0(
 
 def _read_fetch_snapshot_response_0(data: memoryview, position: int, budget: DecodeBudget) -> FetchSnapshotResponse:
     budget.charged += 912
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, count = _read_ihB(data, position)
     position += 7
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_fetch_snapshot_response_topic_snapshot_array_0(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[FetchSnapshotResponseTopicSnapshot] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_fetch_snapshot_response_topic_snapshot_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return FetchSnapshotResponse(throttle_time_ms=throttle_time_ms, error_code=error_code, topics=topics)
 
 
@@ -518,20 +545,18 @@ def _read_node_endpoint_array_1(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[NodeEndpoint], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "node_endpoints")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         node_id, size = _read_iB(data, position)
-        position += 5
+        position += 4
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "host")
-        if size > 127:
             budget.charge(size)
-        end = position + size - 1
-        host = str(data[position:end], "utf-8")
-        position = end
+        host = data[position + 1 : position + size].tobytes().decode()
+        position += size
         port, tags = _read_HB(data, position)
         position += 3
         if tags:
@@ -542,11 +567,16 @@ def _read_node_endpoint_array_1(
 
 def _read_fetch_snapshot_response_1(data: memoryview, position: int, budget: DecodeBudget) -> FetchSnapshotResponse:
     budget.charged += 912
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, count = _read_ihB(data, position)
     position += 7
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_fetch_snapshot_response_topic_snapshot_array_0(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[FetchSnapshotResponseTopicSnapshot] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_fetch_snapshot_response_topic_snapshot_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     node_endpoints: Sequence[NodeEndpoint] = ()
@@ -560,15 +590,18 @@ def _read_fetch_snapshot_response_1(data: memoryview, position: int, budget: Dec
                 budget.charge(200)
                 count = data[position]
                 position += 1
-                if count > 127:
-                    count, position = read_unsigned(data, position - 1)
-                node_endpoints, position = _read_node_endpoint_array_1(data, position, count - 1, budget)
+                if count == 1:
+                    node_endpoints = []
+                else:
+                    if count > 127:
+                        count, position = read_unsigned(data, position - 1)
+                    node_endpoints, position = _read_node_endpoint_array_1(data, position, count - 1, budget)
             else:
                 position = whole
             if position != whole:
                 raise bad_tag(tag)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return FetchSnapshotResponse(
         throttle_time_ms=throttle_time_ms, error_code=error_code, topics=topics, node_endpoints=node_endpoints
     )
@@ -591,8 +624,8 @@ def _write_fetch_snapshot_response_partition_snapshot_array_0(
         out += _write_qq(item.size, item.position)
         write_compact_records(out, item.unaligned_records, cuts)
         out.append(0)
-        tags = len(out) - 1
         if item.current_leader is not NO_LEADER_ID_AND_EPOCH and item.current_leader != NO_LEADER_ID_AND_EPOCH:
+            tags = len(out) - 1
             whole = bytearray()
             _write_leader_id_and_epoch_0(whole, item.current_leader)
             out[tags] += 1
@@ -610,39 +643,42 @@ def _write_fetch_snapshot_response_topic_snapshot_array_0(
         else:
             out += encode_unsigned(size)
         out += name
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_fetch_snapshot_response_partition_snapshot_array_0(out, item.partitions, cuts)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_fetch_snapshot_response_0(out: bytearray, item: FetchSnapshotResponse) -> list[Buffer]:
     cuts: Cuts = []
     out += _write_ih(item.throttle_time_ms, item.error_code)
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_fetch_snapshot_response_topic_snapshot_array_0(out, item.topics, cuts)
+    else:
+        out.append(1)
     out.append(0)
     return spliced(out, cuts)
 
 
 def _write_node_endpoint_array_1(out: bytearray, items: Sequence[NodeEndpoint]) -> None:
     for item in items:
-        out += _write_i(item.node_id)
         host = item.host.encode()
         size = len(host) + 1
         if size < 128:
-            out.append(size)
+            out += _write_iB(item.node_id, size)
         else:
-            out += encode_unsigned(size)
+            out += _write_i(item.node_id) + encode_unsigned(size)
         out += host
         out += _write_Hx(item.port)
 
@@ -650,24 +686,28 @@ def _write_node_endpoint_array_1(out: bytearray, items: Sequence[NodeEndpoint]) 
 def _write_fetch_snapshot_response_1(out: bytearray, item: FetchSnapshotResponse) -> list[Buffer]:
     cuts: Cuts = []
     out += _write_ih(item.throttle_time_ms, item.error_code)
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
-        _write_fetch_snapshot_response_topic_snapshot_array_0(out, item.topics, cuts)
-    out.append(0)
-    tags = len(out) - 1
-    if item.node_endpoints:
-        whole = bytearray()
-        size = len(item.node_endpoints) + 1
+        size = len(item.topics) + 1
         if size < 128:
-            whole.append(size)
+            out.append(size)
         else:
-            whole += encode_unsigned(size)
+            out += encode_unsigned(size)
+        _write_fetch_snapshot_response_topic_snapshot_array_0(out, item.topics, cuts)
+    else:
+        out.append(1)
+    out.append(0)
+    if item.node_endpoints:
+        tags = len(out) - 1
+        whole = bytearray()
         if item.node_endpoints:
+            size = len(item.node_endpoints) + 1
+            if size < 128:
+                whole.append(size)
+            else:
+                whole += encode_unsigned(size)
             _write_node_endpoint_array_1(whole, item.node_endpoints)
+        else:
+            whole.append(1)
         out[tags] += 1
         write_tag(out, 0, whole)
     return spliced(out, cuts)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.message_fields import (
     by_version,
@@ -18,6 +18,7 @@ from stratalog.wire.message_fields import (
     past_end,
     read_compact_strings,
     read_long_size,
+    read_longer_size,
     skip_tags,
     unsupported_field,
     write_compact_strings,
@@ -39,13 +40,16 @@ _write_bx = Layout(">bx").pack
 _write_h = Layout(">h").pack
 _write_hih = Layout(">hih").pack
 _write_i = Layout(">i").pack
+_write_iB = Layout(">iB").pack
 _write_ih = Layout(">ih").pack
 _write_ihh = Layout(">ihh").pack
 _write_ix = Layout(">ix").pack
 
 
 def _read_find_coordinator_request_0(data: bytes, position: int, budget: DecodeBudget) -> FindCoordinatorRequest:
-    budget.charge(136 + len(data))
+    budget.charged += 136 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -59,7 +63,9 @@ def _read_find_coordinator_request_0(data: bytes, position: int, budget: DecodeB
 
 
 def _read_find_coordinator_request_1(data: bytes, position: int, budget: DecodeBudget) -> FindCoordinatorRequest:
-    budget.charge(136 + len(data))
+    budget.charged += 136 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -75,36 +81,41 @@ def _read_find_coordinator_request_1(data: bytes, position: int, budget: DecodeB
 
 
 def _read_find_coordinator_request_3(data: bytes, position: int, budget: DecodeBudget) -> FindCoordinatorRequest:
-    budget.charge(136 + len(data))
+    budget.charged += 136 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "key")
-    end = position + size - 1
-    key = data[position:end].decode()
-    position = end
+    key = data[position + 1 : position + size].decode()
+    position += size
     key_type, tags = _read_bB(data, position)
     position += 2
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return FindCoordinatorRequest(key=key, key_type=key_type)
 
 
 def _read_find_coordinator_request_4(data: bytes, position: int, budget: DecodeBudget) -> FindCoordinatorRequest:
-    budget.charge(176 + len(data))
+    budget.charged += 176 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     key_type, count = _read_bB(data, position)
     position += 2
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    coordinator_keys, position = read_compact_strings(data, position, count - 1, budget, "coordinator_keys")
+    if count == 1:
+        coordinator_keys: Sequence[str] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        coordinator_keys, position = read_compact_strings(data, position, count - 1, budget, "coordinator_keys")
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return FindCoordinatorRequest(key_type=key_type, coordinator_keys=coordinator_keys)
 
 
@@ -147,18 +158,23 @@ def _write_find_coordinator_request_4(out: bytearray, item: FindCoordinatorReque
     if item.key:
         raise unsupported_field("FindCoordinatorRequest", "key")
     out += _write_b(item.key_type)
-    size = len(item.coordinator_keys) + 1
-    if size < 128:
-        out.append(size)
+    if item.coordinator_keys:
+        size = len(item.coordinator_keys) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
+        write_compact_strings(out, item.coordinator_keys)
     else:
-        out += encode_unsigned(size)
-    write_compact_strings(out, item.coordinator_keys)
+        out.append(1)
     out.append(0)
     return [out]
 
 
 def _read_find_coordinator_response_0(data: bytes, position: int, budget: DecodeBudget) -> FindCoordinatorResponse:
-    budget.charge(264 + len(data))
+    budget.charged += 264 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     error_code, node_id, size = _read_hih(data, position)
     position += 8
     if size < 0:
@@ -174,7 +190,9 @@ def _read_find_coordinator_response_0(data: bytes, position: int, budget: Decode
 
 
 def _read_find_coordinator_response_1(data: bytes, position: int, budget: DecodeBudget) -> FindCoordinatorResponse:
-    budget.charge(376 + len(data))
+    budget.charged += 376 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, size = _read_ihh(data, position)
     position += 8
     error_message: str | None = None
@@ -204,29 +222,31 @@ def _read_find_coordinator_response_1(data: bytes, position: int, budget: Decode
 
 
 def _read_find_coordinator_response_3(data: bytes, position: int, budget: DecodeBudget) -> FindCoordinatorResponse:
-    budget.charge(376 + len(data))
+    budget.charged += 376 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, size = _read_ihB(data, position)
-    position += 7
+    position += 6
     error_message: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        error_message = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        error_message = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     node_id, size = _read_iB(data, position)
-    position += 5
+    position += 4
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "host")
-    end = position + size - 1
-    host = data[position:end].decode()
-    position = end
+    host = data[position + 1 : position + size].decode()
+    position += size
     port, tags = _read_iB(data, position)
     position += 5
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return FindCoordinatorResponse(
         throttle_time_ms=throttle_time_ms,
         error_code=error_code,
@@ -241,34 +261,32 @@ def _read_coordinator_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[Coordinator], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 424, budget, "coordinators")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "key")
-        end = position + size - 1
-        key = data[position:end].decode()
-        position = end
+        key = data[position + 1 : position + size].decode()
+        position += size
         node_id, size = _read_iB(data, position)
-        position += 5
+        position += 4
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "host")
-        end = position + size - 1
-        host = data[position:end].decode()
-        position = end
+        host = data[position + 1 : position + size].decode()
+        position += size
         port, error_code, size = _read_ihB(data, position)
-        position += 7
+        position += 6
         error_message: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            error_message = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            error_message = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         tags = data[position]
         position += 1
         if tags:
@@ -282,18 +300,23 @@ def _read_coordinator_array_4(
 
 
 def _read_find_coordinator_response_4(data: bytes, position: int, budget: DecodeBudget) -> FindCoordinatorResponse:
-    budget.charge(664 + len(data))
+    budget.charged += 664 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    coordinators, position = _read_coordinator_array_4(data, position, count - 1, budget)
+    if count == 1:
+        coordinators: Sequence[Coordinator] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        coordinators, position = _read_coordinator_array_4(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return FindCoordinatorResponse(throttle_time_ms=throttle_time_ms, coordinators=coordinators)
 
 
@@ -329,13 +352,12 @@ def _write_find_coordinator_response_3(out: bytearray, item: FindCoordinatorResp
         else:
             out += encode_unsigned(size)
         out += error_message
-    out += _write_i(item.node_id)
     host = item.host.encode()
     size = len(host) + 1
     if size < 128:
-        out.append(size)
+        out += _write_iB(item.node_id, size)
     else:
-        out += encode_unsigned(size)
+        out += _write_i(item.node_id) + encode_unsigned(size)
     out += host
     out += _write_ix(item.port)
     return [out]
@@ -350,13 +372,12 @@ def _write_coordinator_array_4(out: bytearray, items: Sequence[Coordinator]) -> 
         else:
             out += encode_unsigned(size)
         out += key
-        out += _write_i(item.node_id)
         host = item.host.encode()
         size = len(host) + 1
         if size < 128:
-            out.append(size)
+            out += _write_iB(item.node_id, size)
         else:
-            out += encode_unsigned(size)
+            out += _write_i(item.node_id) + encode_unsigned(size)
         out += host
         out += _write_ih(item.port, item.error_code)
         if item.error_message is None:
@@ -374,13 +395,15 @@ def _write_coordinator_array_4(out: bytearray, items: Sequence[Coordinator]) -> 
 
 def _write_find_coordinator_response_4(out: bytearray, item: FindCoordinatorResponse) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.coordinators) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.coordinators:
+        size = len(item.coordinators) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_coordinator_array_4(out, item.coordinators)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

@@ -8,11 +8,19 @@ from __future__ import annotations
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
-from stratalog.wire.message_fields import by_version, null_field, past_end, read_long_size, skip_tags, unsupported_field
+from stratalog.wire.message_fields import (
+    by_version,
+    null_field,
+    past_end,
+    read_long_size,
+    read_longer_size,
+    skip_tags,
+    unsupported_field,
+)
 from stratalog.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from stratalog.wire.varint import encode_unsigned, read_unsigned
+from stratalog.wire.varint import encode_unsigned
 
 _read_h = Layout(">h").unpack_from
 _read_iB = Layout(">iB").unpack_from
@@ -20,12 +28,15 @@ _read_ih = Layout(">ih").unpack_from
 _read_ihB = Layout(">ihB").unpack_from
 _write_h = Layout(">h").pack
 _write_i = Layout(">i").pack
+_write_iB = Layout(">iB").pack
 _write_ih = Layout(">ih").pack
 _write_ihx = Layout(">ihx").pack
 
 
 def _read_heartbeat_request_0(data: bytes, position: int, budget: DecodeBudget) -> HeartbeatRequest:
-    budget.charge(256 + len(data))
+    budget.charged += 256 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -46,7 +57,9 @@ def _read_heartbeat_request_0(data: bytes, position: int, budget: DecodeBudget) 
 
 
 def _read_heartbeat_request_3(data: bytes, position: int, budget: DecodeBudget) -> HeartbeatRequest:
-    budget.charge(336 + len(data))
+    budget.charged += 336 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -76,36 +89,35 @@ def _read_heartbeat_request_3(data: bytes, position: int, budget: DecodeBudget) 
 
 
 def _read_heartbeat_request_4(data: bytes, position: int, budget: DecodeBudget) -> HeartbeatRequest:
-    budget.charge(336 + len(data))
+    budget.charged += 336 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "group_id")
-    end = position + size - 1
-    group_id = data[position:end].decode()
-    position = end
+    group_id = data[position + 1 : position + size].decode()
+    position += size
     generation_id, size = _read_iB(data, position)
-    position += 5
+    position += 4
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "member_id")
-    end = position + size - 1
-    member_id = data[position:end].decode()
-    position = end
+    member_id = data[position + 1 : position + size].decode()
+    position += size
     size = data[position]
-    position += 1
     group_instance_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        group_instance_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        group_instance_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return HeartbeatRequest(
         group_id=group_id, generation_id=generation_id, member_id=member_id, group_instance_id=group_instance_id
     )
@@ -145,13 +157,12 @@ def _write_heartbeat_request_4(out: bytearray, item: HeartbeatRequest) -> list[B
     else:
         out += encode_unsigned(size)
     out += group_id
-    out += _write_i(item.generation_id)
     member_id = item.member_id.encode()
     size = len(member_id) + 1
     if size < 128:
-        out.append(size)
+        out += _write_iB(item.generation_id, size)
     else:
-        out += encode_unsigned(size)
+        out += _write_i(item.generation_id) + encode_unsigned(size)
     out += member_id
     if item.group_instance_id is None:
         out.append(0)
@@ -168,7 +179,9 @@ def _write_heartbeat_request_4(out: bytearray, item: HeartbeatRequest) -> list[B
 
 
 def _read_heartbeat_response_0(data: bytes, position: int, budget: DecodeBudget) -> HeartbeatResponse:
-    budget.charge(80 + len(data))
+    budget.charged += 80 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (error_code,) = _read_h(data, position)
     position += 2
     if position > len(data):
@@ -177,7 +190,9 @@ def _read_heartbeat_response_0(data: bytes, position: int, budget: DecodeBudget)
 
 
 def _read_heartbeat_response_1(data: bytes, position: int, budget: DecodeBudget) -> HeartbeatResponse:
-    budget.charge(112 + len(data))
+    budget.charged += 112 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code = _read_ih(data, position)
     position += 6
     if position > len(data):
@@ -186,13 +201,15 @@ def _read_heartbeat_response_1(data: bytes, position: int, budget: DecodeBudget)
 
 
 def _read_heartbeat_response_4(data: bytes, position: int, budget: DecodeBudget) -> HeartbeatResponse:
-    budget.charge(112 + len(data))
+    budget.charged += 112 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, tags = _read_ihB(data, position)
     position += 7
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return HeartbeatResponse(throttle_time_ms=throttle_time_ms, error_code=error_code)
 
 

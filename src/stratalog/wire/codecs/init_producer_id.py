@@ -8,11 +8,11 @@ from __future__ import annotations
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
-from stratalog.wire.message_fields import by_version, past_end, skip_tags, unsupported_field
+from stratalog.wire.message_fields import by_version, past_end, read_longer_size, skip_tags, unsupported_field
 from stratalog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from stratalog.wire.varint import encode_unsigned, read_unsigned
+from stratalog.wire.varint import encode_unsigned
 
 _read_h = Layout(">h").unpack_from
 _read_i = Layout(">i").unpack_from
@@ -33,7 +33,9 @@ _write_ix = Layout(">ix").pack
 
 
 def _read_init_producer_id_request_0(data: bytes, position: int, budget: DecodeBudget) -> InitProducerIdRequest:
-    budget.charge(192 + len(data))
+    budget.charged += 192 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (size,) = _read_h(data, position)
     position += 2
     transactional_id: str | None = None
@@ -49,42 +51,46 @@ def _read_init_producer_id_request_0(data: bytes, position: int, budget: DecodeB
 
 
 def _read_init_producer_id_request_2(data: bytes, position: int, budget: DecodeBudget) -> InitProducerIdRequest:
-    budget.charge(192 + len(data))
+    budget.charged += 192 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     transactional_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        transactional_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        transactional_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     transaction_timeout_ms, tags = _read_iB(data, position)
     position += 5
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=transaction_timeout_ms)
 
 
 def _read_init_producer_id_request_3(data: bytes, position: int, budget: DecodeBudget) -> InitProducerIdRequest:
-    budget.charge(256 + len(data))
+    budget.charged += 256 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     transactional_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        transactional_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        transactional_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     transaction_timeout_ms, producer_id, producer_epoch, tags = _read_iqhB(data, position)
     position += 15
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return InitProducerIdRequest(
         transactional_id=transactional_id,
         transaction_timeout_ms=transaction_timeout_ms,
@@ -94,24 +100,26 @@ def _read_init_producer_id_request_3(data: bytes, position: int, budget: DecodeB
 
 
 def _read_init_producer_id_request_6(data: bytes, position: int, budget: DecodeBudget) -> InitProducerIdRequest:
-    budget.charge(256 + len(data))
+    budget.charged += 256 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     transactional_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        transactional_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        transactional_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     transaction_timeout_ms, producer_id, producer_epoch, enable2_pc, keep_prepared_txn, tags = _read_iqhTTB(
         data, position
     )
     position += 17
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return InitProducerIdRequest(
         transactional_id=transactional_id,
         transaction_timeout_ms=transaction_timeout_ms,
@@ -199,7 +207,9 @@ def _write_init_producer_id_request_6(out: bytearray, item: InitProducerIdReques
 
 
 def _read_init_producer_id_response_0(data: bytes, position: int, budget: DecodeBudget) -> InitProducerIdResponse:
-    budget.charge(208 + len(data))
+    budget.charged += 208 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, producer_id, producer_epoch = _read_ihqh(data, position)
     position += 16
     if position > len(data):
@@ -210,20 +220,24 @@ def _read_init_producer_id_response_0(data: bytes, position: int, budget: Decode
 
 
 def _read_init_producer_id_response_2(data: bytes, position: int, budget: DecodeBudget) -> InitProducerIdResponse:
-    budget.charge(208 + len(data))
+    budget.charged += 208 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, producer_id, producer_epoch, tags = _read_ihqhB(data, position)
     position += 17
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return InitProducerIdResponse(
         throttle_time_ms=throttle_time_ms, error_code=error_code, producer_id=producer_id, producer_epoch=producer_epoch
     )
 
 
 def _read_init_producer_id_response_6(data: bytes, position: int, budget: DecodeBudget) -> InitProducerIdResponse:
-    budget.charge(272 + len(data))
+    budget.charged += 272 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (
         throttle_time_ms,
         error_code,
@@ -236,8 +250,8 @@ def _read_init_producer_id_response_6(data: bytes, position: int, budget: Decode
     position += 27
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return InitProducerIdResponse(
         throttle_time_ms=throttle_time_ms,
         error_code=error_code,

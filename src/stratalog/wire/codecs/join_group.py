@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.message_fields import (
     by_version,
@@ -17,6 +17,7 @@ from stratalog.wire.message_fields import (
     null_field,
     past_end,
     read_long_size,
+    read_longer_size,
     skip_tags,
     unsupported_field,
 )
@@ -38,13 +39,16 @@ _read_ihih = Layout(">ihih").unpack_from
 _read_iiB = Layout(">iiB").unpack_from
 _read_iih = Layout(">iih").unpack_from
 _write_T = Layout(">?").pack
+_write_TB = Layout(">?B").pack
 _write_h = Layout(">h").pack
 _write_hih = Layout(">hih").pack
 _write_i = Layout(">i").pack
 _write_ih = Layout(">ih").pack
 _write_ihi = Layout(">ihi").pack
+_write_ihiB = Layout(">ihiB").pack
 _write_ihih = Layout(">ihih").pack
 _write_ii = Layout(">ii").pack
+_write_iiB = Layout(">iiB").pack
 _write_iih = Layout(">iih").pack
 
 
@@ -52,11 +56,11 @@ def _read_join_group_request_protocol_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[JoinGroupRequestProtocol], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "protocols")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -76,7 +80,9 @@ def _read_join_group_request_protocol_array_0(
 
 
 def _read_join_group_request_0(data: bytes, position: int, budget: DecodeBudget) -> JoinGroupRequest:
-    budget.charge(704 + len(data))
+    budget.charged += 704 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -100,7 +106,10 @@ def _read_join_group_request_0(data: bytes, position: int, budget: DecodeBudget)
     position = end
     (count,) = _read_i(data, position)
     position += 4
-    protocols, position = _read_join_group_request_protocol_array_0(data, position, count, budget)
+    if count == 0:
+        protocols: Sequence[JoinGroupRequestProtocol] = []
+    else:
+        protocols, position = _read_join_group_request_protocol_array_0(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return JoinGroupRequest(
@@ -113,7 +122,9 @@ def _read_join_group_request_0(data: bytes, position: int, budget: DecodeBudget)
 
 
 def _read_join_group_request_1(data: bytes, position: int, budget: DecodeBudget) -> JoinGroupRequest:
-    budget.charge(736 + len(data))
+    budget.charged += 736 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -137,7 +148,10 @@ def _read_join_group_request_1(data: bytes, position: int, budget: DecodeBudget)
     position = end
     (count,) = _read_i(data, position)
     position += 4
-    protocols, position = _read_join_group_request_protocol_array_0(data, position, count, budget)
+    if count == 0:
+        protocols: Sequence[JoinGroupRequestProtocol] = []
+    else:
+        protocols, position = _read_join_group_request_protocol_array_0(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return JoinGroupRequest(
@@ -151,7 +165,9 @@ def _read_join_group_request_1(data: bytes, position: int, budget: DecodeBudget)
 
 
 def _read_join_group_request_5(data: bytes, position: int, budget: DecodeBudget) -> JoinGroupRequest:
-    budget.charge(816 + len(data))
+    budget.charged += 816 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -182,7 +198,10 @@ def _read_join_group_request_5(data: bytes, position: int, budget: DecodeBudget)
     position = end
     (count,) = _read_i(data, position)
     position += 4
-    protocols, position = _read_join_group_request_protocol_array_0(data, position, count, budget)
+    if count == 0:
+        protocols: Sequence[JoinGroupRequestProtocol] = []
+    else:
+        protocols, position = _read_join_group_request_protocol_array_0(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return JoinGroupRequest(
@@ -200,25 +219,21 @@ def _read_join_group_request_protocol_array_6(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[JoinGroupRequestProtocol], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "protocols")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "metadata")
-        end = position + size - 1
-        metadata = data[position:end]
-        position = end
+        metadata = data[position + 1 : position + size]
+        position += size
         tags = data[position]
         position += 1
         if tags:
@@ -228,48 +243,48 @@ def _read_join_group_request_protocol_array_6(
 
 
 def _read_join_group_request_6(data: bytes, position: int, budget: DecodeBudget) -> JoinGroupRequest:
-    budget.charge(816 + len(data))
+    budget.charged += 816 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "group_id")
-    end = position + size - 1
-    group_id = data[position:end].decode()
-    position = end
+    group_id = data[position + 1 : position + size].decode()
+    position += size
     session_timeout_ms, rebalance_timeout_ms, size = _read_iiB(data, position)
-    position += 9
+    position += 8
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "member_id")
-    end = position + size - 1
-    member_id = data[position:end].decode()
-    position = end
+    member_id = data[position + 1 : position + size].decode()
+    position += size
     size = data[position]
-    position += 1
     group_instance_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        group_instance_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        group_instance_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "protocol_type")
-    end = position + size - 1
-    protocol_type = data[position:end].decode()
-    position = end
+    protocol_type = data[position + 1 : position + size].decode()
+    position += size
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    protocols, position = _read_join_group_request_protocol_array_6(data, position, count - 1, budget)
+    if count == 1:
+        protocols: Sequence[JoinGroupRequestProtocol] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        protocols, position = _read_join_group_request_protocol_array_6(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return JoinGroupRequest(
         group_id=group_id,
         session_timeout_ms=session_timeout_ms,
@@ -282,57 +297,57 @@ def _read_join_group_request_6(data: bytes, position: int, budget: DecodeBudget)
 
 
 def _read_join_group_request_8(data: bytes, position: int, budget: DecodeBudget) -> JoinGroupRequest:
-    budget.charge(896 + len(data))
+    budget.charged += 896 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "group_id")
-    end = position + size - 1
-    group_id = data[position:end].decode()
-    position = end
+    group_id = data[position + 1 : position + size].decode()
+    position += size
     session_timeout_ms, rebalance_timeout_ms, size = _read_iiB(data, position)
-    position += 9
+    position += 8
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "member_id")
-    end = position + size - 1
-    member_id = data[position:end].decode()
-    position = end
+    member_id = data[position + 1 : position + size].decode()
+    position += size
     size = data[position]
-    position += 1
     group_instance_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        group_instance_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        group_instance_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "protocol_type")
-    end = position + size - 1
-    protocol_type = data[position:end].decode()
-    position = end
+    protocol_type = data[position + 1 : position + size].decode()
+    position += size
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    protocols, position = _read_join_group_request_protocol_array_6(data, position, count - 1, budget)
+    if count == 1:
+        protocols: Sequence[JoinGroupRequestProtocol] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        protocols, position = _read_join_group_request_protocol_array_6(data, position, count - 1, budget)
     size = data[position]
-    position += 1
     reason: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        reason = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        reason = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return JoinGroupRequest(
         group_id=group_id,
         session_timeout_ms=session_timeout_ms,
@@ -438,13 +453,12 @@ def _write_join_group_request_6(out: bytearray, item: JoinGroupRequest) -> list[
     else:
         out += encode_unsigned(size)
     out += group_id
-    out += _write_ii(item.session_timeout_ms, item.rebalance_timeout_ms)
     member_id = item.member_id.encode()
     size = len(member_id) + 1
     if size < 128:
-        out.append(size)
+        out += _write_iiB(item.session_timeout_ms, item.rebalance_timeout_ms, size)
     else:
-        out += encode_unsigned(size)
+        out += _write_ii(item.session_timeout_ms, item.rebalance_timeout_ms) + encode_unsigned(size)
     out += member_id
     if item.group_instance_id is None:
         out.append(0)
@@ -463,13 +477,15 @@ def _write_join_group_request_6(out: bytearray, item: JoinGroupRequest) -> list[
     else:
         out += encode_unsigned(size)
     out += protocol_type
-    size = len(item.protocols) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.protocols:
+        size = len(item.protocols) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_join_group_request_protocol_array_6(out, item.protocols)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -482,13 +498,12 @@ def _write_join_group_request_8(out: bytearray, item: JoinGroupRequest) -> list[
     else:
         out += encode_unsigned(size)
     out += group_id
-    out += _write_ii(item.session_timeout_ms, item.rebalance_timeout_ms)
     member_id = item.member_id.encode()
     size = len(member_id) + 1
     if size < 128:
-        out.append(size)
+        out += _write_iiB(item.session_timeout_ms, item.rebalance_timeout_ms, size)
     else:
-        out += encode_unsigned(size)
+        out += _write_ii(item.session_timeout_ms, item.rebalance_timeout_ms) + encode_unsigned(size)
     out += member_id
     if item.group_instance_id is None:
         out.append(0)
@@ -507,13 +522,15 @@ def _write_join_group_request_8(out: bytearray, item: JoinGroupRequest) -> list[
     else:
         out += encode_unsigned(size)
     out += protocol_type
-    size = len(item.protocols) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.protocols:
+        size = len(item.protocols) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_join_group_request_protocol_array_6(out, item.protocols)
+    else:
+        out.append(1)
     if item.reason is None:
         out.append(0)
     else:
@@ -532,11 +549,11 @@ def _read_join_group_response_member_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[JoinGroupResponseMember], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 224, budget, "members")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -556,7 +573,9 @@ def _read_join_group_response_member_array_0(
 
 
 def _read_join_group_response_0(data: bytes, position: int, budget: DecodeBudget) -> JoinGroupResponse:
-    budget.charge(752 + len(data))
+    budget.charged += 752 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     error_code, generation_id, size = _read_hih(data, position)
     position += 8
     if size < 0:
@@ -580,7 +599,10 @@ def _read_join_group_response_0(data: bytes, position: int, budget: DecodeBudget
     position = end
     (count,) = _read_i(data, position)
     position += 4
-    members, position = _read_join_group_response_member_array_0(data, position, count, budget)
+    if count == 0:
+        members: Sequence[JoinGroupResponseMember] = []
+    else:
+        members, position = _read_join_group_response_member_array_0(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return JoinGroupResponse(
@@ -594,7 +616,9 @@ def _read_join_group_response_0(data: bytes, position: int, budget: DecodeBudget
 
 
 def _read_join_group_response_2(data: bytes, position: int, budget: DecodeBudget) -> JoinGroupResponse:
-    budget.charge(784 + len(data))
+    budget.charged += 784 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, generation_id, size = _read_ihih(data, position)
     position += 12
     if size < 0:
@@ -618,7 +642,10 @@ def _read_join_group_response_2(data: bytes, position: int, budget: DecodeBudget
     position = end
     (count,) = _read_i(data, position)
     position += 4
-    members, position = _read_join_group_response_member_array_0(data, position, count, budget)
+    if count == 0:
+        members: Sequence[JoinGroupResponseMember] = []
+    else:
+        members, position = _read_join_group_response_member_array_0(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return JoinGroupResponse(
@@ -636,11 +663,11 @@ def _read_join_group_response_member_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[JoinGroupResponseMember], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 304, budget, "members")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -669,7 +696,9 @@ def _read_join_group_response_member_array_5(
 
 
 def _read_join_group_response_5(data: bytes, position: int, budget: DecodeBudget) -> JoinGroupResponse:
-    budget.charge(864 + len(data))
+    budget.charged += 864 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, generation_id, size = _read_ihih(data, position)
     position += 12
     if size < 0:
@@ -693,7 +722,10 @@ def _read_join_group_response_5(data: bytes, position: int, budget: DecodeBudget
     position = end
     (count,) = _read_i(data, position)
     position += 4
-    members, position = _read_join_group_response_member_array_5(data, position, count, budget)
+    if count == 0:
+        members: Sequence[JoinGroupResponseMember] = []
+    else:
+        members, position = _read_join_group_response_member_array_5(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return JoinGroupResponse(
@@ -711,34 +743,30 @@ def _read_join_group_response_member_array_6(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[JoinGroupResponseMember], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 304, budget, "members")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "member_id")
-        end = position + size - 1
-        member_id = data[position:end].decode()
-        position = end
+        member_id = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         group_instance_id: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            group_instance_id = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            group_instance_id = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "metadata")
-        end = position + size - 1
-        metadata = data[position:end]
-        position = end
+        metadata = data[position + 1 : position + size]
+        position += size
         tags = data[position]
         position += 1
         if tags:
@@ -750,39 +778,39 @@ def _read_join_group_response_member_array_6(
 
 
 def _read_join_group_response_6(data: bytes, position: int, budget: DecodeBudget) -> JoinGroupResponse:
-    budget.charge(864 + len(data))
+    budget.charged += 864 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, generation_id, size = _read_ihiB(data, position)
-    position += 11
+    position += 10
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "protocol_name")
-    end = position + size - 1
-    protocol_name = data[position:end].decode()
-    position = end
+    protocol_name = data[position + 1 : position + size].decode()
+    position += size
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "leader")
-    end = position + size - 1
-    leader = data[position:end].decode()
-    position = end
+    leader = data[position + 1 : position + size].decode()
+    position += size
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "member_id")
-    end = position + size - 1
-    member_id = data[position:end].decode()
-    position = end
+    member_id = data[position + 1 : position + size].decode()
+    position += size
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    members, position = _read_join_group_response_member_array_6(data, position, count - 1, budget)
+    if count == 1:
+        members: Sequence[JoinGroupResponseMember] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        members, position = _read_join_group_response_member_array_6(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return JoinGroupResponse(
         throttle_time_ms=throttle_time_ms,
         error_code=error_code,
@@ -795,50 +823,52 @@ def _read_join_group_response_6(data: bytes, position: int, budget: DecodeBudget
 
 
 def _read_join_group_response_7(data: bytes, position: int, budget: DecodeBudget) -> JoinGroupResponse:
-    budget.charge(944 + len(data))
+    budget.charged += 944 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, generation_id, size = _read_ihiB(data, position)
-    position += 11
+    position += 10
     protocol_type: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        protocol_type = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        protocol_type = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     size = data[position]
-    position += 1
     protocol_name: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        protocol_name = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        protocol_name = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "leader")
-    end = position + size - 1
-    leader = data[position:end].decode()
-    position = end
+    leader = data[position + 1 : position + size].decode()
+    position += size
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "member_id")
-    end = position + size - 1
-    member_id = data[position:end].decode()
-    position = end
+    member_id = data[position + 1 : position + size].decode()
+    position += size
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    members, position = _read_join_group_response_member_array_6(data, position, count - 1, budget)
+    if count == 1:
+        members: Sequence[JoinGroupResponseMember] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        members, position = _read_join_group_response_member_array_6(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return JoinGroupResponse(
         throttle_time_ms=throttle_time_ms,
         error_code=error_code,
@@ -852,50 +882,53 @@ def _read_join_group_response_7(data: bytes, position: int, budget: DecodeBudget
 
 
 def _read_join_group_response_9(data: bytes, position: int, budget: DecodeBudget) -> JoinGroupResponse:
-    budget.charge(944 + len(data))
+    budget.charged += 944 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, generation_id, size = _read_ihiB(data, position)
-    position += 11
+    position += 10
     protocol_type: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        protocol_type = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        protocol_type = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     size = data[position]
-    position += 1
     protocol_name: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        protocol_name = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        protocol_name = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "leader")
-    end = position + size - 1
-    leader = data[position:end].decode()
-    position = end
+    leader = data[position + 1 : position + size].decode()
+    position += size
     skip_assignment, size = _read_TB(data, position)
-    position += 2
+    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "member_id")
-    end = position + size - 1
-    member_id = data[position:end].decode()
-    position = end
+    member_id = data[position + 1 : position + size].decode()
+    position += size
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    members, position = _read_join_group_response_member_array_6(data, position, count - 1, budget)
+    if count == 1:
+        members: Sequence[JoinGroupResponseMember] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        members, position = _read_join_group_response_member_array_6(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return JoinGroupResponse(
         throttle_time_ms=throttle_time_ms,
         error_code=error_code,
@@ -1015,13 +1048,12 @@ def _write_join_group_response_member_array_6(out: bytearray, items: Sequence[Jo
 
 def _write_join_group_response_6(out: bytearray, item: JoinGroupResponse) -> list[Buffer]:
     assert item.protocol_name is not None, "protocol_name must not be null"
-    out += _write_ihi(item.throttle_time_ms, item.error_code, item.generation_id)
     protocol_name = item.protocol_name.encode()
     size = len(protocol_name) + 1
     if size < 128:
-        out.append(size)
+        out += _write_ihiB(item.throttle_time_ms, item.error_code, item.generation_id, size)
     else:
-        out += encode_unsigned(size)
+        out += _write_ihi(item.throttle_time_ms, item.error_code, item.generation_id) + encode_unsigned(size)
     out += protocol_name
     leader = item.leader.encode()
     size = len(leader) + 1
@@ -1037,13 +1069,15 @@ def _write_join_group_response_6(out: bytearray, item: JoinGroupResponse) -> lis
     else:
         out += encode_unsigned(size)
     out += member_id
-    size = len(item.members) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.members:
+        size = len(item.members) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_join_group_response_member_array_6(out, item.members)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -1084,13 +1118,15 @@ def _write_join_group_response_7(out: bytearray, item: JoinGroupResponse) -> lis
     else:
         out += encode_unsigned(size)
     out += member_id
-    size = len(item.members) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.members:
+        size = len(item.members) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_join_group_response_member_array_6(out, item.members)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -1124,21 +1160,22 @@ def _write_join_group_response_9(out: bytearray, item: JoinGroupResponse) -> lis
     else:
         out += encode_unsigned(size)
     out += leader
-    out += _write_T(item.skip_assignment)
     member_id = item.member_id.encode()
     size = len(member_id) + 1
     if size < 128:
-        out.append(size)
+        out += _write_TB(item.skip_assignment, size)
     else:
-        out += encode_unsigned(size)
+        out += _write_T(item.skip_assignment) + encode_unsigned(size)
     out += member_id
-    size = len(item.members) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.members:
+        size = len(item.members) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_join_group_response_member_array_6(out, item.members)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

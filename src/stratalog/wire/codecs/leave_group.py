@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.message_fields import (
     by_version,
@@ -17,6 +17,7 @@ from stratalog.wire.message_fields import (
     null_field,
     past_end,
     read_long_size,
+    read_longer_size,
     skip_tags,
     unsupported_field,
 )
@@ -37,7 +38,9 @@ _write_ihi = Layout(">ihi").pack
 
 
 def _read_leave_group_request_0(data: bytes, position: int, budget: DecodeBudget) -> LeaveGroupRequest:
-    budget.charge(216 + len(data))
+    budget.charged += 216 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -61,11 +64,11 @@ def _read_member_identity_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MemberIdentity], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 224, budget, "members")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -85,7 +88,9 @@ def _read_member_identity_array_3(
 
 
 def _read_leave_group_request_3(data: bytes, position: int, budget: DecodeBudget) -> LeaveGroupRequest:
-    budget.charge(480 + len(data))
+    budget.charged += 480 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -95,7 +100,10 @@ def _read_leave_group_request_3(data: bytes, position: int, budget: DecodeBudget
     position = end
     (count,) = _read_i(data, position)
     position += 4
-    members, position = _read_member_identity_array_3(data, position, count, budget)
+    if count == 0:
+        members: Sequence[MemberIdentity] = []
+    else:
+        members, position = _read_member_identity_array_3(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return LeaveGroupRequest(group_id=group_id, members=members)
@@ -105,27 +113,25 @@ def _read_member_identity_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MemberIdentity], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 224, budget, "members")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "member_id")
-        end = position + size - 1
-        member_id = data[position:end].decode()
-        position = end
+        member_id = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         group_instance_id: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            group_instance_id = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            group_instance_id = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         tags = data[position]
         position += 1
         if tags:
@@ -135,25 +141,28 @@ def _read_member_identity_array_4(
 
 
 def _read_leave_group_request_4(data: bytes, position: int, budget: DecodeBudget) -> LeaveGroupRequest:
-    budget.charge(480 + len(data))
+    budget.charged += 480 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "group_id")
-    end = position + size - 1
-    group_id = data[position:end].decode()
-    position = end
+    group_id = data[position + 1 : position + size].decode()
+    position += size
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    members, position = _read_member_identity_array_4(data, position, count - 1, budget)
+    if count == 1:
+        members: Sequence[MemberIdentity] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        members, position = _read_member_identity_array_4(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return LeaveGroupRequest(group_id=group_id, members=members)
 
 
@@ -161,36 +170,34 @@ def _read_member_identity_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MemberIdentity], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 304, budget, "members")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "member_id")
-        end = position + size - 1
-        member_id = data[position:end].decode()
-        position = end
+        member_id = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         group_instance_id: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            group_instance_id = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            group_instance_id = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         size = data[position]
-        position += 1
         reason: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            reason = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            reason = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         tags = data[position]
         position += 1
         if tags:
@@ -200,25 +207,28 @@ def _read_member_identity_array_5(
 
 
 def _read_leave_group_request_5(data: bytes, position: int, budget: DecodeBudget) -> LeaveGroupRequest:
-    budget.charge(560 + len(data))
+    budget.charged += 560 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "group_id")
-    end = position + size - 1
-    group_id = data[position:end].decode()
-    position = end
+    group_id = data[position + 1 : position + size].decode()
+    position += size
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    members, position = _read_member_identity_array_5(data, position, count - 1, budget)
+    if count == 1:
+        members: Sequence[MemberIdentity] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        members, position = _read_member_identity_array_5(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return LeaveGroupRequest(group_id=group_id, members=members)
 
 
@@ -289,13 +299,15 @@ def _write_leave_group_request_4(out: bytearray, item: LeaveGroupRequest) -> lis
     else:
         out += encode_unsigned(size)
     out += group_id
-    size = len(item.members) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.members:
+        size = len(item.members) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_member_identity_array_4(out, item.members)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -342,19 +354,23 @@ def _write_leave_group_request_5(out: bytearray, item: LeaveGroupRequest) -> lis
     else:
         out += encode_unsigned(size)
     out += group_id
-    size = len(item.members) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.members:
+        size = len(item.members) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_member_identity_array_5(out, item.members)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
 
 def _read_leave_group_response_0(data: bytes, position: int, budget: DecodeBudget) -> LeaveGroupResponse:
-    budget.charge(88 + len(data))
+    budget.charged += 88 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (error_code,) = _read_h(data, position)
     position += 2
     if position > len(data):
@@ -363,7 +379,9 @@ def _read_leave_group_response_0(data: bytes, position: int, budget: DecodeBudge
 
 
 def _read_leave_group_response_1(data: bytes, position: int, budget: DecodeBudget) -> LeaveGroupResponse:
-    budget.charge(120 + len(data))
+    budget.charged += 120 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code = _read_ih(data, position)
     position += 6
     if position > len(data):
@@ -375,11 +393,11 @@ def _read_member_response_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MemberResponse], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "members")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -401,10 +419,15 @@ def _read_member_response_array_3(
 
 
 def _read_leave_group_response_3(data: bytes, position: int, budget: DecodeBudget) -> LeaveGroupResponse:
-    budget.charge(496 + len(data))
+    budget.charged += 496 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, count = _read_ihi(data, position)
     position += 10
-    members, position = _read_member_response_array_3(data, position, count, budget)
+    if count == 0:
+        members: Sequence[MemberResponse] = []
+    else:
+        members, position = _read_member_response_array_3(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return LeaveGroupResponse(throttle_time_ms=throttle_time_ms, error_code=error_code, members=members)
@@ -414,27 +437,25 @@ def _read_member_response_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MemberResponse], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "members")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "member_id")
-        end = position + size - 1
-        member_id = data[position:end].decode()
-        position = end
+        member_id = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         group_instance_id: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            group_instance_id = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            group_instance_id = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         error_code, tags = _read_hB(data, position)
         position += 3
         if tags:
@@ -444,18 +465,23 @@ def _read_member_response_array_4(
 
 
 def _read_leave_group_response_4(data: bytes, position: int, budget: DecodeBudget) -> LeaveGroupResponse:
-    budget.charge(496 + len(data))
+    budget.charged += 496 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, count = _read_ihB(data, position)
     position += 7
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    members, position = _read_member_response_array_4(data, position, count - 1, budget)
+    if count == 1:
+        members: Sequence[MemberResponse] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        members, position = _read_member_response_array_4(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return LeaveGroupResponse(throttle_time_ms=throttle_time_ms, error_code=error_code, members=members)
 
 
@@ -512,13 +538,15 @@ def _write_member_response_array_4(out: bytearray, items: Sequence[MemberRespons
 
 def _write_leave_group_response_4(out: bytearray, item: LeaveGroupResponse) -> list[Buffer]:
     out += _write_ih(item.throttle_time_ms, item.error_code)
-    size = len(item.members) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.members:
+        size = len(item.members) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_member_response_array_4(out, item.members)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.message_fields import (
     by_version,
@@ -37,31 +37,38 @@ _write_ih = Layout(">ih").pack
 def _read_list_config_resources_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> ListConfigResourcesRequest:
-    budget.charge(40 + len(data))
+    budget.charged += 40 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ListConfigResourcesRequest()
 
 
 def _read_list_config_resources_request_1(
     data: bytes, position: int, budget: DecodeBudget
 ) -> ListConfigResourcesRequest:
-    budget.charge(160 + len(data))
+    budget.charged += 160 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    resource_types, position = read_numbers(data, position, count - 1, "b", budget, "resource_types")
+    if count == 1:
+        resource_types: Sequence[int] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        resource_types, position = read_numbers(data, position, count - 1, "b", budget, "resource_types")
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ListConfigResourcesRequest(resource_types=resource_types)
 
 
@@ -73,12 +80,15 @@ def _write_list_config_resources_request_0(out: bytearray, item: ListConfigResou
 
 
 def _write_list_config_resources_request_1(out: bytearray, item: ListConfigResourcesRequest) -> list[Buffer]:
-    size = len(item.resource_types) + 1
-    if size < 128:
-        out.append(size)
+    if item.resource_types:
+        size = len(item.resource_types) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
+        write_numbers(out, item.resource_types, "b")
     else:
-        out += encode_unsigned(size)
-    write_numbers(out, item.resource_types, "b")
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -87,18 +97,16 @@ def _read_config_resource_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ConfigResource], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 136, budget, "config_resources")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "resource_name")
-        end = position + size - 1
-        resource_name = data[position:end].decode()
-        position = end
+        resource_name = data[position + 1 : position + size].decode()
+        position += size
         tags = data[position]
         position += 1
         if tags:
@@ -110,18 +118,23 @@ def _read_config_resource_array_0(
 def _read_list_config_resources_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> ListConfigResourcesResponse:
-    budget.charge(376 + len(data))
+    budget.charged += 376 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, count = _read_ihB(data, position)
     position += 7
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    config_resources, position = _read_config_resource_array_0(data, position, count - 1, budget)
+    if count == 1:
+        config_resources: Sequence[ConfigResource] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        config_resources, position = _read_config_resource_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ListConfigResourcesResponse(
         throttle_time_ms=throttle_time_ms, error_code=error_code, config_resources=config_resources
     )
@@ -131,18 +144,16 @@ def _read_config_resource_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ConfigResource], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 136, budget, "config_resources")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "resource_name")
-        end = position + size - 1
-        resource_name = data[position:end].decode()
-        position = end
+        resource_name = data[position + 1 : position + size].decode()
+        position += size
         resource_type, tags = _read_bB(data, position)
         position += 2
         if tags:
@@ -154,18 +165,23 @@ def _read_config_resource_array_1(
 def _read_list_config_resources_response_1(
     data: bytes, position: int, budget: DecodeBudget
 ) -> ListConfigResourcesResponse:
-    budget.charge(376 + len(data))
+    budget.charged += 376 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, count = _read_ihB(data, position)
     position += 7
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    config_resources, position = _read_config_resource_array_1(data, position, count - 1, budget)
+    if count == 1:
+        config_resources: Sequence[ConfigResource] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        config_resources, position = _read_config_resource_array_1(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ListConfigResourcesResponse(
         throttle_time_ms=throttle_time_ms, error_code=error_code, config_resources=config_resources
     )
@@ -185,13 +201,15 @@ def _write_config_resource_array_0(out: bytearray, items: Sequence[ConfigResourc
 
 def _write_list_config_resources_response_0(out: bytearray, item: ListConfigResourcesResponse) -> list[Buffer]:
     out += _write_ih(item.throttle_time_ms, item.error_code)
-    size = len(item.config_resources) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.config_resources:
+        size = len(item.config_resources) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_config_resource_array_0(out, item.config_resources)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -210,13 +228,15 @@ def _write_config_resource_array_1(out: bytearray, items: Sequence[ConfigResourc
 
 def _write_list_config_resources_response_1(out: bytearray, item: ListConfigResourcesResponse) -> list[Buffer]:
     out += _write_ih(item.throttle_time_ms, item.error_code)
-    size = len(item.config_resources) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.config_resources:
+        size = len(item.config_resources) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_config_resource_array_1(out, item.config_resources)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.message_fields import (
     by_version,
@@ -36,57 +36,74 @@ _write_ihi = Layout(">ihi").pack
 
 
 def _read_list_groups_request_0(data: bytes, position: int, budget: DecodeBudget) -> ListGroupsRequest:
-    budget.charge(48 + len(data))
+    budget.charged += 48 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     if position > len(data):
         raise past_end(position, len(data))
     return ListGroupsRequest()
 
 
 def _read_list_groups_request_3(data: bytes, position: int, budget: DecodeBudget) -> ListGroupsRequest:
-    budget.charge(48 + len(data))
+    budget.charged += 48 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ListGroupsRequest()
 
 
 def _read_list_groups_request_4(data: bytes, position: int, budget: DecodeBudget) -> ListGroupsRequest:
-    budget.charge(168 + len(data))
+    budget.charged += 168 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    states_filter, position = read_compact_strings(data, position, count - 1, budget, "states_filter")
+    if count == 1:
+        states_filter: Sequence[str] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        states_filter, position = read_compact_strings(data, position, count - 1, budget, "states_filter")
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ListGroupsRequest(states_filter=states_filter)
 
 
 def _read_list_groups_request_5(data: bytes, position: int, budget: DecodeBudget) -> ListGroupsRequest:
-    budget.charge(288 + len(data))
+    budget.charged += 288 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    states_filter, position = read_compact_strings(data, position, count - 1, budget, "states_filter")
+    if count == 1:
+        states_filter: Sequence[str] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        states_filter, position = read_compact_strings(data, position, count - 1, budget, "states_filter")
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    types_filter, position = read_compact_strings(data, position, count - 1, budget, "types_filter")
+    if count == 1:
+        types_filter: Sequence[str] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        types_filter, position = read_compact_strings(data, position, count - 1, budget, "types_filter")
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ListGroupsRequest(states_filter=states_filter, types_filter=types_filter)
 
 
@@ -110,29 +127,38 @@ def _write_list_groups_request_3(out: bytearray, item: ListGroupsRequest) -> lis
 def _write_list_groups_request_4(out: bytearray, item: ListGroupsRequest) -> list[Buffer]:
     if item.types_filter:
         raise unsupported_field("ListGroupsRequest", "types_filter")
-    size = len(item.states_filter) + 1
-    if size < 128:
-        out.append(size)
+    if item.states_filter:
+        size = len(item.states_filter) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
+        write_compact_strings(out, item.states_filter)
     else:
-        out += encode_unsigned(size)
-    write_compact_strings(out, item.states_filter)
+        out.append(1)
     out.append(0)
     return [out]
 
 
 def _write_list_groups_request_5(out: bytearray, item: ListGroupsRequest) -> list[Buffer]:
-    size = len(item.states_filter) + 1
-    if size < 128:
-        out.append(size)
+    if item.states_filter:
+        size = len(item.states_filter) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
+        write_compact_strings(out, item.states_filter)
     else:
-        out += encode_unsigned(size)
-    write_compact_strings(out, item.states_filter)
-    size = len(item.types_filter) + 1
-    if size < 128:
-        out.append(size)
+        out.append(1)
+    if item.types_filter:
+        size = len(item.types_filter) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
+        write_compact_strings(out, item.types_filter)
     else:
-        out += encode_unsigned(size)
-    write_compact_strings(out, item.types_filter)
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -141,11 +167,11 @@ def _read_listed_group_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ListedGroup], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 232, budget, "groups")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -165,20 +191,30 @@ def _read_listed_group_array_0(
 
 
 def _read_list_groups_response_0(data: bytes, position: int, budget: DecodeBudget) -> ListGroupsResponse:
-    budget.charge(440 + len(data))
+    budget.charged += 440 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     error_code, count = _read_hi(data, position)
     position += 6
-    groups, position = _read_listed_group_array_0(data, position, count, budget)
+    if count == 0:
+        groups: Sequence[ListedGroup] = []
+    else:
+        groups, position = _read_listed_group_array_0(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return ListGroupsResponse(error_code=error_code, groups=groups)
 
 
 def _read_list_groups_response_1(data: bytes, position: int, budget: DecodeBudget) -> ListGroupsResponse:
-    budget.charge(472 + len(data))
+    budget.charged += 472 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, count = _read_ihi(data, position)
     position += 10
-    groups, position = _read_listed_group_array_0(data, position, count, budget)
+    if count == 0:
+        groups: Sequence[ListedGroup] = []
+    else:
+        groups, position = _read_listed_group_array_0(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return ListGroupsResponse(throttle_time_ms=throttle_time_ms, error_code=error_code, groups=groups)
@@ -188,25 +224,21 @@ def _read_listed_group_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ListedGroup], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 232, budget, "groups")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "group_id")
-        end = position + size - 1
-        group_id = data[position:end].decode()
-        position = end
+        group_id = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "protocol_type")
-        end = position + size - 1
-        protocol_type = data[position:end].decode()
-        position = end
+        protocol_type = data[position + 1 : position + size].decode()
+        position += size
         tags = data[position]
         position += 1
         if tags:
@@ -216,18 +248,23 @@ def _read_listed_group_array_3(
 
 
 def _read_list_groups_response_3(data: bytes, position: int, budget: DecodeBudget) -> ListGroupsResponse:
-    budget.charge(472 + len(data))
+    budget.charged += 472 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, count = _read_ihB(data, position)
     position += 7
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    groups, position = _read_listed_group_array_3(data, position, count - 1, budget)
+    if count == 1:
+        groups: Sequence[ListedGroup] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        groups, position = _read_listed_group_array_3(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ListGroupsResponse(throttle_time_ms=throttle_time_ms, error_code=error_code, groups=groups)
 
 
@@ -235,32 +272,26 @@ def _read_listed_group_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ListedGroup], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 312, budget, "groups")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "group_id")
-        end = position + size - 1
-        group_id = data[position:end].decode()
-        position = end
+        group_id = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "protocol_type")
-        end = position + size - 1
-        protocol_type = data[position:end].decode()
-        position = end
+        protocol_type = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "group_state")
-        end = position + size - 1
-        group_state = data[position:end].decode()
-        position = end
+        group_state = data[position + 1 : position + size].decode()
+        position += size
         tags = data[position]
         position += 1
         if tags:
@@ -270,18 +301,23 @@ def _read_listed_group_array_4(
 
 
 def _read_list_groups_response_4(data: bytes, position: int, budget: DecodeBudget) -> ListGroupsResponse:
-    budget.charge(552 + len(data))
+    budget.charged += 552 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, count = _read_ihB(data, position)
     position += 7
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    groups, position = _read_listed_group_array_4(data, position, count - 1, budget)
+    if count == 1:
+        groups: Sequence[ListedGroup] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        groups, position = _read_listed_group_array_4(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ListGroupsResponse(throttle_time_ms=throttle_time_ms, error_code=error_code, groups=groups)
 
 
@@ -289,39 +325,31 @@ def _read_listed_group_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ListedGroup], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 392, budget, "groups")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "group_id")
-        end = position + size - 1
-        group_id = data[position:end].decode()
-        position = end
+        group_id = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "protocol_type")
-        end = position + size - 1
-        protocol_type = data[position:end].decode()
-        position = end
+        protocol_type = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "group_state")
-        end = position + size - 1
-        group_state = data[position:end].decode()
-        position = end
+        group_state = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "group_type")
-        end = position + size - 1
-        group_type = data[position:end].decode()
-        position = end
+        group_type = data[position + 1 : position + size].decode()
+        position += size
         tags = data[position]
         position += 1
         if tags:
@@ -333,18 +361,23 @@ def _read_listed_group_array_5(
 
 
 def _read_list_groups_response_5(data: bytes, position: int, budget: DecodeBudget) -> ListGroupsResponse:
-    budget.charge(632 + len(data))
+    budget.charged += 632 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, count = _read_ihB(data, position)
     position += 7
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    groups, position = _read_listed_group_array_5(data, position, count - 1, budget)
+    if count == 1:
+        groups: Sequence[ListedGroup] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        groups, position = _read_listed_group_array_5(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ListGroupsResponse(throttle_time_ms=throttle_time_ms, error_code=error_code, groups=groups)
 
 
@@ -393,13 +426,15 @@ def _write_listed_group_array_3(out: bytearray, items: Sequence[ListedGroup]) ->
 
 def _write_list_groups_response_3(out: bytearray, item: ListGroupsResponse) -> list[Buffer]:
     out += _write_ih(item.throttle_time_ms, item.error_code)
-    size = len(item.groups) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.groups:
+        size = len(item.groups) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_listed_group_array_3(out, item.groups)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -432,13 +467,15 @@ def _write_listed_group_array_4(out: bytearray, items: Sequence[ListedGroup]) ->
 
 def _write_list_groups_response_4(out: bytearray, item: ListGroupsResponse) -> list[Buffer]:
     out += _write_ih(item.throttle_time_ms, item.error_code)
-    size = len(item.groups) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.groups:
+        size = len(item.groups) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_listed_group_array_4(out, item.groups)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -478,13 +515,15 @@ def _write_listed_group_array_5(out: bytearray, items: Sequence[ListedGroup]) ->
 
 def _write_list_groups_response_5(out: bytearray, item: ListGroupsResponse) -> list[Buffer]:
     out += _write_ih(item.throttle_time_ms, item.error_code)
-    size = len(item.groups) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.groups:
+        size = len(item.groups) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_listed_group_array_5(out, item.groups)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.message_fields import (
     by_version,
@@ -60,11 +60,11 @@ def _read_list_offsets_partition_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ListOffsetsPartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 128, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, timestamp = _read_iq(data, position)
         position += 12
         items.append(ListOffsetsPartition(partition_index=partition_index, timestamp=timestamp))
@@ -75,11 +75,11 @@ def _read_list_offsets_topic_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ListOffsetsTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 384, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -89,26 +89,39 @@ def _read_list_offsets_topic_array_1(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partitions, position = _read_list_offsets_partition_array_1(data, position, count, budget)
+        if count == 0:
+            partitions: Sequence[ListOffsetsPartition] = []
+        else:
+            partitions, position = _read_list_offsets_partition_array_1(data, position, count, budget)
         items.append(ListOffsetsTopic(name=name, partitions=partitions))
     return items, position
 
 
 def _read_list_offsets_request_1(data: bytes, position: int, budget: DecodeBudget) -> ListOffsetsRequest:
-    budget.charge(600 + len(data))
+    budget.charged += 600 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     replica_id, count = _read_ii(data, position)
     position += 8
-    topics, position = _read_list_offsets_topic_array_1(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[ListOffsetsTopic] = []
+    else:
+        topics, position = _read_list_offsets_topic_array_1(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return ListOffsetsRequest(replica_id=replica_id, topics=topics)
 
 
 def _read_list_offsets_request_2(data: bytes, position: int, budget: DecodeBudget) -> ListOffsetsRequest:
-    budget.charge(600 + len(data))
+    budget.charged += 600 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     replica_id, isolation_level, count = _read_ibi(data, position)
     position += 9
-    topics, position = _read_list_offsets_topic_array_1(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[ListOffsetsTopic] = []
+    else:
+        topics, position = _read_list_offsets_topic_array_1(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return ListOffsetsRequest(replica_id=replica_id, isolation_level=isolation_level, topics=topics)
@@ -118,11 +131,11 @@ def _read_list_offsets_partition_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ListOffsetsPartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 160, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, current_leader_epoch, timestamp = _read_iiq(data, position)
         position += 16
         items.append(
@@ -137,11 +150,11 @@ def _read_list_offsets_topic_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ListOffsetsTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 416, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -151,16 +164,24 @@ def _read_list_offsets_topic_array_4(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partitions, position = _read_list_offsets_partition_array_4(data, position, count, budget)
+        if count == 0:
+            partitions: Sequence[ListOffsetsPartition] = []
+        else:
+            partitions, position = _read_list_offsets_partition_array_4(data, position, count, budget)
         items.append(ListOffsetsTopic(name=name, partitions=partitions))
     return items, position
 
 
 def _read_list_offsets_request_4(data: bytes, position: int, budget: DecodeBudget) -> ListOffsetsRequest:
-    budget.charge(632 + len(data))
+    budget.charged += 632 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     replica_id, isolation_level, count = _read_ibi(data, position)
     position += 9
-    topics, position = _read_list_offsets_topic_array_4(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[ListOffsetsTopic] = []
+    else:
+        topics, position = _read_list_offsets_topic_array_4(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return ListOffsetsRequest(replica_id=replica_id, isolation_level=isolation_level, topics=topics)
@@ -170,11 +191,11 @@ def _read_list_offsets_partition_array_6(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ListOffsetsPartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 160, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, current_leader_epoch, timestamp, tags = _read_iiqB(data, position)
         position += 17
         if tags:
@@ -191,23 +212,24 @@ def _read_list_offsets_topic_array_6(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ListOffsetsTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 416, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_list_offsets_partition_array_6(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[ListOffsetsPartition] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_list_offsets_partition_array_6(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -217,34 +239,44 @@ def _read_list_offsets_topic_array_6(
 
 
 def _read_list_offsets_request_6(data: bytes, position: int, budget: DecodeBudget) -> ListOffsetsRequest:
-    budget.charge(632 + len(data))
+    budget.charged += 632 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     replica_id, isolation_level, count = _read_ibB(data, position)
     position += 6
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_list_offsets_topic_array_6(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[ListOffsetsTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_list_offsets_topic_array_6(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ListOffsetsRequest(replica_id=replica_id, isolation_level=isolation_level, topics=topics)
 
 
 def _read_list_offsets_request_10(data: bytes, position: int, budget: DecodeBudget) -> ListOffsetsRequest:
-    budget.charge(664 + len(data))
+    budget.charged += 664 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     replica_id, isolation_level, count = _read_ibB(data, position)
     position += 6
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_list_offsets_topic_array_6(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[ListOffsetsTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_list_offsets_topic_array_6(data, position, count - 1, budget)
     timeout_ms, tags = _read_iB(data, position)
     position += 5
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ListOffsetsRequest(
         replica_id=replica_id, isolation_level=isolation_level, topics=topics, timeout_ms=timeout_ms
     )
@@ -317,38 +349,44 @@ def _write_list_offsets_topic_array_6(out: bytearray, items: Sequence[ListOffset
         else:
             out += encode_unsigned(size)
         out += name
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_list_offsets_partition_array_6(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_list_offsets_request_6(out: bytearray, item: ListOffsetsRequest) -> list[Buffer]:
     out += _write_ib(item.replica_id, item.isolation_level)
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_list_offsets_topic_array_6(out, item.topics)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
 
 def _write_list_offsets_request_10(out: bytearray, item: ListOffsetsRequest) -> list[Buffer]:
     out += _write_ib(item.replica_id, item.isolation_level)
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_list_offsets_topic_array_6(out, item.topics)
+    else:
+        out.append(1)
     out += _write_ix(item.timeout_ms)
     return [out]
 
@@ -357,11 +395,11 @@ def _read_list_offsets_partition_response_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ListOffsetsPartitionResponse], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, error_code, timestamp, offset = _read_ihqq(data, position)
         position += 22
         items.append(
@@ -376,11 +414,11 @@ def _read_list_offsets_topic_response_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ListOffsetsTopicResponse], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 464, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -390,26 +428,39 @@ def _read_list_offsets_topic_response_array_1(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partitions, position = _read_list_offsets_partition_response_array_1(data, position, count, budget)
+        if count == 0:
+            partitions: Sequence[ListOffsetsPartitionResponse] = []
+        else:
+            partitions, position = _read_list_offsets_partition_response_array_1(data, position, count, budget)
         items.append(ListOffsetsTopicResponse(name=name, partitions=partitions))
     return items, position
 
 
 def _read_list_offsets_response_1(data: bytes, position: int, budget: DecodeBudget) -> ListOffsetsResponse:
-    budget.charge(632 + len(data))
+    budget.charged += 632 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (count,) = _read_i(data, position)
     position += 4
-    topics, position = _read_list_offsets_topic_response_array_1(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[ListOffsetsTopicResponse] = []
+    else:
+        topics, position = _read_list_offsets_topic_response_array_1(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return ListOffsetsResponse(topics=topics)
 
 
 def _read_list_offsets_response_2(data: bytes, position: int, budget: DecodeBudget) -> ListOffsetsResponse:
-    budget.charge(664 + len(data))
+    budget.charged += 664 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
-    topics, position = _read_list_offsets_topic_response_array_1(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[ListOffsetsTopicResponse] = []
+    else:
+        topics, position = _read_list_offsets_topic_response_array_1(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return ListOffsetsResponse(throttle_time_ms=throttle_time_ms, topics=topics)
@@ -419,11 +470,11 @@ def _read_list_offsets_partition_response_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ListOffsetsPartitionResponse], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 240, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, error_code, timestamp, offset, leader_epoch = _read_ihqqi(data, position)
         position += 26
         items.append(
@@ -442,11 +493,11 @@ def _read_list_offsets_topic_response_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ListOffsetsTopicResponse], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 496, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -456,16 +507,24 @@ def _read_list_offsets_topic_response_array_4(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partitions, position = _read_list_offsets_partition_response_array_4(data, position, count, budget)
+        if count == 0:
+            partitions: Sequence[ListOffsetsPartitionResponse] = []
+        else:
+            partitions, position = _read_list_offsets_partition_response_array_4(data, position, count, budget)
         items.append(ListOffsetsTopicResponse(name=name, partitions=partitions))
     return items, position
 
 
 def _read_list_offsets_response_4(data: bytes, position: int, budget: DecodeBudget) -> ListOffsetsResponse:
-    budget.charge(696 + len(data))
+    budget.charged += 696 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
-    topics, position = _read_list_offsets_topic_response_array_4(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[ListOffsetsTopicResponse] = []
+    else:
+        topics, position = _read_list_offsets_topic_response_array_4(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return ListOffsetsResponse(throttle_time_ms=throttle_time_ms, topics=topics)
@@ -475,11 +534,11 @@ def _read_list_offsets_partition_response_array_6(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ListOffsetsPartitionResponse], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 240, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, error_code, timestamp, offset, leader_epoch, tags = _read_ihqqiB(data, position)
         position += 27
         if tags:
@@ -500,23 +559,24 @@ def _read_list_offsets_topic_response_array_6(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ListOffsetsTopicResponse], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 496, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_list_offsets_partition_response_array_6(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[ListOffsetsPartitionResponse] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_list_offsets_partition_response_array_6(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -526,18 +586,23 @@ def _read_list_offsets_topic_response_array_6(
 
 
 def _read_list_offsets_response_6(data: bytes, position: int, budget: DecodeBudget) -> ListOffsetsResponse:
-    budget.charge(696 + len(data))
+    budget.charged += 696 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_list_offsets_topic_response_array_6(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[ListOffsetsTopicResponse] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_list_offsets_topic_response_array_6(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ListOffsetsResponse(throttle_time_ms=throttle_time_ms, topics=topics)
 
 
@@ -612,25 +677,29 @@ def _write_list_offsets_topic_response_array_6(out: bytearray, items: Sequence[L
         else:
             out += encode_unsigned(size)
         out += name
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_list_offsets_partition_response_array_6(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_list_offsets_response_6(out: bytearray, item: ListOffsetsResponse) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_list_offsets_topic_response_array_6(out, item.topics)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.message_fields import (
     by_version,
     charge_more_items,
     past_end,
     read_long_size,
+    read_longer_size,
     read_numbers,
     skip_tags,
     write_numbers,
@@ -39,23 +40,24 @@ def _read_list_partition_reassignments_topics_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ListPartitionReassignmentsTopics], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partition_indexes, position = read_numbers(data, position, count - 1, "i", budget, "partition_indexes")
+        if count == 1:
+            partition_indexes: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partition_indexes, position = read_numbers(data, position, count - 1, "i", budget, "partition_indexes")
         tags = data[position]
         position += 1
         if tags:
@@ -67,20 +69,24 @@ def _read_list_partition_reassignments_topics_array_0(
 def _read_list_partition_reassignments_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> ListPartitionReassignmentsRequest:
-    budget.charge(456 + len(data))
+    budget.charged += 456 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     timeout_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
     topics: Sequence[ListPartitionReassignmentsTopics] | None = None
-    if count:
+    if count == 1:
+        topics = []
+    elif count:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
         topics, position = _read_list_partition_reassignments_topics_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ListPartitionReassignmentsRequest(timeout_ms=timeout_ms, topics=topics)
 
 
@@ -95,12 +101,15 @@ def _write_list_partition_reassignments_topics_array_0(
         else:
             out += encode_unsigned(size)
         out += name
-        size = len(item.partition_indexes) + 1
-        if size < 128:
-            out.append(size)
+        if item.partition_indexes:
+            size = len(item.partition_indexes) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.partition_indexes, "i")
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.partition_indexes, "i")
+            out.append(1)
         out.append(0)
 
 
@@ -108,16 +117,15 @@ def _write_list_partition_reassignments_request_0(
     out: bytearray, item: ListPartitionReassignmentsRequest
 ) -> list[Buffer]:
     out += _write_i(item.timeout_ms)
-    if item.topics is None:
-        out.append(0)
-    else:
+    if item.topics:
         size = len(item.topics) + 1
         if size < 128:
             out.append(size)
         else:
             out += encode_unsigned(size)
-        if item.topics:
-            _write_list_partition_reassignments_topics_array_0(out, item.topics)
+        _write_list_partition_reassignments_topics_array_0(out, item.topics)
+    else:
+        out.append(0 if item.topics is None else 1)
     out.append(0)
     return [out]
 
@@ -126,26 +134,35 @@ def _read_ongoing_partition_reassignment_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OngoingPartitionReassignment], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 464, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, count = _read_iB(data, position)
         position += 5
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        replicas, position = read_numbers(data, position, count - 1, "i", budget, "replicas")
+        if count == 1:
+            replicas: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            replicas, position = read_numbers(data, position, count - 1, "i", budget, "replicas")
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        adding_replicas, position = read_numbers(data, position, count - 1, "i", budget, "adding_replicas")
+        if count == 1:
+            adding_replicas: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            adding_replicas, position = read_numbers(data, position, count - 1, "i", budget, "adding_replicas")
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        removing_replicas, position = read_numbers(data, position, count - 1, "i", budget, "removing_replicas")
+        if count == 1:
+            removing_replicas: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            removing_replicas, position = read_numbers(data, position, count - 1, "i", budget, "removing_replicas")
         tags = data[position]
         position += 1
         if tags:
@@ -165,23 +182,24 @@ def _read_ongoing_topic_reassignment_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OngoingTopicReassignment], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 720, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_ongoing_partition_reassignment_array_0(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[OngoingPartitionReassignment] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_ongoing_partition_reassignment_array_0(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -193,27 +211,33 @@ def _read_ongoing_topic_reassignment_array_0(
 def _read_list_partition_reassignments_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> ListPartitionReassignmentsResponse:
-    budget.charge(1048 + len(data))
+    budget.charged += 1048 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, size = _read_ihB(data, position)
-    position += 7
+    position += 6
     error_message: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        error_message = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        error_message = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_ongoing_topic_reassignment_array_0(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[OngoingTopicReassignment] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_ongoing_topic_reassignment_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ListPartitionReassignmentsResponse(
         throttle_time_ms=throttle_time_ms, error_code=error_code, error_message=error_message, topics=topics
     )
@@ -224,24 +248,33 @@ def _write_ongoing_partition_reassignment_array_0(
 ) -> None:
     for item in items:
         out += _write_i(item.partition_index)
-        size = len(item.replicas) + 1
-        if size < 128:
-            out.append(size)
+        if item.replicas:
+            size = len(item.replicas) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.replicas, "i")
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.replicas, "i")
-        size = len(item.adding_replicas) + 1
-        if size < 128:
-            out.append(size)
+            out.append(1)
+        if item.adding_replicas:
+            size = len(item.adding_replicas) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.adding_replicas, "i")
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.adding_replicas, "i")
-        size = len(item.removing_replicas) + 1
-        if size < 128:
-            out.append(size)
+            out.append(1)
+        if item.removing_replicas:
+            size = len(item.removing_replicas) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.removing_replicas, "i")
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.removing_replicas, "i")
+            out.append(1)
         out.append(0)
 
 
@@ -254,13 +287,15 @@ def _write_ongoing_topic_reassignment_array_0(out: bytearray, items: Sequence[On
         else:
             out += encode_unsigned(size)
         out += name
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_ongoing_partition_reassignment_array_0(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -278,13 +313,15 @@ def _write_list_partition_reassignments_response_0(
         else:
             out += encode_unsigned(size)
         out += error_message
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_ongoing_topic_reassignment_array_0(out, item.topics)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

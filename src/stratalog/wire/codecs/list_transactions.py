@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.message_fields import (
     by_version,
@@ -17,6 +17,7 @@ from stratalog.wire.message_fields import (
     past_end,
     read_compact_strings,
     read_long_size,
+    read_longer_size,
     read_numbers,
     skip_tags,
     unsupported_field,
@@ -34,80 +35,106 @@ _read_ihB = Layout(">ihB").unpack_from
 _read_qB = Layout(">qB").unpack_from
 _write_ih = Layout(">ih").pack
 _write_q = Layout(">q").pack
+_write_qB = Layout(">qB").pack
 _write_qx = Layout(">qx").pack
 
 
 def _read_list_transactions_request_0(data: bytes, position: int, budget: DecodeBudget) -> ListTransactionsRequest:
-    budget.charge(304 + len(data))
+    budget.charged += 304 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    state_filters, position = read_compact_strings(data, position, count - 1, budget, "state_filters")
+    if count == 1:
+        state_filters: Sequence[str] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        state_filters, position = read_compact_strings(data, position, count - 1, budget, "state_filters")
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    producer_id_filters, position = read_numbers(data, position, count - 1, "q", budget, "producer_id_filters")
+    if count == 1:
+        producer_id_filters: Sequence[int] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        producer_id_filters, position = read_numbers(data, position, count - 1, "q", budget, "producer_id_filters")
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ListTransactionsRequest(state_filters=state_filters, producer_id_filters=producer_id_filters)
 
 
 def _read_list_transactions_request_1(data: bytes, position: int, budget: DecodeBudget) -> ListTransactionsRequest:
-    budget.charge(336 + len(data))
+    budget.charged += 336 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    state_filters, position = read_compact_strings(data, position, count - 1, budget, "state_filters")
+    if count == 1:
+        state_filters: Sequence[str] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        state_filters, position = read_compact_strings(data, position, count - 1, budget, "state_filters")
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    producer_id_filters, position = read_numbers(data, position, count - 1, "q", budget, "producer_id_filters")
+    if count == 1:
+        producer_id_filters: Sequence[int] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        producer_id_filters, position = read_numbers(data, position, count - 1, "q", budget, "producer_id_filters")
     duration_filter, tags = _read_qB(data, position)
     position += 9
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ListTransactionsRequest(
         state_filters=state_filters, producer_id_filters=producer_id_filters, duration_filter=duration_filter
     )
 
 
 def _read_list_transactions_request_2(data: bytes, position: int, budget: DecodeBudget) -> ListTransactionsRequest:
-    budget.charge(416 + len(data))
+    budget.charged += 416 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    state_filters, position = read_compact_strings(data, position, count - 1, budget, "state_filters")
+    if count == 1:
+        state_filters: Sequence[str] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        state_filters, position = read_compact_strings(data, position, count - 1, budget, "state_filters")
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    producer_id_filters, position = read_numbers(data, position, count - 1, "q", budget, "producer_id_filters")
+    if count == 1:
+        producer_id_filters: Sequence[int] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        producer_id_filters, position = read_numbers(data, position, count - 1, "q", budget, "producer_id_filters")
     duration_filter, size = _read_qB(data, position)
-    position += 9
+    position += 8
     transactional_id_pattern: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        transactional_id_pattern = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        transactional_id_pattern = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ListTransactionsRequest(
         state_filters=state_filters,
         producer_id_filters=producer_id_filters,
@@ -121,18 +148,24 @@ def _write_list_transactions_request_0(out: bytearray, item: ListTransactionsReq
         raise unsupported_field("ListTransactionsRequest", "duration_filter")
     if item.transactional_id_pattern is not None:
         raise unsupported_field("ListTransactionsRequest", "transactional_id_pattern")
-    size = len(item.state_filters) + 1
-    if size < 128:
-        out.append(size)
+    if item.state_filters:
+        size = len(item.state_filters) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
+        write_compact_strings(out, item.state_filters)
     else:
-        out += encode_unsigned(size)
-    write_compact_strings(out, item.state_filters)
-    size = len(item.producer_id_filters) + 1
-    if size < 128:
-        out.append(size)
+        out.append(1)
+    if item.producer_id_filters:
+        size = len(item.producer_id_filters) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
+        write_numbers(out, item.producer_id_filters, "q")
     else:
-        out += encode_unsigned(size)
-    write_numbers(out, item.producer_id_filters, "q")
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -140,35 +173,47 @@ def _write_list_transactions_request_0(out: bytearray, item: ListTransactionsReq
 def _write_list_transactions_request_1(out: bytearray, item: ListTransactionsRequest) -> list[Buffer]:
     if item.transactional_id_pattern is not None:
         raise unsupported_field("ListTransactionsRequest", "transactional_id_pattern")
-    size = len(item.state_filters) + 1
-    if size < 128:
-        out.append(size)
+    if item.state_filters:
+        size = len(item.state_filters) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
+        write_compact_strings(out, item.state_filters)
     else:
-        out += encode_unsigned(size)
-    write_compact_strings(out, item.state_filters)
-    size = len(item.producer_id_filters) + 1
-    if size < 128:
-        out.append(size)
+        out.append(1)
+    if item.producer_id_filters:
+        size = len(item.producer_id_filters) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
+        write_numbers(out, item.producer_id_filters, "q")
     else:
-        out += encode_unsigned(size)
-    write_numbers(out, item.producer_id_filters, "q")
+        out.append(1)
     out += _write_qx(item.duration_filter)
     return [out]
 
 
 def _write_list_transactions_request_2(out: bytearray, item: ListTransactionsRequest) -> list[Buffer]:
-    size = len(item.state_filters) + 1
-    if size < 128:
-        out.append(size)
+    if item.state_filters:
+        size = len(item.state_filters) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
+        write_compact_strings(out, item.state_filters)
     else:
-        out += encode_unsigned(size)
-    write_compact_strings(out, item.state_filters)
-    size = len(item.producer_id_filters) + 1
-    if size < 128:
-        out.append(size)
+        out.append(1)
+    if item.producer_id_filters:
+        size = len(item.producer_id_filters) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
+        write_numbers(out, item.producer_id_filters, "q")
     else:
-        out += encode_unsigned(size)
-    write_numbers(out, item.producer_id_filters, "q")
+        out.append(1)
     out += _write_q(item.duration_filter)
     if item.transactional_id_pattern is None:
         out.append(0)
@@ -188,25 +233,22 @@ def _read_transaction_state_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TransactionState], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "transaction_states")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "transactional_id")
-        end = position + size - 1
-        transactional_id = data[position:end].decode()
-        position = end
+        transactional_id = data[position + 1 : position + size].decode()
+        position += size
         producer_id, size = _read_qB(data, position)
-        position += 9
+        position += 8
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "transaction_state")
-        end = position + size - 1
-        transaction_state = data[position:end].decode()
-        position = end
+        transaction_state = data[position + 1 : position + size].decode()
+        position += size
         tags = data[position]
         position += 1
         if tags:
@@ -220,23 +262,33 @@ def _read_transaction_state_array_0(
 
 
 def _read_list_transactions_response_0(data: bytes, position: int, budget: DecodeBudget) -> ListTransactionsResponse:
-    budget.charge(624 + len(data))
+    budget.charged += 624 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, count = _read_ihB(data, position)
     position += 7
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    unknown_state_filters, position = read_compact_strings(data, position, count - 1, budget, "unknown_state_filters")
+    if count == 1:
+        unknown_state_filters: Sequence[str] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        unknown_state_filters, position = read_compact_strings(
+            data, position, count - 1, budget, "unknown_state_filters"
+        )
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    transaction_states, position = _read_transaction_state_array_0(data, position, count - 1, budget)
+    if count == 1:
+        transaction_states: Sequence[TransactionState] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        transaction_states, position = _read_transaction_state_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ListTransactionsResponse(
         throttle_time_ms=throttle_time_ms,
         error_code=error_code,
@@ -254,32 +306,36 @@ def _write_transaction_state_array_0(out: bytearray, items: Sequence[Transaction
         else:
             out += encode_unsigned(size)
         out += transactional_id
-        out += _write_q(item.producer_id)
         transaction_state = item.transaction_state.encode()
         size = len(transaction_state) + 1
         if size < 128:
-            out.append(size)
+            out += _write_qB(item.producer_id, size)
         else:
-            out += encode_unsigned(size)
+            out += _write_q(item.producer_id) + encode_unsigned(size)
         out += transaction_state
         out.append(0)
 
 
 def _write_list_transactions_response_0(out: bytearray, item: ListTransactionsResponse) -> list[Buffer]:
     out += _write_ih(item.throttle_time_ms, item.error_code)
-    size = len(item.unknown_state_filters) + 1
-    if size < 128:
-        out.append(size)
+    if item.unknown_state_filters:
+        size = len(item.unknown_state_filters) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
+        write_compact_strings(out, item.unknown_state_filters)
     else:
-        out += encode_unsigned(size)
-    write_compact_strings(out, item.unknown_state_filters)
-    size = len(item.transaction_states) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
+        out.append(1)
     if item.transaction_states:
+        size = len(item.transaction_states) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_transaction_state_array_0(out, item.transaction_states)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

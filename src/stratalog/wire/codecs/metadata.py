@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.ids import topic_id_of
 from stratalog.wire.message_fields import (
@@ -18,6 +18,7 @@ from stratalog.wire.message_fields import (
     null_field,
     past_end,
     read_long_size,
+    read_longer_size,
     read_numbers,
     skip_tags,
     unsupported_field,
@@ -59,11 +60,13 @@ _write_Ti = Layout(">?i").pack
 _write_U = Layout(">16s").pack
 _write_UT = Layout(">16s?").pack
 _write_h = Layout(">h").pack
+_write_hB = Layout(">hB").pack
 _write_hh = Layout(">hh").pack
 _write_hiii = Layout(">hiii").pack
 _write_hiiii = Layout(">hiiii").pack
 _write_hx = Layout(">hx").pack
 _write_i = Layout(">i").pack
+_write_iB = Layout(">iB").pack
 _write_ih = Layout(">ih").pack
 _write_ii = Layout(">ii").pack
 _write_ix = Layout(">ix").pack
@@ -73,11 +76,11 @@ def _read_metadata_request_topic_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MetadataRequestTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 136, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -90,21 +93,30 @@ def _read_metadata_request_topic_array_0(
 
 
 def _read_metadata_request_0(data: bytes, position: int, budget: DecodeBudget) -> MetadataRequest:
-    budget.charge(320 + len(data))
+    budget.charged += 320 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (count,) = _read_i(data, position)
     position += 4
-    topics, position = _read_metadata_request_topic_array_0(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[MetadataRequestTopic] | None = []
+    else:
+        topics, position = _read_metadata_request_topic_array_0(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return MetadataRequest(topics=topics)
 
 
 def _read_metadata_request_1(data: bytes, position: int, budget: DecodeBudget) -> MetadataRequest:
-    budget.charge(320 + len(data))
+    budget.charged += 320 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (count,) = _read_i(data, position)
     position += 4
     topics: Sequence[MetadataRequestTopic] | None = None
-    if count >= 0:
+    if count == 0:
+        topics = []
+    elif count >= 0:
         topics, position = _read_metadata_request_topic_array_0(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
@@ -112,11 +124,15 @@ def _read_metadata_request_1(data: bytes, position: int, budget: DecodeBudget) -
 
 
 def _read_metadata_request_4(data: bytes, position: int, budget: DecodeBudget) -> MetadataRequest:
-    budget.charge(320 + len(data))
+    budget.charged += 320 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (count,) = _read_i(data, position)
     position += 4
     topics: Sequence[MetadataRequestTopic] | None = None
-    if count >= 0:
+    if count == 0:
+        topics = []
+    elif count >= 0:
         topics, position = _read_metadata_request_topic_array_0(data, position, count, budget)
     (allow_auto_topic_creation,) = _read_T(data, position)
     position += 1
@@ -126,11 +142,15 @@ def _read_metadata_request_4(data: bytes, position: int, budget: DecodeBudget) -
 
 
 def _read_metadata_request_8(data: bytes, position: int, budget: DecodeBudget) -> MetadataRequest:
-    budget.charge(320 + len(data))
+    budget.charged += 320 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (count,) = _read_i(data, position)
     position += 4
     topics: Sequence[MetadataRequestTopic] | None = None
-    if count >= 0:
+    if count == 0:
+        topics = []
+    elif count >= 0:
         topics, position = _read_metadata_request_topic_array_0(data, position, count, budget)
     allow_auto_topic_creation, include_cluster_authorized_operations, include_topic_authorized_operations = _read_TTT(
         data, position
@@ -150,18 +170,16 @@ def _read_metadata_request_topic_array_9(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MetadataRequestTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 136, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         tags = data[position]
         position += 1
         if tags:
@@ -171,13 +189,17 @@ def _read_metadata_request_topic_array_9(
 
 
 def _read_metadata_request_9(data: bytes, position: int, budget: DecodeBudget) -> MetadataRequest:
-    budget.charge(320 + len(data))
+    budget.charged += 320 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
     topics: Sequence[MetadataRequestTopic] | None = None
-    if count:
+    if count == 1:
+        topics = []
+    elif count:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
         topics, position = _read_metadata_request_topic_array_9(data, position, count - 1, budget)
     allow_auto_topic_creation, include_cluster_authorized_operations, include_topic_authorized_operations, tags = (
         _read_TTTB(data, position)
@@ -185,8 +207,8 @@ def _read_metadata_request_9(data: bytes, position: int, budget: DecodeBudget) -
     position += 4
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return MetadataRequest(
         topics=topics,
         allow_auto_topic_creation=allow_auto_topic_creation,
@@ -199,20 +221,21 @@ def _read_metadata_request_topic_array_10(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MetadataRequestTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 248, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         topic_id, size = _read_UB(data, position)
-        position += 17
+        position += 16
         name: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            name = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            name = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         tags = data[position]
         position += 1
         if tags:
@@ -222,13 +245,17 @@ def _read_metadata_request_topic_array_10(
 
 
 def _read_metadata_request_10(data: bytes, position: int, budget: DecodeBudget) -> MetadataRequest:
-    budget.charge(432 + len(data))
+    budget.charged += 432 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
     topics: Sequence[MetadataRequestTopic] | None = None
-    if count:
+    if count == 1:
+        topics = []
+    elif count:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
         topics, position = _read_metadata_request_topic_array_10(data, position, count - 1, budget)
     allow_auto_topic_creation, include_cluster_authorized_operations, include_topic_authorized_operations, tags = (
         _read_TTTB(data, position)
@@ -236,8 +263,8 @@ def _read_metadata_request_10(data: bytes, position: int, budget: DecodeBudget) 
     position += 4
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return MetadataRequest(
         topics=topics,
         allow_auto_topic_creation=allow_auto_topic_creation,
@@ -247,20 +274,24 @@ def _read_metadata_request_10(data: bytes, position: int, budget: DecodeBudget) 
 
 
 def _read_metadata_request_11(data: bytes, position: int, budget: DecodeBudget) -> MetadataRequest:
-    budget.charge(432 + len(data))
+    budget.charged += 432 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
     topics: Sequence[MetadataRequestTopic] | None = None
-    if count:
+    if count == 1:
+        topics = []
+    elif count:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
         topics, position = _read_metadata_request_topic_array_10(data, position, count - 1, budget)
     allow_auto_topic_creation, include_topic_authorized_operations, tags = _read_TTB(data, position)
     position += 3
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return MetadataRequest(
         topics=topics,
         allow_auto_topic_creation=allow_auto_topic_creation,
@@ -298,9 +329,8 @@ def _write_metadata_request_1(out: bytearray, item: MetadataRequest) -> list[Buf
     if item.include_topic_authorized_operations:
         raise unsupported_field("MetadataRequest", "include_topic_authorized_operations")
     out += _write_i(-1 if item.topics is None else len(item.topics))
-    if item.topics is not None:
-        if item.topics:
-            _write_metadata_request_topic_array_0(out, item.topics)
+    if item.topics:
+        _write_metadata_request_topic_array_0(out, item.topics)
     return [out]
 
 
@@ -310,18 +340,16 @@ def _write_metadata_request_4(out: bytearray, item: MetadataRequest) -> list[Buf
     if item.include_topic_authorized_operations:
         raise unsupported_field("MetadataRequest", "include_topic_authorized_operations")
     out += _write_i(-1 if item.topics is None else len(item.topics))
-    if item.topics is not None:
-        if item.topics:
-            _write_metadata_request_topic_array_0(out, item.topics)
+    if item.topics:
+        _write_metadata_request_topic_array_0(out, item.topics)
     out += _write_T(item.allow_auto_topic_creation)
     return [out]
 
 
 def _write_metadata_request_8(out: bytearray, item: MetadataRequest) -> list[Buffer]:
     out += _write_i(-1 if item.topics is None else len(item.topics))
-    if item.topics is not None:
-        if item.topics:
-            _write_metadata_request_topic_array_0(out, item.topics)
+    if item.topics:
+        _write_metadata_request_topic_array_0(out, item.topics)
     out += _write_TTT(
         item.allow_auto_topic_creation,
         item.include_cluster_authorized_operations,
@@ -344,16 +372,15 @@ def _write_metadata_request_topic_array_9(out: bytearray, items: Sequence[Metada
 
 
 def _write_metadata_request_9(out: bytearray, item: MetadataRequest) -> list[Buffer]:
-    if item.topics is None:
-        out.append(0)
-    else:
+    if item.topics:
         size = len(item.topics) + 1
         if size < 128:
             out.append(size)
         else:
             out += encode_unsigned(size)
-        if item.topics:
-            _write_metadata_request_topic_array_9(out, item.topics)
+        _write_metadata_request_topic_array_9(out, item.topics)
+    else:
+        out.append(0 if item.topics is None else 1)
     out += _write_TTTx(
         item.allow_auto_topic_creation,
         item.include_cluster_authorized_operations,
@@ -379,16 +406,15 @@ def _write_metadata_request_topic_array_10(out: bytearray, items: Sequence[Metad
 
 
 def _write_metadata_request_10(out: bytearray, item: MetadataRequest) -> list[Buffer]:
-    if item.topics is None:
-        out.append(0)
-    else:
+    if item.topics:
         size = len(item.topics) + 1
         if size < 128:
             out.append(size)
         else:
             out += encode_unsigned(size)
-        if item.topics:
-            _write_metadata_request_topic_array_10(out, item.topics)
+        _write_metadata_request_topic_array_10(out, item.topics)
+    else:
+        out.append(0 if item.topics is None else 1)
     out += _write_TTTx(
         item.allow_auto_topic_creation,
         item.include_cluster_authorized_operations,
@@ -400,16 +426,15 @@ def _write_metadata_request_10(out: bytearray, item: MetadataRequest) -> list[Bu
 def _write_metadata_request_11(out: bytearray, item: MetadataRequest) -> list[Buffer]:
     if item.include_cluster_authorized_operations:
         raise unsupported_field("MetadataRequest", "include_cluster_authorized_operations")
-    if item.topics is None:
-        out.append(0)
-    else:
+    if item.topics:
         size = len(item.topics) + 1
         if size < 128:
             out.append(size)
         else:
             out += encode_unsigned(size)
-        if item.topics:
-            _write_metadata_request_topic_array_10(out, item.topics)
+        _write_metadata_request_topic_array_10(out, item.topics)
+    else:
+        out.append(0 if item.topics is None else 1)
     out += _write_TTx(item.allow_auto_topic_creation, item.include_topic_authorized_operations)
     return [out]
 
@@ -418,11 +443,11 @@ def _read_metadata_response_broker_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MetadataResponseBroker], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "brokers")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         node_id, size = _read_ih(data, position)
         position += 6
         if size < 0:
@@ -440,17 +465,23 @@ def _read_metadata_response_partition_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MetadataResponsePartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 432, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, partition_index, leader_id, count = _read_hiii(data, position)
         position += 14
-        replica_nodes, position = read_numbers(data, position, count, "i", budget, "replica_nodes")
+        if count == 0:
+            replica_nodes: Sequence[int] = []
+        else:
+            replica_nodes, position = read_numbers(data, position, count, "i", budget, "replica_nodes")
         (count,) = _read_i(data, position)
         position += 4
-        isr_nodes, position = read_numbers(data, position, count, "i", budget, "isr_nodes")
+        if count == 0:
+            isr_nodes: Sequence[int] = []
+        else:
+            isr_nodes, position = read_numbers(data, position, count, "i", budget, "isr_nodes")
         items.append(
             MetadataResponsePartition(
                 error_code=error_code,
@@ -467,11 +498,11 @@ def _read_metadata_response_topic_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MetadataResponseTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 752, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, size = _read_hh(data, position)
         position += 4
         if size < 0:
@@ -481,19 +512,30 @@ def _read_metadata_response_topic_array_0(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partitions, position = _read_metadata_response_partition_array_0(data, position, count, budget)
+        if count == 0:
+            partitions: Sequence[MetadataResponsePartition] = []
+        else:
+            partitions, position = _read_metadata_response_partition_array_0(data, position, count, budget)
         items.append(MetadataResponseTopic(error_code=error_code, name=name, partitions=partitions))
     return items, position
 
 
 def _read_metadata_response_0(data: bytes, position: int, budget: DecodeBudget) -> MetadataResponse:
-    budget.charge(1296 + len(data))
+    budget.charged += 1296 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (count,) = _read_i(data, position)
     position += 4
-    brokers, position = _read_metadata_response_broker_array_0(data, position, count, budget)
+    if count == 0:
+        brokers: Sequence[MetadataResponseBroker] = []
+    else:
+        brokers, position = _read_metadata_response_broker_array_0(data, position, count, budget)
     (count,) = _read_i(data, position)
     position += 4
-    topics, position = _read_metadata_response_topic_array_0(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[MetadataResponseTopic] = []
+    else:
+        topics, position = _read_metadata_response_topic_array_0(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return MetadataResponse(brokers=brokers, topics=topics)
@@ -503,11 +545,11 @@ def _read_metadata_response_broker_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MetadataResponseBroker], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 296, budget, "brokers")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         node_id, size = _read_ih(data, position)
         position += 6
         if size < 0:
@@ -530,11 +572,11 @@ def _read_metadata_response_topic_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MetadataResponseTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 752, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, size = _read_hh(data, position)
         position += 4
         if size < 0:
@@ -544,7 +586,10 @@ def _read_metadata_response_topic_array_1(
         position = end
         is_internal, count = _read_Ti(data, position)
         position += 5
-        partitions, position = _read_metadata_response_partition_array_0(data, position, count, budget)
+        if count == 0:
+            partitions: Sequence[MetadataResponsePartition] = []
+        else:
+            partitions, position = _read_metadata_response_partition_array_0(data, position, count, budget)
         items.append(
             MetadataResponseTopic(error_code=error_code, name=name, is_internal=is_internal, partitions=partitions)
         )
@@ -552,23 +597,36 @@ def _read_metadata_response_topic_array_1(
 
 
 def _read_metadata_response_1(data: bytes, position: int, budget: DecodeBudget) -> MetadataResponse:
-    budget.charge(1408 + len(data))
+    budget.charged += 1408 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (count,) = _read_i(data, position)
     position += 4
-    brokers, position = _read_metadata_response_broker_array_1(data, position, count, budget)
+    if count == 0:
+        brokers: Sequence[MetadataResponseBroker] = []
+    else:
+        brokers, position = _read_metadata_response_broker_array_1(data, position, count, budget)
     controller_id, count = _read_ii(data, position)
     position += 8
-    topics, position = _read_metadata_response_topic_array_1(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[MetadataResponseTopic] = []
+    else:
+        topics, position = _read_metadata_response_topic_array_1(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return MetadataResponse(brokers=brokers, controller_id=controller_id, topics=topics)
 
 
 def _read_metadata_response_2(data: bytes, position: int, budget: DecodeBudget) -> MetadataResponse:
-    budget.charge(1488 + len(data))
+    budget.charged += 1488 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (count,) = _read_i(data, position)
     position += 4
-    brokers, position = _read_metadata_response_broker_array_1(data, position, count, budget)
+    if count == 0:
+        brokers: Sequence[MetadataResponseBroker] = []
+    else:
+        brokers, position = _read_metadata_response_broker_array_1(data, position, count, budget)
     (size,) = _read_h(data, position)
     position += 2
     cluster_id: str | None = None
@@ -578,17 +636,25 @@ def _read_metadata_response_2(data: bytes, position: int, budget: DecodeBudget) 
         position = end
     controller_id, count = _read_ii(data, position)
     position += 8
-    topics, position = _read_metadata_response_topic_array_1(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[MetadataResponseTopic] = []
+    else:
+        topics, position = _read_metadata_response_topic_array_1(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return MetadataResponse(brokers=brokers, cluster_id=cluster_id, controller_id=controller_id, topics=topics)
 
 
 def _read_metadata_response_3(data: bytes, position: int, budget: DecodeBudget) -> MetadataResponse:
-    budget.charge(1520 + len(data))
+    budget.charged += 1520 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
-    brokers, position = _read_metadata_response_broker_array_1(data, position, count, budget)
+    if count == 0:
+        brokers: Sequence[MetadataResponseBroker] = []
+    else:
+        brokers, position = _read_metadata_response_broker_array_1(data, position, count, budget)
     (size,) = _read_h(data, position)
     position += 2
     cluster_id: str | None = None
@@ -598,7 +664,10 @@ def _read_metadata_response_3(data: bytes, position: int, budget: DecodeBudget) 
         position = end
     controller_id, count = _read_ii(data, position)
     position += 8
-    topics, position = _read_metadata_response_topic_array_1(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[MetadataResponseTopic] = []
+    else:
+        topics, position = _read_metadata_response_topic_array_1(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return MetadataResponse(
@@ -614,20 +683,29 @@ def _read_metadata_response_partition_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MetadataResponsePartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 552, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, partition_index, leader_id, count = _read_hiii(data, position)
         position += 14
-        replica_nodes, position = read_numbers(data, position, count, "i", budget, "replica_nodes")
+        if count == 0:
+            replica_nodes: Sequence[int] = []
+        else:
+            replica_nodes, position = read_numbers(data, position, count, "i", budget, "replica_nodes")
         (count,) = _read_i(data, position)
         position += 4
-        isr_nodes, position = read_numbers(data, position, count, "i", budget, "isr_nodes")
+        if count == 0:
+            isr_nodes: Sequence[int] = []
+        else:
+            isr_nodes, position = read_numbers(data, position, count, "i", budget, "isr_nodes")
         (count,) = _read_i(data, position)
         position += 4
-        offline_replicas, position = read_numbers(data, position, count, "i", budget, "offline_replicas")
+        if count == 0:
+            offline_replicas: Sequence[int] = []
+        else:
+            offline_replicas, position = read_numbers(data, position, count, "i", budget, "offline_replicas")
         items.append(
             MetadataResponsePartition(
                 error_code=error_code,
@@ -645,11 +723,11 @@ def _read_metadata_response_topic_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MetadataResponseTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 872, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, size = _read_hh(data, position)
         position += 4
         if size < 0:
@@ -659,7 +737,10 @@ def _read_metadata_response_topic_array_5(
         position = end
         is_internal, count = _read_Ti(data, position)
         position += 5
-        partitions, position = _read_metadata_response_partition_array_5(data, position, count, budget)
+        if count == 0:
+            partitions: Sequence[MetadataResponsePartition] = []
+        else:
+            partitions, position = _read_metadata_response_partition_array_5(data, position, count, budget)
         items.append(
             MetadataResponseTopic(error_code=error_code, name=name, is_internal=is_internal, partitions=partitions)
         )
@@ -667,10 +748,15 @@ def _read_metadata_response_topic_array_5(
 
 
 def _read_metadata_response_5(data: bytes, position: int, budget: DecodeBudget) -> MetadataResponse:
-    budget.charge(1640 + len(data))
+    budget.charged += 1640 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
-    brokers, position = _read_metadata_response_broker_array_1(data, position, count, budget)
+    if count == 0:
+        brokers: Sequence[MetadataResponseBroker] = []
+    else:
+        brokers, position = _read_metadata_response_broker_array_1(data, position, count, budget)
     (size,) = _read_h(data, position)
     position += 2
     cluster_id: str | None = None
@@ -680,7 +766,10 @@ def _read_metadata_response_5(data: bytes, position: int, budget: DecodeBudget) 
         position = end
     controller_id, count = _read_ii(data, position)
     position += 8
-    topics, position = _read_metadata_response_topic_array_5(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[MetadataResponseTopic] = []
+    else:
+        topics, position = _read_metadata_response_topic_array_5(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return MetadataResponse(
@@ -696,20 +785,29 @@ def _read_metadata_response_partition_array_7(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MetadataResponsePartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 584, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, partition_index, leader_id, leader_epoch, count = _read_hiiii(data, position)
         position += 18
-        replica_nodes, position = read_numbers(data, position, count, "i", budget, "replica_nodes")
+        if count == 0:
+            replica_nodes: Sequence[int] = []
+        else:
+            replica_nodes, position = read_numbers(data, position, count, "i", budget, "replica_nodes")
         (count,) = _read_i(data, position)
         position += 4
-        isr_nodes, position = read_numbers(data, position, count, "i", budget, "isr_nodes")
+        if count == 0:
+            isr_nodes: Sequence[int] = []
+        else:
+            isr_nodes, position = read_numbers(data, position, count, "i", budget, "isr_nodes")
         (count,) = _read_i(data, position)
         position += 4
-        offline_replicas, position = read_numbers(data, position, count, "i", budget, "offline_replicas")
+        if count == 0:
+            offline_replicas: Sequence[int] = []
+        else:
+            offline_replicas, position = read_numbers(data, position, count, "i", budget, "offline_replicas")
         items.append(
             MetadataResponsePartition(
                 error_code=error_code,
@@ -728,11 +826,11 @@ def _read_metadata_response_topic_array_7(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MetadataResponseTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 904, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, size = _read_hh(data, position)
         position += 4
         if size < 0:
@@ -742,7 +840,10 @@ def _read_metadata_response_topic_array_7(
         position = end
         is_internal, count = _read_Ti(data, position)
         position += 5
-        partitions, position = _read_metadata_response_partition_array_7(data, position, count, budget)
+        if count == 0:
+            partitions: Sequence[MetadataResponsePartition] = []
+        else:
+            partitions, position = _read_metadata_response_partition_array_7(data, position, count, budget)
         items.append(
             MetadataResponseTopic(error_code=error_code, name=name, is_internal=is_internal, partitions=partitions)
         )
@@ -750,10 +851,15 @@ def _read_metadata_response_topic_array_7(
 
 
 def _read_metadata_response_7(data: bytes, position: int, budget: DecodeBudget) -> MetadataResponse:
-    budget.charge(1672 + len(data))
+    budget.charged += 1672 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
-    brokers, position = _read_metadata_response_broker_array_1(data, position, count, budget)
+    if count == 0:
+        brokers: Sequence[MetadataResponseBroker] = []
+    else:
+        brokers, position = _read_metadata_response_broker_array_1(data, position, count, budget)
     (size,) = _read_h(data, position)
     position += 2
     cluster_id: str | None = None
@@ -763,7 +869,10 @@ def _read_metadata_response_7(data: bytes, position: int, budget: DecodeBudget) 
         position = end
     controller_id, count = _read_ii(data, position)
     position += 8
-    topics, position = _read_metadata_response_topic_array_7(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[MetadataResponseTopic] = []
+    else:
+        topics, position = _read_metadata_response_topic_array_7(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return MetadataResponse(
@@ -779,11 +888,11 @@ def _read_metadata_response_topic_array_8(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MetadataResponseTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 936, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, size = _read_hh(data, position)
         position += 4
         if size < 0:
@@ -793,7 +902,10 @@ def _read_metadata_response_topic_array_8(
         position = end
         is_internal, count = _read_Ti(data, position)
         position += 5
-        partitions, position = _read_metadata_response_partition_array_7(data, position, count, budget)
+        if count == 0:
+            partitions: Sequence[MetadataResponsePartition] = []
+        else:
+            partitions, position = _read_metadata_response_partition_array_7(data, position, count, budget)
         (topic_authorized_operations,) = _read_i(data, position)
         position += 4
         items.append(
@@ -809,10 +921,15 @@ def _read_metadata_response_topic_array_8(
 
 
 def _read_metadata_response_8(data: bytes, position: int, budget: DecodeBudget) -> MetadataResponse:
-    budget.charge(1736 + len(data))
+    budget.charged += 1736 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
-    brokers, position = _read_metadata_response_broker_array_1(data, position, count, budget)
+    if count == 0:
+        brokers: Sequence[MetadataResponseBroker] = []
+    else:
+        brokers, position = _read_metadata_response_broker_array_1(data, position, count, budget)
     (size,) = _read_h(data, position)
     position += 2
     cluster_id: str | None = None
@@ -822,7 +939,10 @@ def _read_metadata_response_8(data: bytes, position: int, budget: DecodeBudget) 
         position = end
     controller_id, count = _read_ii(data, position)
     position += 8
-    topics, position = _read_metadata_response_topic_array_8(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[MetadataResponseTopic] = []
+    else:
+        topics, position = _read_metadata_response_topic_array_8(data, position, count, budget)
     (cluster_authorized_operations,) = _read_i(data, position)
     position += 4
     if position > len(data):
@@ -841,27 +961,27 @@ def _read_metadata_response_broker_array_9(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MetadataResponseBroker], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 296, budget, "brokers")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         node_id, size = _read_iB(data, position)
-        position += 5
+        position += 4
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "host")
-        end = position + size - 1
-        host = data[position:end].decode()
-        position = end
+        host = data[position + 1 : position + size].decode()
+        position += size
         port, size = _read_iB(data, position)
-        position += 5
+        position += 4
         rack: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            rack = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            rack = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         tags = data[position]
         position += 1
         if tags:
@@ -874,26 +994,35 @@ def _read_metadata_response_partition_array_9(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MetadataResponsePartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 584, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, partition_index, leader_id, leader_epoch, count = _read_hiiiB(data, position)
         position += 15
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        replica_nodes, position = read_numbers(data, position, count - 1, "i", budget, "replica_nodes")
+        if count == 1:
+            replica_nodes: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            replica_nodes, position = read_numbers(data, position, count - 1, "i", budget, "replica_nodes")
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        isr_nodes, position = read_numbers(data, position, count - 1, "i", budget, "isr_nodes")
+        if count == 1:
+            isr_nodes: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            isr_nodes, position = read_numbers(data, position, count - 1, "i", budget, "isr_nodes")
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        offline_replicas, position = read_numbers(data, position, count - 1, "i", budget, "offline_replicas")
+        if count == 1:
+            offline_replicas: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            offline_replicas, position = read_numbers(data, position, count - 1, "i", budget, "offline_replicas")
         tags = data[position]
         position += 1
         if tags:
@@ -916,23 +1045,25 @@ def _read_metadata_response_topic_array_9(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MetadataResponseTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 936, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, size = _read_hB(data, position)
-        position += 3
+        position += 2
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         is_internal, count = _read_TB(data, position)
         position += 2
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_metadata_response_partition_array_9(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[MetadataResponsePartition] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_metadata_response_partition_array_9(data, position, count - 1, budget)
         topic_authorized_operations, tags = _read_iB(data, position)
         position += 5
         if tags:
@@ -950,32 +1081,40 @@ def _read_metadata_response_topic_array_9(
 
 
 def _read_metadata_response_9(data: bytes, position: int, budget: DecodeBudget) -> MetadataResponse:
-    budget.charge(1736 + len(data))
+    budget.charged += 1736 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    brokers, position = _read_metadata_response_broker_array_9(data, position, count - 1, budget)
+    if count == 1:
+        brokers: Sequence[MetadataResponseBroker] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        brokers, position = _read_metadata_response_broker_array_9(data, position, count - 1, budget)
     size = data[position]
-    position += 1
     cluster_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        cluster_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        cluster_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     controller_id, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_metadata_response_topic_array_9(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[MetadataResponseTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_metadata_response_topic_array_9(data, position, count - 1, budget)
     cluster_authorized_operations, tags = _read_iB(data, position)
     position += 5
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return MetadataResponse(
         throttle_time_ms=throttle_time_ms,
         brokers=brokers,
@@ -990,23 +1129,25 @@ def _read_metadata_response_topic_array_10(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MetadataResponseTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 1048, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, size = _read_hB(data, position)
-        position += 3
+        position += 2
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         topic_id, is_internal, count = _read_UTB(data, position)
         position += 18
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_metadata_response_partition_array_9(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[MetadataResponsePartition] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_metadata_response_partition_array_9(data, position, count - 1, budget)
         topic_authorized_operations, tags = _read_iB(data, position)
         position += 5
         if tags:
@@ -1025,32 +1166,40 @@ def _read_metadata_response_topic_array_10(
 
 
 def _read_metadata_response_10(data: bytes, position: int, budget: DecodeBudget) -> MetadataResponse:
-    budget.charge(1848 + len(data))
+    budget.charged += 1848 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    brokers, position = _read_metadata_response_broker_array_9(data, position, count - 1, budget)
+    if count == 1:
+        brokers: Sequence[MetadataResponseBroker] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        brokers, position = _read_metadata_response_broker_array_9(data, position, count - 1, budget)
     size = data[position]
-    position += 1
     cluster_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        cluster_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        cluster_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     controller_id, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_metadata_response_topic_array_10(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[MetadataResponseTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_metadata_response_topic_array_10(data, position, count - 1, budget)
     cluster_authorized_operations, tags = _read_iB(data, position)
     position += 5
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return MetadataResponse(
         throttle_time_ms=throttle_time_ms,
         brokers=brokers,
@@ -1062,32 +1211,40 @@ def _read_metadata_response_10(data: bytes, position: int, budget: DecodeBudget)
 
 
 def _read_metadata_response_11(data: bytes, position: int, budget: DecodeBudget) -> MetadataResponse:
-    budget.charge(1816 + len(data))
+    budget.charged += 1816 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    brokers, position = _read_metadata_response_broker_array_9(data, position, count - 1, budget)
+    if count == 1:
+        brokers: Sequence[MetadataResponseBroker] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        brokers, position = _read_metadata_response_broker_array_9(data, position, count - 1, budget)
     size = data[position]
-    position += 1
     cluster_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        cluster_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        cluster_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     controller_id, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_metadata_response_topic_array_10(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[MetadataResponseTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_metadata_response_topic_array_10(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return MetadataResponse(
         throttle_time_ms=throttle_time_ms,
         brokers=brokers,
@@ -1101,25 +1258,29 @@ def _read_metadata_response_topic_array_12(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[MetadataResponseTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 1048, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, size = _read_hB(data, position)
-        position += 3
+        position += 2
         name: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            name = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            name = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         topic_id, is_internal, count = _read_UTB(data, position)
         position += 18
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_metadata_response_partition_array_9(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[MetadataResponsePartition] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_metadata_response_partition_array_9(data, position, count - 1, budget)
         topic_authorized_operations, tags = _read_iB(data, position)
         position += 5
         if tags:
@@ -1138,32 +1299,40 @@ def _read_metadata_response_topic_array_12(
 
 
 def _read_metadata_response_12(data: bytes, position: int, budget: DecodeBudget) -> MetadataResponse:
-    budget.charge(1816 + len(data))
+    budget.charged += 1816 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    brokers, position = _read_metadata_response_broker_array_9(data, position, count - 1, budget)
+    if count == 1:
+        brokers: Sequence[MetadataResponseBroker] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        brokers, position = _read_metadata_response_broker_array_9(data, position, count - 1, budget)
     size = data[position]
-    position += 1
     cluster_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        cluster_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        cluster_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     controller_id, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_metadata_response_topic_array_12(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[MetadataResponseTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_metadata_response_topic_array_12(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return MetadataResponse(
         throttle_time_ms=throttle_time_ms,
         brokers=brokers,
@@ -1174,32 +1343,40 @@ def _read_metadata_response_12(data: bytes, position: int, budget: DecodeBudget)
 
 
 def _read_metadata_response_13(data: bytes, position: int, budget: DecodeBudget) -> MetadataResponse:
-    budget.charge(1848 + len(data))
+    budget.charged += 1848 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    brokers, position = _read_metadata_response_broker_array_9(data, position, count - 1, budget)
+    if count == 1:
+        brokers: Sequence[MetadataResponseBroker] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        brokers, position = _read_metadata_response_broker_array_9(data, position, count - 1, budget)
     size = data[position]
-    position += 1
     cluster_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        cluster_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        cluster_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     controller_id, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_metadata_response_topic_array_12(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[MetadataResponseTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_metadata_response_topic_array_12(data, position, count - 1, budget)
     error_code, tags = _read_hB(data, position)
     position += 3
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return MetadataResponse(
         throttle_time_ms=throttle_time_ms,
         brokers=brokers,
@@ -1221,9 +1398,11 @@ def _write_metadata_response_broker_array_0(out: bytearray, items: Sequence[Meta
 def _write_metadata_response_partition_array_0(out: bytearray, items: Sequence[MetadataResponsePartition]) -> None:
     for item in items:
         out += _write_hiii(item.error_code, item.partition_index, item.leader_id, len(item.replica_nodes))
-        write_numbers(out, item.replica_nodes, "i")
+        if item.replica_nodes:
+            write_numbers(out, item.replica_nodes, "i")
         out += _write_i(len(item.isr_nodes))
-        write_numbers(out, item.isr_nodes, "i")
+        if item.isr_nodes:
+            write_numbers(out, item.isr_nodes, "i")
 
 
 def _write_metadata_response_topic_array_0(out: bytearray, items: Sequence[MetadataResponseTopic]) -> None:
@@ -1310,11 +1489,14 @@ def _write_metadata_response_3(out: bytearray, item: MetadataResponse) -> list[B
 def _write_metadata_response_partition_array_5(out: bytearray, items: Sequence[MetadataResponsePartition]) -> None:
     for item in items:
         out += _write_hiii(item.error_code, item.partition_index, item.leader_id, len(item.replica_nodes))
-        write_numbers(out, item.replica_nodes, "i")
+        if item.replica_nodes:
+            write_numbers(out, item.replica_nodes, "i")
         out += _write_i(len(item.isr_nodes))
-        write_numbers(out, item.isr_nodes, "i")
+        if item.isr_nodes:
+            write_numbers(out, item.isr_nodes, "i")
         out += _write_i(len(item.offline_replicas))
-        write_numbers(out, item.offline_replicas, "i")
+        if item.offline_replicas:
+            write_numbers(out, item.offline_replicas, "i")
 
 
 def _write_metadata_response_topic_array_5(out: bytearray, items: Sequence[MetadataResponseTopic]) -> None:
@@ -1347,11 +1529,14 @@ def _write_metadata_response_partition_array_7(out: bytearray, items: Sequence[M
         out += _write_hiiii(
             item.error_code, item.partition_index, item.leader_id, item.leader_epoch, len(item.replica_nodes)
         )
-        write_numbers(out, item.replica_nodes, "i")
+        if item.replica_nodes:
+            write_numbers(out, item.replica_nodes, "i")
         out += _write_i(len(item.isr_nodes))
-        write_numbers(out, item.isr_nodes, "i")
+        if item.isr_nodes:
+            write_numbers(out, item.isr_nodes, "i")
         out += _write_i(len(item.offline_replicas))
-        write_numbers(out, item.offline_replicas, "i")
+        if item.offline_replicas:
+            write_numbers(out, item.offline_replicas, "i")
 
 
 def _write_metadata_response_topic_array_7(out: bytearray, items: Sequence[MetadataResponseTopic]) -> None:
@@ -1408,13 +1593,12 @@ def _write_metadata_response_8(out: bytearray, item: MetadataResponse) -> list[B
 
 def _write_metadata_response_broker_array_9(out: bytearray, items: Sequence[MetadataResponseBroker]) -> None:
     for item in items:
-        out += _write_i(item.node_id)
         host = item.host.encode()
         size = len(host) + 1
         if size < 128:
-            out.append(size)
+            out += _write_iB(item.node_id, size)
         else:
-            out += encode_unsigned(size)
+            out += _write_i(item.node_id) + encode_unsigned(size)
         out += host
         out += _write_i(item.port)
         if item.rack is None:
@@ -1433,58 +1617,70 @@ def _write_metadata_response_broker_array_9(out: bytearray, items: Sequence[Meta
 def _write_metadata_response_partition_array_9(out: bytearray, items: Sequence[MetadataResponsePartition]) -> None:
     for item in items:
         out += _write_hiii(item.error_code, item.partition_index, item.leader_id, item.leader_epoch)
-        size = len(item.replica_nodes) + 1
-        if size < 128:
-            out.append(size)
+        if item.replica_nodes:
+            size = len(item.replica_nodes) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.replica_nodes, "i")
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.replica_nodes, "i")
-        size = len(item.isr_nodes) + 1
-        if size < 128:
-            out.append(size)
+            out.append(1)
+        if item.isr_nodes:
+            size = len(item.isr_nodes) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.isr_nodes, "i")
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.isr_nodes, "i")
-        size = len(item.offline_replicas) + 1
-        if size < 128:
-            out.append(size)
+            out.append(1)
+        if item.offline_replicas:
+            size = len(item.offline_replicas) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.offline_replicas, "i")
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.offline_replicas, "i")
+            out.append(1)
         out.append(0)
 
 
 def _write_metadata_response_topic_array_9(out: bytearray, items: Sequence[MetadataResponseTopic]) -> None:
     for item in items:
         assert item.name is not None, "name must not be null"
-        out += _write_h(item.error_code)
         name = item.name.encode()
         size = len(name) + 1
         if size < 128:
-            out.append(size)
+            out += _write_hB(item.error_code, size)
         else:
-            out += encode_unsigned(size)
+            out += _write_h(item.error_code) + encode_unsigned(size)
         out += name
         out += _write_T(item.is_internal)
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_metadata_response_partition_array_9(out, item.partitions)
+        else:
+            out.append(1)
         out += _write_ix(item.topic_authorized_operations)
 
 
 def _write_metadata_response_9(out: bytearray, item: MetadataResponse) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.brokers) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.brokers:
+        size = len(item.brokers) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_metadata_response_broker_array_9(out, item.brokers)
+    else:
+        out.append(1)
     if item.cluster_id is None:
         out.append(0)
     else:
@@ -1496,13 +1692,15 @@ def _write_metadata_response_9(out: bytearray, item: MetadataResponse) -> list[B
             out += encode_unsigned(size)
         out += cluster_id
     out += _write_i(item.controller_id)
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_metadata_response_topic_array_9(out, item.topics)
+    else:
+        out.append(1)
     out += _write_ix(item.cluster_authorized_operations)
     return [out]
 
@@ -1510,34 +1708,37 @@ def _write_metadata_response_9(out: bytearray, item: MetadataResponse) -> list[B
 def _write_metadata_response_topic_array_10(out: bytearray, items: Sequence[MetadataResponseTopic]) -> None:
     for item in items:
         assert item.name is not None, "name must not be null"
-        out += _write_h(item.error_code)
         name = item.name.encode()
         size = len(name) + 1
         if size < 128:
-            out.append(size)
+            out += _write_hB(item.error_code, size)
         else:
-            out += encode_unsigned(size)
+            out += _write_h(item.error_code) + encode_unsigned(size)
         out += name
         out += _write_UT(item.topic_id.bytes, item.is_internal)
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_metadata_response_partition_array_9(out, item.partitions)
+        else:
+            out.append(1)
         out += _write_ix(item.topic_authorized_operations)
 
 
 def _write_metadata_response_10(out: bytearray, item: MetadataResponse) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.brokers) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.brokers:
+        size = len(item.brokers) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_metadata_response_broker_array_9(out, item.brokers)
+    else:
+        out.append(1)
     if item.cluster_id is None:
         out.append(0)
     else:
@@ -1549,26 +1750,30 @@ def _write_metadata_response_10(out: bytearray, item: MetadataResponse) -> list[
             out += encode_unsigned(size)
         out += cluster_id
     out += _write_i(item.controller_id)
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_metadata_response_topic_array_10(out, item.topics)
+    else:
+        out.append(1)
     out += _write_ix(item.cluster_authorized_operations)
     return [out]
 
 
 def _write_metadata_response_11(out: bytearray, item: MetadataResponse) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.brokers) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.brokers:
+        size = len(item.brokers) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_metadata_response_broker_array_9(out, item.brokers)
+    else:
+        out.append(1)
     if item.cluster_id is None:
         out.append(0)
     else:
@@ -1580,13 +1785,15 @@ def _write_metadata_response_11(out: bytearray, item: MetadataResponse) -> list[
             out += encode_unsigned(size)
         out += cluster_id
     out += _write_i(item.controller_id)
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_metadata_response_topic_array_10(out, item.topics)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -1605,25 +1812,29 @@ def _write_metadata_response_topic_array_12(out: bytearray, items: Sequence[Meta
                 out += encode_unsigned(size)
             out += name
         out += _write_UT(item.topic_id.bytes, item.is_internal)
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_metadata_response_partition_array_9(out, item.partitions)
+        else:
+            out.append(1)
         out += _write_ix(item.topic_authorized_operations)
 
 
 def _write_metadata_response_12(out: bytearray, item: MetadataResponse) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.brokers) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.brokers:
+        size = len(item.brokers) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_metadata_response_broker_array_9(out, item.brokers)
+    else:
+        out.append(1)
     if item.cluster_id is None:
         out.append(0)
     else:
@@ -1635,26 +1846,30 @@ def _write_metadata_response_12(out: bytearray, item: MetadataResponse) -> list[
             out += encode_unsigned(size)
         out += cluster_id
     out += _write_i(item.controller_id)
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_metadata_response_topic_array_12(out, item.topics)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
 
 def _write_metadata_response_13(out: bytearray, item: MetadataResponse) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.brokers) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.brokers:
+        size = len(item.brokers) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_metadata_response_broker_array_9(out, item.brokers)
+    else:
+        out.append(1)
     if item.cluster_id is None:
         out.append(0)
     else:
@@ -1666,13 +1881,15 @@ def _write_metadata_response_13(out: bytearray, item: MetadataResponse) -> list[
             out += encode_unsigned(size)
         out += cluster_id
     out += _write_i(item.controller_id)
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_metadata_response_topic_array_12(out, item.topics)
+    else:
+        out.append(1)
     out += _write_hx(item.error_code)
     return [out]
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.ids import topic_id_of
 from stratalog.wire.message_fields import (
@@ -18,6 +18,7 @@ from stratalog.wire.message_fields import (
     null_field,
     past_end,
     read_long_size,
+    read_longer_size,
     skip_tags,
     unsupported_field,
 )
@@ -45,6 +46,7 @@ _read_qi = Layout(">qi").unpack_from
 _write_U = Layout(">16s").pack
 _write_h = Layout(">h").pack
 _write_i = Layout(">i").pack
+_write_iB = Layout(">iB").pack
 _write_ih = Layout(">ih").pack
 _write_ihx = Layout(">ihx").pack
 _write_ii = Layout(">ii").pack
@@ -58,11 +60,11 @@ def _read_offset_commit_request_partition_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetCommitRequestPartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, committed_offset, size = _read_iqh(data, position)
         position += 14
         committed_metadata: str | None = None
@@ -84,11 +86,11 @@ def _read_offset_commit_request_topic_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetCommitRequestTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 480, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -98,13 +100,18 @@ def _read_offset_commit_request_topic_array_2(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partitions, position = _read_offset_commit_request_partition_array_2(data, position, count, budget)
+        if count == 0:
+            partitions: Sequence[OffsetCommitRequestPartition] = []
+        else:
+            partitions, position = _read_offset_commit_request_partition_array_2(data, position, count, budget)
         items.append(OffsetCommitRequestTopic(name=name, partitions=partitions))
     return items, position
 
 
 def _read_offset_commit_request_2(data: bytes, position: int, budget: DecodeBudget) -> OffsetCommitRequest:
-    budget.charge(904 + len(data))
+    budget.charged += 904 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -121,7 +128,10 @@ def _read_offset_commit_request_2(data: bytes, position: int, budget: DecodeBudg
     position = end
     retention_time_ms, count = _read_qi(data, position)
     position += 12
-    topics, position = _read_offset_commit_request_topic_array_2(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[OffsetCommitRequestTopic] = []
+    else:
+        topics, position = _read_offset_commit_request_topic_array_2(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return OffsetCommitRequest(
@@ -134,7 +144,9 @@ def _read_offset_commit_request_2(data: bytes, position: int, budget: DecodeBudg
 
 
 def _read_offset_commit_request_5(data: bytes, position: int, budget: DecodeBudget) -> OffsetCommitRequest:
-    budget.charge(872 + len(data))
+    budget.charged += 872 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -151,7 +163,10 @@ def _read_offset_commit_request_5(data: bytes, position: int, budget: DecodeBudg
     position = end
     (count,) = _read_i(data, position)
     position += 4
-    topics, position = _read_offset_commit_request_topic_array_2(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[OffsetCommitRequestTopic] = []
+    else:
+        topics, position = _read_offset_commit_request_topic_array_2(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return OffsetCommitRequest(
@@ -166,11 +181,11 @@ def _read_offset_commit_request_partition_array_6(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetCommitRequestPartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 248, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, committed_offset, committed_leader_epoch, size = _read_iqih(data, position)
         position += 18
         committed_metadata: str | None = None
@@ -193,11 +208,11 @@ def _read_offset_commit_request_topic_array_6(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetCommitRequestTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 512, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -207,13 +222,18 @@ def _read_offset_commit_request_topic_array_6(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partitions, position = _read_offset_commit_request_partition_array_6(data, position, count, budget)
+        if count == 0:
+            partitions: Sequence[OffsetCommitRequestPartition] = []
+        else:
+            partitions, position = _read_offset_commit_request_partition_array_6(data, position, count, budget)
         items.append(OffsetCommitRequestTopic(name=name, partitions=partitions))
     return items, position
 
 
 def _read_offset_commit_request_6(data: bytes, position: int, budget: DecodeBudget) -> OffsetCommitRequest:
-    budget.charge(904 + len(data))
+    budget.charged += 904 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -230,7 +250,10 @@ def _read_offset_commit_request_6(data: bytes, position: int, budget: DecodeBudg
     position = end
     (count,) = _read_i(data, position)
     position += 4
-    topics, position = _read_offset_commit_request_topic_array_6(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[OffsetCommitRequestTopic] = []
+    else:
+        topics, position = _read_offset_commit_request_topic_array_6(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return OffsetCommitRequest(
@@ -242,7 +265,9 @@ def _read_offset_commit_request_6(data: bytes, position: int, budget: DecodeBudg
 
 
 def _read_offset_commit_request_7(data: bytes, position: int, budget: DecodeBudget) -> OffsetCommitRequest:
-    budget.charge(984 + len(data))
+    budget.charged += 984 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -266,7 +291,10 @@ def _read_offset_commit_request_7(data: bytes, position: int, budget: DecodeBudg
         position = end
     (count,) = _read_i(data, position)
     position += 4
-    topics, position = _read_offset_commit_request_topic_array_6(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[OffsetCommitRequestTopic] = []
+    else:
+        topics, position = _read_offset_commit_request_topic_array_6(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return OffsetCommitRequest(
@@ -282,20 +310,21 @@ def _read_offset_commit_request_partition_array_8(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetCommitRequestPartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 248, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, committed_offset, committed_leader_epoch, size = _read_iqiB(data, position)
-        position += 17
+        position += 16
         committed_metadata: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            committed_metadata = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            committed_metadata = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         tags = data[position]
         position += 1
         if tags:
@@ -315,23 +344,24 @@ def _read_offset_commit_request_topic_array_8(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetCommitRequestTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 512, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_offset_commit_request_partition_array_8(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[OffsetCommitRequestPartition] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_offset_commit_request_partition_array_8(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -341,41 +371,43 @@ def _read_offset_commit_request_topic_array_8(
 
 
 def _read_offset_commit_request_8(data: bytes, position: int, budget: DecodeBudget) -> OffsetCommitRequest:
-    budget.charge(984 + len(data))
+    budget.charged += 984 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "group_id")
-    end = position + size - 1
-    group_id = data[position:end].decode()
-    position = end
+    group_id = data[position + 1 : position + size].decode()
+    position += size
     generation_id_or_member_epoch, size = _read_iB(data, position)
-    position += 5
+    position += 4
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "member_id")
-    end = position + size - 1
-    member_id = data[position:end].decode()
-    position = end
+    member_id = data[position + 1 : position + size].decode()
+    position += size
     size = data[position]
-    position += 1
     group_instance_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        group_instance_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        group_instance_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_offset_commit_request_topic_array_8(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[OffsetCommitRequestTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_offset_commit_request_topic_array_8(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return OffsetCommitRequest(
         group_id=group_id,
         generation_id_or_member_epoch=generation_id_or_member_epoch,
@@ -389,16 +421,19 @@ def _read_offset_commit_request_topic_array_10(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetCommitRequestTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 544, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         topic_id, count = _read_UB(data, position)
         position += 17
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_offset_commit_request_partition_array_8(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[OffsetCommitRequestPartition] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_offset_commit_request_partition_array_8(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -408,41 +443,43 @@ def _read_offset_commit_request_topic_array_10(
 
 
 def _read_offset_commit_request_10(data: bytes, position: int, budget: DecodeBudget) -> OffsetCommitRequest:
-    budget.charge(1016 + len(data))
+    budget.charged += 1016 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "group_id")
-    end = position + size - 1
-    group_id = data[position:end].decode()
-    position = end
+    group_id = data[position + 1 : position + size].decode()
+    position += size
     generation_id_or_member_epoch, size = _read_iB(data, position)
-    position += 5
+    position += 4
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "member_id")
-    end = position + size - 1
-    member_id = data[position:end].decode()
-    position = end
+    member_id = data[position + 1 : position + size].decode()
+    position += size
     size = data[position]
-    position += 1
     group_instance_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        group_instance_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        group_instance_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_offset_commit_request_topic_array_10(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[OffsetCommitRequestTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_offset_commit_request_topic_array_10(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return OffsetCommitRequest(
         group_id=group_id,
         generation_id_or_member_epoch=generation_id_or_member_epoch,
@@ -588,13 +625,15 @@ def _write_offset_commit_request_topic_array_8(out: bytearray, items: Sequence[O
         else:
             out += encode_unsigned(size)
         out += name
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_offset_commit_request_partition_array_8(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -606,13 +645,12 @@ def _write_offset_commit_request_8(out: bytearray, item: OffsetCommitRequest) ->
     else:
         out += encode_unsigned(size)
     out += group_id
-    out += _write_i(item.generation_id_or_member_epoch)
     member_id = item.member_id.encode()
     size = len(member_id) + 1
     if size < 128:
-        out.append(size)
+        out += _write_iB(item.generation_id_or_member_epoch, size)
     else:
-        out += encode_unsigned(size)
+        out += _write_i(item.generation_id_or_member_epoch) + encode_unsigned(size)
     out += member_id
     if item.group_instance_id is None:
         out.append(0)
@@ -624,13 +662,15 @@ def _write_offset_commit_request_8(out: bytearray, item: OffsetCommitRequest) ->
         else:
             out += encode_unsigned(size)
         out += group_instance_id
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_offset_commit_request_topic_array_8(out, item.topics)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -638,13 +678,15 @@ def _write_offset_commit_request_8(out: bytearray, item: OffsetCommitRequest) ->
 def _write_offset_commit_request_topic_array_10(out: bytearray, items: Sequence[OffsetCommitRequestTopic]) -> None:
     for item in items:
         out += _write_U(item.topic_id.bytes)
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_offset_commit_request_partition_array_8(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -656,13 +698,12 @@ def _write_offset_commit_request_10(out: bytearray, item: OffsetCommitRequest) -
     else:
         out += encode_unsigned(size)
     out += group_id
-    out += _write_i(item.generation_id_or_member_epoch)
     member_id = item.member_id.encode()
     size = len(member_id) + 1
     if size < 128:
-        out.append(size)
+        out += _write_iB(item.generation_id_or_member_epoch, size)
     else:
-        out += encode_unsigned(size)
+        out += _write_i(item.generation_id_or_member_epoch) + encode_unsigned(size)
     out += member_id
     if item.group_instance_id is None:
         out.append(0)
@@ -674,13 +715,15 @@ def _write_offset_commit_request_10(out: bytearray, item: OffsetCommitRequest) -
         else:
             out += encode_unsigned(size)
         out += group_instance_id
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_offset_commit_request_topic_array_10(out, item.topics)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -689,11 +732,11 @@ def _read_offset_commit_response_partition_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetCommitResponsePartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 120, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, error_code = _read_ih(data, position)
         position += 6
         items.append(OffsetCommitResponsePartition(partition_index=partition_index, error_code=error_code))
@@ -704,11 +747,11 @@ def _read_offset_commit_response_topic_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetCommitResponseTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 384, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -718,26 +761,39 @@ def _read_offset_commit_response_topic_array_2(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partitions, position = _read_offset_commit_response_partition_array_2(data, position, count, budget)
+        if count == 0:
+            partitions: Sequence[OffsetCommitResponsePartition] = []
+        else:
+            partitions, position = _read_offset_commit_response_partition_array_2(data, position, count, budget)
         items.append(OffsetCommitResponseTopic(name=name, partitions=partitions))
     return items, position
 
 
 def _read_offset_commit_response_2(data: bytes, position: int, budget: DecodeBudget) -> OffsetCommitResponse:
-    budget.charge(552 + len(data))
+    budget.charged += 552 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (count,) = _read_i(data, position)
     position += 4
-    topics, position = _read_offset_commit_response_topic_array_2(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[OffsetCommitResponseTopic] = []
+    else:
+        topics, position = _read_offset_commit_response_topic_array_2(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return OffsetCommitResponse(topics=topics)
 
 
 def _read_offset_commit_response_3(data: bytes, position: int, budget: DecodeBudget) -> OffsetCommitResponse:
-    budget.charge(584 + len(data))
+    budget.charged += 584 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
-    topics, position = _read_offset_commit_response_topic_array_2(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[OffsetCommitResponseTopic] = []
+    else:
+        topics, position = _read_offset_commit_response_topic_array_2(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return OffsetCommitResponse(throttle_time_ms=throttle_time_ms, topics=topics)
@@ -747,11 +803,11 @@ def _read_offset_commit_response_partition_array_8(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetCommitResponsePartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 120, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, error_code, tags = _read_ihB(data, position)
         position += 7
         if tags:
@@ -764,23 +820,24 @@ def _read_offset_commit_response_topic_array_8(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetCommitResponseTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 384, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_offset_commit_response_partition_array_8(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[OffsetCommitResponsePartition] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_offset_commit_response_partition_array_8(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -790,18 +847,23 @@ def _read_offset_commit_response_topic_array_8(
 
 
 def _read_offset_commit_response_8(data: bytes, position: int, budget: DecodeBudget) -> OffsetCommitResponse:
-    budget.charge(584 + len(data))
+    budget.charged += 584 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_offset_commit_response_topic_array_8(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[OffsetCommitResponseTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_offset_commit_response_topic_array_8(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return OffsetCommitResponse(throttle_time_ms=throttle_time_ms, topics=topics)
 
 
@@ -809,16 +871,19 @@ def _read_offset_commit_response_topic_array_10(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetCommitResponseTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 416, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         topic_id, count = _read_UB(data, position)
         position += 17
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_offset_commit_response_partition_array_8(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[OffsetCommitResponsePartition] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_offset_commit_response_partition_array_8(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -828,18 +893,23 @@ def _read_offset_commit_response_topic_array_10(
 
 
 def _read_offset_commit_response_10(data: bytes, position: int, budget: DecodeBudget) -> OffsetCommitResponse:
-    budget.charge(616 + len(data))
+    budget.charged += 616 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_offset_commit_response_topic_array_10(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[OffsetCommitResponseTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_offset_commit_response_topic_array_10(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return OffsetCommitResponse(throttle_time_ms=throttle_time_ms, topics=topics)
 
 
@@ -890,25 +960,29 @@ def _write_offset_commit_response_topic_array_8(out: bytearray, items: Sequence[
         else:
             out += encode_unsigned(size)
         out += name
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_offset_commit_response_partition_array_8(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_offset_commit_response_8(out: bytearray, item: OffsetCommitResponse) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_offset_commit_response_topic_array_8(out, item.topics)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -916,25 +990,29 @@ def _write_offset_commit_response_8(out: bytearray, item: OffsetCommitResponse) 
 def _write_offset_commit_response_topic_array_10(out: bytearray, items: Sequence[OffsetCommitResponseTopic]) -> None:
     for item in items:
         out += _write_U(item.topic_id.bytes)
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_offset_commit_response_partition_array_8(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_offset_commit_response_10(out: bytearray, item: OffsetCommitResponse) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_offset_commit_response_topic_array_10(out, item.topics)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.message_fields import by_version, charge_more_items, null_field, past_end
 from stratalog.wire.messages.offset_delete import (
@@ -35,11 +35,11 @@ def _read_offset_delete_request_partition_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetDeleteRequestPartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 80, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (partition_index,) = _read_i(data, position)
         position += 4
         items.append(OffsetDeleteRequestPartition(partition_index=partition_index))
@@ -50,11 +50,11 @@ def _read_offset_delete_request_topic_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetDeleteRequestTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 336, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -64,13 +64,18 @@ def _read_offset_delete_request_topic_array_0(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partitions, position = _read_offset_delete_request_partition_array_0(data, position, count, budget)
+        if count == 0:
+            partitions: Sequence[OffsetDeleteRequestPartition] = []
+        else:
+            partitions, position = _read_offset_delete_request_partition_array_0(data, position, count, budget)
         items.append(OffsetDeleteRequestTopic(name=name, partitions=partitions))
     return items, position
 
 
 def _read_offset_delete_request_0(data: bytes, position: int, budget: DecodeBudget) -> OffsetDeleteRequest:
-    budget.charge(584 + len(data))
+    budget.charged += 584 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -80,7 +85,10 @@ def _read_offset_delete_request_0(data: bytes, position: int, budget: DecodeBudg
     position = end
     (count,) = _read_i(data, position)
     position += 4
-    topics, position = _read_offset_delete_request_topic_array_0(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[OffsetDeleteRequestTopic] = []
+    else:
+        topics, position = _read_offset_delete_request_topic_array_0(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return OffsetDeleteRequest(group_id=group_id, topics=topics)
@@ -117,11 +125,11 @@ def _read_offset_delete_response_partition_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetDeleteResponsePartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 120, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, error_code = _read_ih(data, position)
         position += 6
         items.append(OffsetDeleteResponsePartition(partition_index=partition_index, error_code=error_code))
@@ -132,11 +140,11 @@ def _read_offset_delete_response_topic_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetDeleteResponseTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 376, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -146,16 +154,24 @@ def _read_offset_delete_response_topic_array_0(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partitions, position = _read_offset_delete_response_partition_array_0(data, position, count, budget)
+        if count == 0:
+            partitions: Sequence[OffsetDeleteResponsePartition] = []
+        else:
+            partitions, position = _read_offset_delete_response_partition_array_0(data, position, count, budget)
         items.append(OffsetDeleteResponseTopic(name=name, partitions=partitions))
     return items, position
 
 
 def _read_offset_delete_response_0(data: bytes, position: int, budget: DecodeBudget) -> OffsetDeleteResponse:
-    budget.charge(616 + len(data))
+    budget.charged += 616 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     error_code, throttle_time_ms, count = _read_hii(data, position)
     position += 10
-    topics, position = _read_offset_delete_response_topic_array_0(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[OffsetDeleteResponseTopic] = []
+    else:
+        topics, position = _read_offset_delete_response_topic_array_0(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return OffsetDeleteResponse(error_code=error_code, throttle_time_ms=throttle_time_ms, topics=topics)

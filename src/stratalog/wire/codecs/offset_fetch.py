@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.ids import topic_id_of
 from stratalog.wire.message_fields import (
@@ -18,6 +18,7 @@ from stratalog.wire.message_fields import (
     null_field,
     past_end,
     read_long_size,
+    read_longer_size,
     read_numbers,
     skip_tags,
     unsupported_field,
@@ -62,11 +63,11 @@ def _read_offset_fetch_request_topic_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetFetchRequestTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -76,13 +77,18 @@ def _read_offset_fetch_request_topic_array_1(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partition_indexes, position = read_numbers(data, position, count, "i", budget, "partition_indexes")
+        if count == 0:
+            partition_indexes: Sequence[int] = []
+        else:
+            partition_indexes, position = read_numbers(data, position, count, "i", budget, "partition_indexes")
         items.append(OffsetFetchRequestTopic(name=name, partition_indexes=partition_indexes))
     return items, position
 
 
 def _read_offset_fetch_request_1(data: bytes, position: int, budget: DecodeBudget) -> OffsetFetchRequest:
-    budget.charge(520 + len(data))
+    budget.charged += 520 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -92,14 +98,19 @@ def _read_offset_fetch_request_1(data: bytes, position: int, budget: DecodeBudge
     position = end
     (count,) = _read_i(data, position)
     position += 4
-    topics, position = _read_offset_fetch_request_topic_array_1(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[OffsetFetchRequestTopic] | None = []
+    else:
+        topics, position = _read_offset_fetch_request_topic_array_1(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return OffsetFetchRequest(group_id=group_id, topics=topics)
 
 
 def _read_offset_fetch_request_2(data: bytes, position: int, budget: DecodeBudget) -> OffsetFetchRequest:
-    budget.charge(520 + len(data))
+    budget.charged += 520 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -110,7 +121,9 @@ def _read_offset_fetch_request_2(data: bytes, position: int, budget: DecodeBudge
     (count,) = _read_i(data, position)
     position += 4
     topics: Sequence[OffsetFetchRequestTopic] | None = None
-    if count >= 0:
+    if count == 0:
+        topics = []
+    elif count >= 0:
         topics, position = _read_offset_fetch_request_topic_array_1(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
@@ -121,23 +134,24 @@ def _read_offset_fetch_request_topic_array_6(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetFetchRequestTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partition_indexes, position = read_numbers(data, position, count - 1, "i", budget, "partition_indexes")
+        if count == 1:
+            partition_indexes: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partition_indexes, position = read_numbers(data, position, count - 1, "i", budget, "partition_indexes")
         tags = data[position]
         position += 1
         if tags:
@@ -147,52 +161,56 @@ def _read_offset_fetch_request_topic_array_6(
 
 
 def _read_offset_fetch_request_6(data: bytes, position: int, budget: DecodeBudget) -> OffsetFetchRequest:
-    budget.charge(520 + len(data))
+    budget.charged += 520 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "group_id")
-    end = position + size - 1
-    group_id = data[position:end].decode()
-    position = end
+    group_id = data[position + 1 : position + size].decode()
+    position += size
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
     topics: Sequence[OffsetFetchRequestTopic] | None = None
-    if count:
+    if count == 1:
+        topics = []
+    elif count:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
         topics, position = _read_offset_fetch_request_topic_array_6(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return OffsetFetchRequest(group_id=group_id, topics=topics)
 
 
 def _read_offset_fetch_request_7(data: bytes, position: int, budget: DecodeBudget) -> OffsetFetchRequest:
-    budget.charge(520 + len(data))
+    budget.charged += 520 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "group_id")
-    end = position + size - 1
-    group_id = data[position:end].decode()
-    position = end
+    group_id = data[position + 1 : position + size].decode()
+    position += size
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
     topics: Sequence[OffsetFetchRequestTopic] | None = None
-    if count:
+    if count == 1:
+        topics = []
+    elif count:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
         topics, position = _read_offset_fetch_request_topic_array_6(data, position, count - 1, budget)
     require_stable, tags = _read_TB(data, position)
     position += 2
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return OffsetFetchRequest(group_id=group_id, topics=topics, require_stable=require_stable)
 
 
@@ -200,23 +218,24 @@ def _read_offset_fetch_request_topics_array_8(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetFetchRequestTopics], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 264, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partition_indexes, position = read_numbers(data, position, count - 1, "i", budget, "partition_indexes")
+        if count == 1:
+            partition_indexes: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partition_indexes, position = read_numbers(data, position, count - 1, "i", budget, "partition_indexes")
         tags = data[position]
         position += 1
         if tags:
@@ -229,24 +248,24 @@ def _read_offset_fetch_request_group_array_8(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetFetchRequestGroup], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 536, budget, "groups")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "group_id")
-        end = position + size - 1
-        group_id = data[position:end].decode()
-        position = end
+        group_id = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
         topics: Sequence[OffsetFetchRequestTopics] | None = None
-        if count:
+        if count == 1:
+            topics = []
+        elif count:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
             topics, position = _read_offset_fetch_request_topics_array_8(data, position, count - 1, budget)
         tags = data[position]
         position += 1
@@ -257,18 +276,23 @@ def _read_offset_fetch_request_group_array_8(
 
 
 def _read_offset_fetch_request_8(data: bytes, position: int, budget: DecodeBudget) -> OffsetFetchRequest:
-    budget.charge(720 + len(data))
+    budget.charged += 720 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    groups, position = _read_offset_fetch_request_group_array_8(data, position, count - 1, budget)
+    if count == 1:
+        groups: Sequence[OffsetFetchRequestGroup] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        groups, position = _read_offset_fetch_request_group_array_8(data, position, count - 1, budget)
     require_stable, tags = _read_TB(data, position)
     position += 2
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return OffsetFetchRequest(groups=groups, require_stable=require_stable)
 
 
@@ -276,33 +300,33 @@ def _read_offset_fetch_request_group_array_9(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetFetchRequestGroup], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 648, budget, "groups")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "group_id")
-        end = position + size - 1
-        group_id = data[position:end].decode()
-        position = end
+        group_id = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         member_id: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            member_id = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            member_id = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         member_epoch, count = _read_iB(data, position)
         position += 5
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
         topics: Sequence[OffsetFetchRequestTopics] | None = None
-        if count:
+        if count == 1:
+            topics = []
+        elif count:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
             topics, position = _read_offset_fetch_request_topics_array_8(data, position, count - 1, budget)
         tags = data[position]
         position += 1
@@ -315,18 +339,23 @@ def _read_offset_fetch_request_group_array_9(
 
 
 def _read_offset_fetch_request_9(data: bytes, position: int, budget: DecodeBudget) -> OffsetFetchRequest:
-    budget.charge(832 + len(data))
+    budget.charged += 832 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    groups, position = _read_offset_fetch_request_group_array_9(data, position, count - 1, budget)
+    if count == 1:
+        groups: Sequence[OffsetFetchRequestGroup] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        groups, position = _read_offset_fetch_request_group_array_9(data, position, count - 1, budget)
     require_stable, tags = _read_TB(data, position)
     position += 2
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return OffsetFetchRequest(groups=groups, require_stable=require_stable)
 
 
@@ -334,16 +363,19 @@ def _read_offset_fetch_request_topics_array_10(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetFetchRequestTopics], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 296, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         topic_id, count = _read_UB(data, position)
         position += 17
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partition_indexes, position = read_numbers(data, position, count - 1, "i", budget, "partition_indexes")
+        if count == 1:
+            partition_indexes: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partition_indexes, position = read_numbers(data, position, count - 1, "i", budget, "partition_indexes")
         tags = data[position]
         position += 1
         if tags:
@@ -356,33 +388,33 @@ def _read_offset_fetch_request_group_array_10(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetFetchRequestGroup], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 680, budget, "groups")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "group_id")
-        end = position + size - 1
-        group_id = data[position:end].decode()
-        position = end
+        group_id = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         member_id: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            member_id = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            member_id = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         member_epoch, count = _read_iB(data, position)
         position += 5
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
         topics: Sequence[OffsetFetchRequestTopics] | None = None
-        if count:
+        if count == 1:
+            topics = []
+        elif count:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
             topics, position = _read_offset_fetch_request_topics_array_10(data, position, count - 1, budget)
         tags = data[position]
         position += 1
@@ -395,18 +427,23 @@ def _read_offset_fetch_request_group_array_10(
 
 
 def _read_offset_fetch_request_10(data: bytes, position: int, budget: DecodeBudget) -> OffsetFetchRequest:
-    budget.charge(864 + len(data))
+    budget.charged += 864 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    groups, position = _read_offset_fetch_request_group_array_10(data, position, count - 1, budget)
+    if count == 1:
+        groups: Sequence[OffsetFetchRequestGroup] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        groups, position = _read_offset_fetch_request_group_array_10(data, position, count - 1, budget)
     require_stable, tags = _read_TB(data, position)
     position += 2
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return OffsetFetchRequest(groups=groups, require_stable=require_stable)
 
 
@@ -416,7 +453,8 @@ def _write_offset_fetch_request_topic_array_1(out: bytearray, items: Sequence[Of
         out += _write_h(len(name))
         out += name
         out += _write_i(len(item.partition_indexes))
-        write_numbers(out, item.partition_indexes, "i")
+        if item.partition_indexes:
+            write_numbers(out, item.partition_indexes, "i")
 
 
 def _write_offset_fetch_request_1(out: bytearray, item: OffsetFetchRequest) -> list[Buffer]:
@@ -443,9 +481,8 @@ def _write_offset_fetch_request_2(out: bytearray, item: OffsetFetchRequest) -> l
     out += _write_h(len(group_id))
     out += group_id
     out += _write_i(-1 if item.topics is None else len(item.topics))
-    if item.topics is not None:
-        if item.topics:
-            _write_offset_fetch_request_topic_array_1(out, item.topics)
+    if item.topics:
+        _write_offset_fetch_request_topic_array_1(out, item.topics)
     return [out]
 
 
@@ -458,12 +495,15 @@ def _write_offset_fetch_request_topic_array_6(out: bytearray, items: Sequence[Of
         else:
             out += encode_unsigned(size)
         out += name
-        size = len(item.partition_indexes) + 1
-        if size < 128:
-            out.append(size)
+        if item.partition_indexes:
+            size = len(item.partition_indexes) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.partition_indexes, "i")
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.partition_indexes, "i")
+            out.append(1)
         out.append(0)
 
 
@@ -479,16 +519,15 @@ def _write_offset_fetch_request_6(out: bytearray, item: OffsetFetchRequest) -> l
     else:
         out += encode_unsigned(size)
     out += group_id
-    if item.topics is None:
-        out.append(0)
-    else:
+    if item.topics:
         size = len(item.topics) + 1
         if size < 128:
             out.append(size)
         else:
             out += encode_unsigned(size)
-        if item.topics:
-            _write_offset_fetch_request_topic_array_6(out, item.topics)
+        _write_offset_fetch_request_topic_array_6(out, item.topics)
+    else:
+        out.append(0 if item.topics is None else 1)
     out.append(0)
     return [out]
 
@@ -503,16 +542,15 @@ def _write_offset_fetch_request_7(out: bytearray, item: OffsetFetchRequest) -> l
     else:
         out += encode_unsigned(size)
     out += group_id
-    if item.topics is None:
-        out.append(0)
-    else:
+    if item.topics:
         size = len(item.topics) + 1
         if size < 128:
             out.append(size)
         else:
             out += encode_unsigned(size)
-        if item.topics:
-            _write_offset_fetch_request_topic_array_6(out, item.topics)
+        _write_offset_fetch_request_topic_array_6(out, item.topics)
+    else:
+        out.append(0 if item.topics is None else 1)
     out += _write_Tx(item.require_stable)
     return [out]
 
@@ -526,12 +564,15 @@ def _write_offset_fetch_request_topics_array_8(out: bytearray, items: Sequence[O
         else:
             out += encode_unsigned(size)
         out += name
-        size = len(item.partition_indexes) + 1
-        if size < 128:
-            out.append(size)
+        if item.partition_indexes:
+            size = len(item.partition_indexes) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.partition_indexes, "i")
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.partition_indexes, "i")
+            out.append(1)
         out.append(0)
 
 
@@ -544,16 +585,15 @@ def _write_offset_fetch_request_group_array_8(out: bytearray, items: Sequence[Of
         else:
             out += encode_unsigned(size)
         out += group_id
-        if item.topics is None:
-            out.append(0)
-        else:
+        if item.topics:
             size = len(item.topics) + 1
             if size < 128:
                 out.append(size)
             else:
                 out += encode_unsigned(size)
-            if item.topics:
-                _write_offset_fetch_request_topics_array_8(out, item.topics)
+            _write_offset_fetch_request_topics_array_8(out, item.topics)
+        else:
+            out.append(0 if item.topics is None else 1)
         out.append(0)
 
 
@@ -562,13 +602,15 @@ def _write_offset_fetch_request_8(out: bytearray, item: OffsetFetchRequest) -> l
         raise unsupported_field("OffsetFetchRequest", "group_id")
     if item.topics:
         raise unsupported_field("OffsetFetchRequest", "topics")
-    size = len(item.groups) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.groups:
+        size = len(item.groups) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_offset_fetch_request_group_array_8(out, item.groups)
+    else:
+        out.append(1)
     out += _write_Tx(item.require_stable)
     return [out]
 
@@ -593,16 +635,15 @@ def _write_offset_fetch_request_group_array_9(out: bytearray, items: Sequence[Of
                 out += encode_unsigned(size)
             out += member_id
         out += _write_i(item.member_epoch)
-        if item.topics is None:
-            out.append(0)
-        else:
+        if item.topics:
             size = len(item.topics) + 1
             if size < 128:
                 out.append(size)
             else:
                 out += encode_unsigned(size)
-            if item.topics:
-                _write_offset_fetch_request_topics_array_8(out, item.topics)
+            _write_offset_fetch_request_topics_array_8(out, item.topics)
+        else:
+            out.append(0 if item.topics is None else 1)
         out.append(0)
 
 
@@ -611,13 +652,15 @@ def _write_offset_fetch_request_9(out: bytearray, item: OffsetFetchRequest) -> l
         raise unsupported_field("OffsetFetchRequest", "group_id")
     if item.topics:
         raise unsupported_field("OffsetFetchRequest", "topics")
-    size = len(item.groups) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.groups:
+        size = len(item.groups) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_offset_fetch_request_group_array_9(out, item.groups)
+    else:
+        out.append(1)
     out += _write_Tx(item.require_stable)
     return [out]
 
@@ -625,12 +668,15 @@ def _write_offset_fetch_request_9(out: bytearray, item: OffsetFetchRequest) -> l
 def _write_offset_fetch_request_topics_array_10(out: bytearray, items: Sequence[OffsetFetchRequestTopics]) -> None:
     for item in items:
         out += _write_U(item.topic_id.bytes)
-        size = len(item.partition_indexes) + 1
-        if size < 128:
-            out.append(size)
+        if item.partition_indexes:
+            size = len(item.partition_indexes) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.partition_indexes, "i")
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.partition_indexes, "i")
+            out.append(1)
         out.append(0)
 
 
@@ -654,16 +700,15 @@ def _write_offset_fetch_request_group_array_10(out: bytearray, items: Sequence[O
                 out += encode_unsigned(size)
             out += member_id
         out += _write_i(item.member_epoch)
-        if item.topics is None:
-            out.append(0)
-        else:
+        if item.topics:
             size = len(item.topics) + 1
             if size < 128:
                 out.append(size)
             else:
                 out += encode_unsigned(size)
-            if item.topics:
-                _write_offset_fetch_request_topics_array_10(out, item.topics)
+            _write_offset_fetch_request_topics_array_10(out, item.topics)
+        else:
+            out.append(0 if item.topics is None else 1)
         out.append(0)
 
 
@@ -672,13 +717,15 @@ def _write_offset_fetch_request_10(out: bytearray, item: OffsetFetchRequest) -> 
         raise unsupported_field("OffsetFetchRequest", "group_id")
     if item.topics:
         raise unsupported_field("OffsetFetchRequest", "topics")
-    size = len(item.groups) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.groups:
+        size = len(item.groups) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_offset_fetch_request_group_array_10(out, item.groups)
+    else:
+        out.append(1)
     out += _write_Tx(item.require_stable)
     return [out]
 
@@ -687,11 +734,11 @@ def _read_offset_fetch_response_partition_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetFetchResponsePartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, committed_offset, size = _read_iqh(data, position)
         position += 14
         metadata: str | None = None
@@ -716,11 +763,11 @@ def _read_offset_fetch_response_topic_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetFetchResponseTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 512, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -730,26 +777,39 @@ def _read_offset_fetch_response_topic_array_1(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partitions, position = _read_offset_fetch_response_partition_array_1(data, position, count, budget)
+        if count == 0:
+            partitions: Sequence[OffsetFetchResponsePartition] = []
+        else:
+            partitions, position = _read_offset_fetch_response_partition_array_1(data, position, count, budget)
         items.append(OffsetFetchResponseTopic(name=name, partitions=partitions))
     return items, position
 
 
 def _read_offset_fetch_response_1(data: bytes, position: int, budget: DecodeBudget) -> OffsetFetchResponse:
-    budget.charge(696 + len(data))
+    budget.charged += 696 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (count,) = _read_i(data, position)
     position += 4
-    topics, position = _read_offset_fetch_response_topic_array_1(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[OffsetFetchResponseTopic] = []
+    else:
+        topics, position = _read_offset_fetch_response_topic_array_1(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return OffsetFetchResponse(topics=topics)
 
 
 def _read_offset_fetch_response_2(data: bytes, position: int, budget: DecodeBudget) -> OffsetFetchResponse:
-    budget.charge(728 + len(data))
+    budget.charged += 728 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (count,) = _read_i(data, position)
     position += 4
-    topics, position = _read_offset_fetch_response_topic_array_1(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[OffsetFetchResponseTopic] = []
+    else:
+        topics, position = _read_offset_fetch_response_topic_array_1(data, position, count, budget)
     (error_code,) = _read_h(data, position)
     position += 2
     if position > len(data):
@@ -758,10 +818,15 @@ def _read_offset_fetch_response_2(data: bytes, position: int, budget: DecodeBudg
 
 
 def _read_offset_fetch_response_3(data: bytes, position: int, budget: DecodeBudget) -> OffsetFetchResponse:
-    budget.charge(760 + len(data))
+    budget.charged += 760 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
-    topics, position = _read_offset_fetch_response_topic_array_1(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[OffsetFetchResponseTopic] = []
+    else:
+        topics, position = _read_offset_fetch_response_topic_array_1(data, position, count, budget)
     (error_code,) = _read_h(data, position)
     position += 2
     if position > len(data):
@@ -773,11 +838,11 @@ def _read_offset_fetch_response_partition_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetFetchResponsePartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 288, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, committed_offset, committed_leader_epoch, size = _read_iqih(data, position)
         position += 18
         metadata: str | None = None
@@ -803,11 +868,11 @@ def _read_offset_fetch_response_topic_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetFetchResponseTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 544, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -817,16 +882,24 @@ def _read_offset_fetch_response_topic_array_5(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partitions, position = _read_offset_fetch_response_partition_array_5(data, position, count, budget)
+        if count == 0:
+            partitions: Sequence[OffsetFetchResponsePartition] = []
+        else:
+            partitions, position = _read_offset_fetch_response_partition_array_5(data, position, count, budget)
         items.append(OffsetFetchResponseTopic(name=name, partitions=partitions))
     return items, position
 
 
 def _read_offset_fetch_response_5(data: bytes, position: int, budget: DecodeBudget) -> OffsetFetchResponse:
-    budget.charge(792 + len(data))
+    budget.charged += 792 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
-    topics, position = _read_offset_fetch_response_topic_array_5(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[OffsetFetchResponseTopic] = []
+    else:
+        topics, position = _read_offset_fetch_response_topic_array_5(data, position, count, budget)
     (error_code,) = _read_h(data, position)
     position += 2
     if position > len(data):
@@ -838,20 +911,21 @@ def _read_offset_fetch_response_partition_array_6(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetFetchResponsePartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 288, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, committed_offset, committed_leader_epoch, size = _read_iqiB(data, position)
-        position += 17
+        position += 16
         metadata: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            metadata = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            metadata = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         error_code, tags = _read_hB(data, position)
         position += 3
         if tags:
@@ -872,23 +946,24 @@ def _read_offset_fetch_response_topic_array_6(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetFetchResponseTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 544, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_offset_fetch_response_partition_array_6(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[OffsetFetchResponsePartition] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_offset_fetch_response_partition_array_6(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -898,18 +973,23 @@ def _read_offset_fetch_response_topic_array_6(
 
 
 def _read_offset_fetch_response_6(data: bytes, position: int, budget: DecodeBudget) -> OffsetFetchResponse:
-    budget.charge(792 + len(data))
+    budget.charged += 792 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_offset_fetch_response_topic_array_6(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[OffsetFetchResponseTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_offset_fetch_response_topic_array_6(data, position, count - 1, budget)
     error_code, tags = _read_hB(data, position)
     position += 3
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return OffsetFetchResponse(throttle_time_ms=throttle_time_ms, topics=topics, error_code=error_code)
 
 
@@ -917,20 +997,21 @@ def _read_offset_fetch_response_partitions_array_8(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetFetchResponsePartitions], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 288, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, committed_offset, committed_leader_epoch, size = _read_iqiB(data, position)
-        position += 17
+        position += 16
         metadata: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            metadata = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            metadata = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         error_code, tags = _read_hB(data, position)
         position += 3
         if tags:
@@ -951,23 +1032,24 @@ def _read_offset_fetch_response_topics_array_8(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetFetchResponseTopics], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 552, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_offset_fetch_response_partitions_array_8(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[OffsetFetchResponsePartitions] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_offset_fetch_response_partitions_array_8(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -980,23 +1062,24 @@ def _read_offset_fetch_response_group_array_8(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetFetchResponseGroup], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 848, budget, "groups")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "group_id")
-        end = position + size - 1
-        group_id = data[position:end].decode()
-        position = end
+        group_id = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        topics, position = _read_offset_fetch_response_topics_array_8(data, position, count - 1, budget)
+        if count == 1:
+            topics: Sequence[OffsetFetchResponseTopics] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            topics, position = _read_offset_fetch_response_topics_array_8(data, position, count - 1, budget)
         error_code, tags = _read_hB(data, position)
         position += 3
         if tags:
@@ -1006,18 +1089,23 @@ def _read_offset_fetch_response_group_array_8(
 
 
 def _read_offset_fetch_response_8(data: bytes, position: int, budget: DecodeBudget) -> OffsetFetchResponse:
-    budget.charge(1064 + len(data))
+    budget.charged += 1064 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    groups, position = _read_offset_fetch_response_group_array_8(data, position, count - 1, budget)
+    if count == 1:
+        groups: Sequence[OffsetFetchResponseGroup] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        groups, position = _read_offset_fetch_response_group_array_8(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return OffsetFetchResponse(throttle_time_ms=throttle_time_ms, groups=groups)
 
 
@@ -1025,16 +1113,19 @@ def _read_offset_fetch_response_topics_array_10(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetFetchResponseTopics], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 584, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         topic_id, count = _read_UB(data, position)
         position += 17
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_offset_fetch_response_partitions_array_8(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[OffsetFetchResponsePartitions] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_offset_fetch_response_partitions_array_8(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -1047,23 +1138,24 @@ def _read_offset_fetch_response_group_array_10(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetFetchResponseGroup], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 880, budget, "groups")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "group_id")
-        end = position + size - 1
-        group_id = data[position:end].decode()
-        position = end
+        group_id = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        topics, position = _read_offset_fetch_response_topics_array_10(data, position, count - 1, budget)
+        if count == 1:
+            topics: Sequence[OffsetFetchResponseTopics] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            topics, position = _read_offset_fetch_response_topics_array_10(data, position, count - 1, budget)
         error_code, tags = _read_hB(data, position)
         position += 3
         if tags:
@@ -1073,18 +1165,23 @@ def _read_offset_fetch_response_group_array_10(
 
 
 def _read_offset_fetch_response_10(data: bytes, position: int, budget: DecodeBudget) -> OffsetFetchResponse:
-    budget.charge(1096 + len(data))
+    budget.charged += 1096 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    groups, position = _read_offset_fetch_response_group_array_10(data, position, count - 1, budget)
+    if count == 1:
+        groups: Sequence[OffsetFetchResponseGroup] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        groups, position = _read_offset_fetch_response_group_array_10(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return OffsetFetchResponse(throttle_time_ms=throttle_time_ms, groups=groups)
 
 
@@ -1193,25 +1290,29 @@ def _write_offset_fetch_response_topic_array_6(out: bytearray, items: Sequence[O
         else:
             out += encode_unsigned(size)
         out += name
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_offset_fetch_response_partition_array_6(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_offset_fetch_response_6(out: bytearray, item: OffsetFetchResponse) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_offset_fetch_response_topic_array_6(out, item.topics)
+    else:
+        out.append(1)
     out += _write_hx(item.error_code)
     return [out]
 
@@ -1243,13 +1344,15 @@ def _write_offset_fetch_response_topics_array_8(out: bytearray, items: Sequence[
         else:
             out += encode_unsigned(size)
         out += name
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_offset_fetch_response_partitions_array_8(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -1262,25 +1365,29 @@ def _write_offset_fetch_response_group_array_8(out: bytearray, items: Sequence[O
         else:
             out += encode_unsigned(size)
         out += group_id
-        size = len(item.topics) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.topics:
+            size = len(item.topics) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_offset_fetch_response_topics_array_8(out, item.topics)
+        else:
+            out.append(1)
         out += _write_hx(item.error_code)
 
 
 def _write_offset_fetch_response_8(out: bytearray, item: OffsetFetchResponse) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.groups) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.groups:
+        size = len(item.groups) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_offset_fetch_response_group_array_8(out, item.groups)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -1288,13 +1395,15 @@ def _write_offset_fetch_response_8(out: bytearray, item: OffsetFetchResponse) ->
 def _write_offset_fetch_response_topics_array_10(out: bytearray, items: Sequence[OffsetFetchResponseTopics]) -> None:
     for item in items:
         out += _write_U(item.topic_id.bytes)
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_offset_fetch_response_partitions_array_8(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -1307,25 +1416,29 @@ def _write_offset_fetch_response_group_array_10(out: bytearray, items: Sequence[
         else:
             out += encode_unsigned(size)
         out += group_id
-        size = len(item.topics) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.topics:
+            size = len(item.topics) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_offset_fetch_response_topics_array_10(out, item.topics)
+        else:
+            out.append(1)
         out += _write_hx(item.error_code)
 
 
 def _write_offset_fetch_response_10(out: bytearray, item: OffsetFetchResponse) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.groups) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.groups:
+        size = len(item.groups) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_offset_fetch_response_group_array_10(out, item.groups)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

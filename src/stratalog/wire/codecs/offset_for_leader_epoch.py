@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.message_fields import by_version, charge_more_items, null_field, past_end, read_long_size, skip_tags
 from stratalog.wire.messages.offset_for_leader_epoch import (
@@ -43,11 +43,11 @@ def _read_offset_for_leader_partition_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetForLeaderPartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 160, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition, current_leader_epoch, leader_epoch = _read_iii(data, position)
         position += 12
         items.append(
@@ -62,11 +62,11 @@ def _read_offset_for_leader_topic_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetForLeaderTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 416, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -76,7 +76,10 @@ def _read_offset_for_leader_topic_array_2(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partitions, position = _read_offset_for_leader_partition_array_2(data, position, count, budget)
+        if count == 0:
+            partitions: Sequence[OffsetForLeaderPartition] = []
+        else:
+            partitions, position = _read_offset_for_leader_partition_array_2(data, position, count, budget)
         items.append(OffsetForLeaderTopic(topic=topic, partitions=partitions))
     return items, position
 
@@ -84,10 +87,15 @@ def _read_offset_for_leader_topic_array_2(
 def _read_offset_for_leader_epoch_request_2(
     data: bytes, position: int, budget: DecodeBudget
 ) -> OffsetForLeaderEpochRequest:
-    budget.charge(584 + len(data))
+    budget.charged += 584 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (count,) = _read_i(data, position)
     position += 4
-    topics, position = _read_offset_for_leader_topic_array_2(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[OffsetForLeaderTopic] = []
+    else:
+        topics, position = _read_offset_for_leader_topic_array_2(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return OffsetForLeaderEpochRequest(topics=topics)
@@ -96,10 +104,15 @@ def _read_offset_for_leader_epoch_request_2(
 def _read_offset_for_leader_epoch_request_3(
     data: bytes, position: int, budget: DecodeBudget
 ) -> OffsetForLeaderEpochRequest:
-    budget.charge(616 + len(data))
+    budget.charged += 616 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     replica_id, count = _read_ii(data, position)
     position += 8
-    topics, position = _read_offset_for_leader_topic_array_2(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[OffsetForLeaderTopic] = []
+    else:
+        topics, position = _read_offset_for_leader_topic_array_2(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return OffsetForLeaderEpochRequest(replica_id=replica_id, topics=topics)
@@ -109,11 +122,11 @@ def _read_offset_for_leader_partition_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetForLeaderPartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 160, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition, current_leader_epoch, leader_epoch, tags = _read_iiiB(data, position)
         position += 13
         if tags:
@@ -130,23 +143,24 @@ def _read_offset_for_leader_topic_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetForLeaderTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 416, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "topic")
-        end = position + size - 1
-        topic = data[position:end].decode()
-        position = end
+        topic = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_offset_for_leader_partition_array_4(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[OffsetForLeaderPartition] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_offset_for_leader_partition_array_4(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -158,18 +172,23 @@ def _read_offset_for_leader_topic_array_4(
 def _read_offset_for_leader_epoch_request_4(
     data: bytes, position: int, budget: DecodeBudget
 ) -> OffsetForLeaderEpochRequest:
-    budget.charge(616 + len(data))
+    budget.charged += 616 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     replica_id, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_offset_for_leader_topic_array_4(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[OffsetForLeaderTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_offset_for_leader_topic_array_4(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return OffsetForLeaderEpochRequest(replica_id=replica_id, topics=topics)
 
 
@@ -216,25 +235,29 @@ def _write_offset_for_leader_topic_array_4(out: bytearray, items: Sequence[Offse
         else:
             out += encode_unsigned(size)
         out += topic
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_offset_for_leader_partition_array_4(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_offset_for_leader_epoch_request_4(out: bytearray, item: OffsetForLeaderEpochRequest) -> list[Buffer]:
     out += _write_i(item.replica_id)
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_offset_for_leader_topic_array_4(out, item.topics)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -243,11 +266,11 @@ def _read_epoch_end_offset_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[EpochEndOffset], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 200, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, partition, leader_epoch, end_offset = _read_hiiq(data, position)
         position += 18
         items.append(
@@ -260,11 +283,11 @@ def _read_offset_for_leader_topic_result_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetForLeaderTopicResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 456, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -274,7 +297,10 @@ def _read_offset_for_leader_topic_result_array_2(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partitions, position = _read_epoch_end_offset_array_2(data, position, count, budget)
+        if count == 0:
+            partitions: Sequence[EpochEndOffset] = []
+        else:
+            partitions, position = _read_epoch_end_offset_array_2(data, position, count, budget)
         items.append(OffsetForLeaderTopicResult(topic=topic, partitions=partitions))
     return items, position
 
@@ -282,10 +308,15 @@ def _read_offset_for_leader_topic_result_array_2(
 def _read_offset_for_leader_epoch_response_2(
     data: bytes, position: int, budget: DecodeBudget
 ) -> OffsetForLeaderEpochResponse:
-    budget.charge(656 + len(data))
+    budget.charged += 656 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
-    topics, position = _read_offset_for_leader_topic_result_array_2(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[OffsetForLeaderTopicResult] = []
+    else:
+        topics, position = _read_offset_for_leader_topic_result_array_2(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return OffsetForLeaderEpochResponse(throttle_time_ms=throttle_time_ms, topics=topics)
@@ -295,11 +326,11 @@ def _read_epoch_end_offset_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[EpochEndOffset], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 200, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, partition, leader_epoch, end_offset, tags = _read_hiiqB(data, position)
         position += 19
         if tags:
@@ -314,23 +345,24 @@ def _read_offset_for_leader_topic_result_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[OffsetForLeaderTopicResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 456, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "topic")
-        end = position + size - 1
-        topic = data[position:end].decode()
-        position = end
+        topic = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_epoch_end_offset_array_4(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[EpochEndOffset] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_epoch_end_offset_array_4(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -342,18 +374,23 @@ def _read_offset_for_leader_topic_result_array_4(
 def _read_offset_for_leader_epoch_response_4(
     data: bytes, position: int, budget: DecodeBudget
 ) -> OffsetForLeaderEpochResponse:
-    budget.charge(656 + len(data))
+    budget.charged += 656 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_offset_for_leader_topic_result_array_4(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[OffsetForLeaderTopicResult] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_offset_for_leader_topic_result_array_4(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return OffsetForLeaderEpochResponse(throttle_time_ms=throttle_time_ms, topics=topics)
 
 
@@ -393,25 +430,29 @@ def _write_offset_for_leader_topic_result_array_4(out: bytearray, items: Sequenc
         else:
             out += encode_unsigned(size)
         out += topic
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_epoch_end_offset_array_4(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_offset_for_leader_epoch_response_4(out: bytearray, item: OffsetForLeaderEpochResponse) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_offset_for_leader_topic_result_array_4(out, item.topics)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.ids import topic_id_of
 from stratalog.wire.message_fields import (
@@ -20,6 +20,7 @@ from stratalog.wire.message_fields import (
     null_field,
     past_end,
     read_long_size,
+    read_longer_size,
     read_tag_count,
     skip_tags,
     spliced,
@@ -59,6 +60,7 @@ _write_h = Layout(">h").pack
 _write_hi = Layout(">hi").pack
 _write_hii = Layout(">hii").pack
 _write_i = Layout(">i").pack
+_write_iB = Layout(">iB").pack
 _write_ih = Layout(">ih").pack
 _write_ihqq = Layout(">ihqq").pack
 _write_ihqqq = Layout(">ihqqq").pack
@@ -71,11 +73,11 @@ def _read_partition_produce_data_array_3(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionProduceData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 272, budget, "partition_data")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         index, size = _read_ii(data, position)
         position += 8
         records: memoryview | None = None
@@ -91,11 +93,11 @@ def _read_topic_produce_data_array_3(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TopicProduceData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 536, budget, "topic_data")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -103,17 +105,22 @@ def _read_topic_produce_data_array_3(
         if size > 127:
             budget.charge(size)
         end = position + size
-        name = str(data[position:end], "utf-8")
+        name = data[position:end].tobytes().decode()
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partition_data, position = _read_partition_produce_data_array_3(data, position, count, budget)
+        if count == 0:
+            partition_data: Sequence[PartitionProduceData] = []
+        else:
+            partition_data, position = _read_partition_produce_data_array_3(data, position, count, budget)
         items.append(TopicProduceData(name=name, partition_data=partition_data))
     return items, position
 
 
 def _read_produce_request_3(data: memoryview, position: int, budget: DecodeBudget) -> ProduceRequest:
     budget.charged += 864
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (size,) = _read_h(data, position)
     position += 2
     transactional_id: str | None = None
@@ -121,11 +128,14 @@ def _read_produce_request_3(data: memoryview, position: int, budget: DecodeBudge
         if size > 127:
             budget.charge(size)
         end = position + size
-        transactional_id = str(data[position:end], "utf-8")
+        transactional_id = data[position:end].tobytes().decode()
         position = end
     acks, timeout_ms, count = _read_hii(data, position)
     position += 10
-    topic_data, position = _read_topic_produce_data_array_3(data, position, count, budget)
+    if count == 0:
+        topic_data: Sequence[TopicProduceData] = []
+    else:
+        topic_data, position = _read_topic_produce_data_array_3(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return ProduceRequest(transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms, topic_data=topic_data)
@@ -135,24 +145,26 @@ def _read_partition_produce_data_array_9(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionProduceData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 272, budget, "partition_data")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         index, size = _read_iB(data, position)
-        position += 5
+        position += 4
         records: memoryview | None = None
         if size:
             if size > 127:
+                position += 1
                 high = data[position]
-                if high < 128:
-                    size, position = size & 127 | high << 7, position + 1
+                if 0 < high < 128:
+                    size = size & 127 | high << 7
                 else:
-                    size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            records = data[position:end]
-            position = end
+                    size, position = read_longer_size(data, position - 1)
+            records = data[position + 1 : position + size]
+            position += size
+        else:
+            position += 1
         tags = data[position]
         position += 1
         if tags:
@@ -165,25 +177,25 @@ def _read_topic_produce_data_array_9(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TopicProduceData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 536, budget, "topic_data")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        if size > 127:
             budget.charge(size)
-        end = position + size - 1
-        name = str(data[position:end], "utf-8")
-        position = end
+        name = data[position + 1 : position + size].tobytes().decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partition_data, position = _read_partition_produce_data_array_9(data, position, count - 1, budget)
+        if count == 1:
+            partition_data: Sequence[PartitionProduceData] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partition_data, position = _read_partition_produce_data_array_9(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -194,28 +206,32 @@ def _read_topic_produce_data_array_9(
 
 def _read_produce_request_9(data: memoryview, position: int, budget: DecodeBudget) -> ProduceRequest:
     budget.charged += 864
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     transactional_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        if size > 127:
+            size, position = read_longer_size(data, position)
             budget.charge(size)
-        end = position + size - 1
-        transactional_id = str(data[position:end], "utf-8")
-        position = end
+        transactional_id = data[position + 1 : position + size].tobytes().decode()
+        position += size
+    else:
+        position += 1
     acks, timeout_ms, count = _read_hiB(data, position)
     position += 7
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topic_data, position = _read_topic_produce_data_array_9(data, position, count - 1, budget)
+    if count == 1:
+        topic_data: Sequence[TopicProduceData] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topic_data, position = _read_topic_produce_data_array_9(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ProduceRequest(transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms, topic_data=topic_data)
 
 
@@ -223,16 +239,19 @@ def _read_topic_produce_data_array_13(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TopicProduceData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 568, budget, "topic_data")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         topic_id, count = _read_UB(data, position)
         position += 17
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partition_data, position = _read_partition_produce_data_array_9(data, position, count - 1, budget)
+        if count == 1:
+            partition_data: Sequence[PartitionProduceData] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partition_data, position = _read_partition_produce_data_array_9(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -243,28 +262,32 @@ def _read_topic_produce_data_array_13(
 
 def _read_produce_request_13(data: memoryview, position: int, budget: DecodeBudget) -> ProduceRequest:
     budget.charged += 896
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     transactional_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        if size > 127:
+            size, position = read_longer_size(data, position)
             budget.charge(size)
-        end = position + size - 1
-        transactional_id = str(data[position:end], "utf-8")
-        position = end
+        transactional_id = data[position + 1 : position + size].tobytes().decode()
+        position += size
+    else:
+        position += 1
     acks, timeout_ms, count = _read_hiB(data, position)
     position += 7
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topic_data, position = _read_topic_produce_data_array_13(data, position, count - 1, budget)
+    if count == 1:
+        topic_data: Sequence[TopicProduceData] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topic_data, position = _read_topic_produce_data_array_13(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ProduceRequest(transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms, topic_data=topic_data)
 
 
@@ -312,13 +335,15 @@ def _write_topic_produce_data_array_9(out: bytearray, items: Sequence[TopicProdu
         else:
             out += encode_unsigned(size)
         out += name
-        size = len(item.partition_data) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partition_data:
+            size = len(item.partition_data) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_partition_produce_data_array_9(out, item.partition_data, cuts)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -335,13 +360,15 @@ def _write_produce_request_9(out: bytearray, item: ProduceRequest) -> list[Buffe
             out += encode_unsigned(size)
         out += transactional_id
     out += _write_hi(item.acks, item.timeout_ms)
-    size = len(item.topic_data) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topic_data:
+        size = len(item.topic_data) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_topic_produce_data_array_9(out, item.topic_data, cuts)
+    else:
+        out.append(1)
     out.append(0)
     return spliced(out, cuts)
 
@@ -349,13 +376,15 @@ def _write_produce_request_9(out: bytearray, item: ProduceRequest) -> list[Buffe
 def _write_topic_produce_data_array_13(out: bytearray, items: Sequence[TopicProduceData], cuts: Cuts) -> None:
     for item in items:
         out += _write_U(item.topic_id.bytes)
-        size = len(item.partition_data) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partition_data:
+            size = len(item.partition_data) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_partition_produce_data_array_9(out, item.partition_data, cuts)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -372,13 +401,15 @@ def _write_produce_request_13(out: bytearray, item: ProduceRequest) -> list[Buff
             out += encode_unsigned(size)
         out += transactional_id
     out += _write_hi(item.acks, item.timeout_ms)
-    size = len(item.topic_data) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topic_data:
+        size = len(item.topic_data) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_topic_produce_data_array_13(out, item.topic_data, cuts)
+    else:
+        out.append(1)
     out.append(0)
     return spliced(out, cuts)
 
@@ -387,11 +418,11 @@ def _read_partition_produce_response_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionProduceResponse], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 232, budget, "partition_responses")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         index, error_code, base_offset, log_append_time_ms = _read_ihqq(data, position)
         position += 22
         items.append(
@@ -406,11 +437,11 @@ def _read_topic_produce_response_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TopicProduceResponse], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 496, budget, "responses")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -420,16 +451,24 @@ def _read_topic_produce_response_array_3(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partition_responses, position = _read_partition_produce_response_array_3(data, position, count, budget)
+        if count == 0:
+            partition_responses: Sequence[PartitionProduceResponse] = []
+        else:
+            partition_responses, position = _read_partition_produce_response_array_3(data, position, count, budget)
         items.append(TopicProduceResponse(name=name, partition_responses=partition_responses))
     return items, position
 
 
 def _read_produce_response_3(data: bytes, position: int, budget: DecodeBudget) -> ProduceResponse:
-    budget.charge(704 + len(data))
+    budget.charged += 704 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (count,) = _read_i(data, position)
     position += 4
-    responses, position = _read_topic_produce_response_array_3(data, position, count, budget)
+    if count == 0:
+        responses: Sequence[TopicProduceResponse] = []
+    else:
+        responses, position = _read_topic_produce_response_array_3(data, position, count, budget)
     (throttle_time_ms,) = _read_i(data, position)
     position += 4
     if position > len(data):
@@ -441,11 +480,11 @@ def _read_partition_produce_response_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionProduceResponse], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 264, budget, "partition_responses")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         index, error_code, base_offset, log_append_time_ms, log_start_offset = _read_ihqqq(data, position)
         position += 30
         items.append(
@@ -464,11 +503,11 @@ def _read_topic_produce_response_array_5(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TopicProduceResponse], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 528, budget, "responses")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -478,16 +517,24 @@ def _read_topic_produce_response_array_5(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partition_responses, position = _read_partition_produce_response_array_5(data, position, count, budget)
+        if count == 0:
+            partition_responses: Sequence[PartitionProduceResponse] = []
+        else:
+            partition_responses, position = _read_partition_produce_response_array_5(data, position, count, budget)
         items.append(TopicProduceResponse(name=name, partition_responses=partition_responses))
     return items, position
 
 
 def _read_produce_response_5(data: bytes, position: int, budget: DecodeBudget) -> ProduceResponse:
-    budget.charge(736 + len(data))
+    budget.charged += 736 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (count,) = _read_i(data, position)
     position += 4
-    responses, position = _read_topic_produce_response_array_5(data, position, count, budget)
+    if count == 0:
+        responses: Sequence[TopicProduceResponse] = []
+    else:
+        responses, position = _read_topic_produce_response_array_5(data, position, count, budget)
     (throttle_time_ms,) = _read_i(data, position)
     position += 4
     if position > len(data):
@@ -499,11 +546,11 @@ def _read_batch_index_and_error_message_array_8(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[BatchIndexAndErrorMessage], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 168, budget, "record_errors")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         batch_index, size = _read_ih(data, position)
         position += 6
         batch_index_error_message: str | None = None
@@ -521,14 +568,17 @@ def _read_partition_produce_response_array_8(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionProduceResponse], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 632, budget, "partition_responses")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         index, error_code, base_offset, log_append_time_ms, log_start_offset, count = _read_ihqqqi(data, position)
         position += 34
-        record_errors, position = _read_batch_index_and_error_message_array_8(data, position, count, budget)
+        if count == 0:
+            record_errors: Sequence[BatchIndexAndErrorMessage] = []
+        else:
+            record_errors, position = _read_batch_index_and_error_message_array_8(data, position, count, budget)
         (size,) = _read_h(data, position)
         position += 2
         error_message: str | None = None
@@ -554,11 +604,11 @@ def _read_topic_produce_response_array_8(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TopicProduceResponse], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 896, budget, "responses")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -568,16 +618,24 @@ def _read_topic_produce_response_array_8(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partition_responses, position = _read_partition_produce_response_array_8(data, position, count, budget)
+        if count == 0:
+            partition_responses: Sequence[PartitionProduceResponse] = []
+        else:
+            partition_responses, position = _read_partition_produce_response_array_8(data, position, count, budget)
         items.append(TopicProduceResponse(name=name, partition_responses=partition_responses))
     return items, position
 
 
 def _read_produce_response_8(data: bytes, position: int, budget: DecodeBudget) -> ProduceResponse:
-    budget.charge(1104 + len(data))
+    budget.charged += 1104 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (count,) = _read_i(data, position)
     position += 4
-    responses, position = _read_topic_produce_response_array_8(data, position, count, budget)
+    if count == 0:
+        responses: Sequence[TopicProduceResponse] = []
+    else:
+        responses, position = _read_topic_produce_response_array_8(data, position, count, budget)
     (throttle_time_ms,) = _read_i(data, position)
     position += 4
     if position > len(data):
@@ -589,20 +647,21 @@ def _read_batch_index_and_error_message_array_9(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[BatchIndexAndErrorMessage], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 168, budget, "record_errors")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         batch_index, size = _read_iB(data, position)
-        position += 5
+        position += 4
         batch_index_error_message: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            batch_index_error_message = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            batch_index_error_message = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         tags = data[position]
         position += 1
         if tags:
@@ -617,25 +676,28 @@ def _read_partition_produce_response_array_9(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionProduceResponse], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 632, budget, "partition_responses")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         index, error_code, base_offset, log_append_time_ms, log_start_offset, count = _read_ihqqqB(data, position)
         position += 31
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        record_errors, position = _read_batch_index_and_error_message_array_9(data, position, count - 1, budget)
+        if count == 1:
+            record_errors: Sequence[BatchIndexAndErrorMessage] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            record_errors, position = _read_batch_index_and_error_message_array_9(data, position, count - 1, budget)
         size = data[position]
-        position += 1
         error_message: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            error_message = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            error_message = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         tags = data[position]
         position += 1
         if tags:
@@ -658,23 +720,24 @@ def _read_topic_produce_response_array_9(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TopicProduceResponse], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 896, budget, "responses")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partition_responses, position = _read_partition_produce_response_array_9(data, position, count - 1, budget)
+        if count == 1:
+            partition_responses: Sequence[PartitionProduceResponse] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partition_responses, position = _read_partition_produce_response_array_9(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -684,18 +747,23 @@ def _read_topic_produce_response_array_9(
 
 
 def _read_produce_response_9(data: bytes, position: int, budget: DecodeBudget) -> ProduceResponse:
-    budget.charge(1104 + len(data))
+    budget.charged += 1104 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    responses, position = _read_topic_produce_response_array_9(data, position, count - 1, budget)
+    if count == 1:
+        responses: Sequence[TopicProduceResponse] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        responses, position = _read_topic_produce_response_array_9(data, position, count - 1, budget)
     throttle_time_ms, tags = _read_iB(data, position)
     position += 5
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ProduceResponse(responses=responses, throttle_time_ms=throttle_time_ms)
 
 
@@ -712,25 +780,28 @@ def _read_partition_produce_response_array_10(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionProduceResponse], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 632, budget, "partition_responses")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         index, error_code, base_offset, log_append_time_ms, log_start_offset, count = _read_ihqqqB(data, position)
         position += 31
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        record_errors, position = _read_batch_index_and_error_message_array_9(data, position, count - 1, budget)
+        if count == 1:
+            record_errors: Sequence[BatchIndexAndErrorMessage] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            record_errors, position = _read_batch_index_and_error_message_array_9(data, position, count - 1, budget)
         size = data[position]
-        position += 1
         error_message: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            error_message = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            error_message = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         tags = data[position]
         position += 1
         current_leader: LeaderIdAndEpoch = NO_LEADER_ID_AND_EPOCH
@@ -765,23 +836,24 @@ def _read_topic_produce_response_array_10(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TopicProduceResponse], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 896, budget, "responses")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partition_responses, position = _read_partition_produce_response_array_10(data, position, count - 1, budget)
+        if count == 1:
+            partition_responses: Sequence[PartitionProduceResponse] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partition_responses, position = _read_partition_produce_response_array_10(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -794,27 +866,27 @@ def _read_node_endpoint_array_10(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[NodeEndpoint], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 296, budget, "node_endpoints")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         node_id, size = _read_iB(data, position)
-        position += 5
+        position += 4
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "host")
-        end = position + size - 1
-        host = data[position:end].decode()
-        position = end
+        host = data[position + 1 : position + size].decode()
+        position += size
         port, size = _read_iB(data, position)
-        position += 5
+        position += 4
         rack: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            rack = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            rack = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         tags = data[position]
         position += 1
         if tags:
@@ -824,12 +896,17 @@ def _read_node_endpoint_array_10(
 
 
 def _read_produce_response_10(data: bytes, position: int, budget: DecodeBudget) -> ProduceResponse:
-    budget.charge(1104 + len(data))
+    budget.charged += 1104 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    responses, position = _read_topic_produce_response_array_10(data, position, count - 1, budget)
+    if count == 1:
+        responses: Sequence[TopicProduceResponse] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        responses, position = _read_topic_produce_response_array_10(data, position, count - 1, budget)
     throttle_time_ms, tags = _read_iB(data, position)
     position += 5
     node_endpoints: Sequence[NodeEndpoint] = ()
@@ -843,15 +920,18 @@ def _read_produce_response_10(data: bytes, position: int, budget: DecodeBudget) 
                 budget.charge(288)
                 count = data[position]
                 position += 1
-                if count > 127:
-                    count, position = read_unsigned(data, position - 1)
-                node_endpoints, position = _read_node_endpoint_array_10(data, position, count - 1, budget)
+                if count == 1:
+                    node_endpoints = []
+                else:
+                    if count > 127:
+                        count, position = read_unsigned(data, position - 1)
+                    node_endpoints, position = _read_node_endpoint_array_10(data, position, count - 1, budget)
             else:
                 position = whole
             if position != whole:
                 raise bad_tag(tag)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ProduceResponse(responses=responses, throttle_time_ms=throttle_time_ms, node_endpoints=node_endpoints)
 
 
@@ -859,16 +939,19 @@ def _read_topic_produce_response_array_13(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TopicProduceResponse], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 928, budget, "responses")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         topic_id, count = _read_UB(data, position)
         position += 17
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partition_responses, position = _read_partition_produce_response_array_10(data, position, count - 1, budget)
+        if count == 1:
+            partition_responses: Sequence[PartitionProduceResponse] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partition_responses, position = _read_partition_produce_response_array_10(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -878,12 +961,17 @@ def _read_topic_produce_response_array_13(
 
 
 def _read_produce_response_13(data: bytes, position: int, budget: DecodeBudget) -> ProduceResponse:
-    budget.charge(1136 + len(data))
+    budget.charged += 1136 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    responses, position = _read_topic_produce_response_array_13(data, position, count - 1, budget)
+    if count == 1:
+        responses: Sequence[TopicProduceResponse] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        responses, position = _read_topic_produce_response_array_13(data, position, count - 1, budget)
     throttle_time_ms, tags = _read_iB(data, position)
     position += 5
     node_endpoints: Sequence[NodeEndpoint] = ()
@@ -897,15 +985,18 @@ def _read_produce_response_13(data: bytes, position: int, budget: DecodeBudget) 
                 budget.charge(288)
                 count = data[position]
                 position += 1
-                if count > 127:
-                    count, position = read_unsigned(data, position - 1)
-                node_endpoints, position = _read_node_endpoint_array_10(data, position, count - 1, budget)
+                if count == 1:
+                    node_endpoints = []
+                else:
+                    if count > 127:
+                        count, position = read_unsigned(data, position - 1)
+                    node_endpoints, position = _read_node_endpoint_array_10(data, position, count - 1, budget)
             else:
                 position = whole
             if position != whole:
                 raise bad_tag(tag)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ProduceResponse(responses=responses, throttle_time_ms=throttle_time_ms, node_endpoints=node_endpoints)
 
 
@@ -1024,13 +1115,15 @@ def _write_partition_produce_response_array_9(out: bytearray, items: Sequence[Pa
         out += _write_ihqqq(
             item.index, item.error_code, item.base_offset, item.log_append_time_ms, item.log_start_offset
         )
-        size = len(item.record_errors) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.record_errors:
+            size = len(item.record_errors) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_batch_index_and_error_message_array_9(out, item.record_errors)
+        else:
+            out.append(1)
         if item.error_message is None:
             out.append(0)
         else:
@@ -1053,24 +1146,28 @@ def _write_topic_produce_response_array_9(out: bytearray, items: Sequence[TopicP
         else:
             out += encode_unsigned(size)
         out += name
-        size = len(item.partition_responses) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partition_responses:
+            size = len(item.partition_responses) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_partition_produce_response_array_9(out, item.partition_responses)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_produce_response_9(out: bytearray, item: ProduceResponse) -> list[Buffer]:
-    size = len(item.responses) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.responses:
+        size = len(item.responses) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_topic_produce_response_array_9(out, item.responses)
+    else:
+        out.append(1)
     out += _write_ix(item.throttle_time_ms)
     return [out]
 
@@ -1084,13 +1181,15 @@ def _write_partition_produce_response_array_10(out: bytearray, items: Sequence[P
         out += _write_ihqqq(
             item.index, item.error_code, item.base_offset, item.log_append_time_ms, item.log_start_offset
         )
-        size = len(item.record_errors) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.record_errors:
+            size = len(item.record_errors) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_batch_index_and_error_message_array_9(out, item.record_errors)
+        else:
+            out.append(1)
         if item.error_message is None:
             out.append(0)
         else:
@@ -1102,8 +1201,8 @@ def _write_partition_produce_response_array_10(out: bytearray, items: Sequence[P
                 out += encode_unsigned(size)
             out += error_message
         out.append(0)
-        tags = len(out) - 1
         if item.current_leader is not NO_LEADER_ID_AND_EPOCH and item.current_leader != NO_LEADER_ID_AND_EPOCH:
+            tags = len(out) - 1
             whole = bytearray()
             _write_leader_id_and_epoch_10(whole, item.current_leader)
             out[tags] += 1
@@ -1119,25 +1218,26 @@ def _write_topic_produce_response_array_10(out: bytearray, items: Sequence[Topic
         else:
             out += encode_unsigned(size)
         out += name
-        size = len(item.partition_responses) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partition_responses:
+            size = len(item.partition_responses) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_partition_produce_response_array_10(out, item.partition_responses)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_node_endpoint_array_10(out: bytearray, items: Sequence[NodeEndpoint]) -> None:
     for item in items:
-        out += _write_i(item.node_id)
         host = item.host.encode()
         size = len(host) + 1
         if size < 128:
-            out.append(size)
+            out += _write_iB(item.node_id, size)
         else:
-            out += encode_unsigned(size)
+            out += _write_i(item.node_id) + encode_unsigned(size)
         out += host
         out += _write_i(item.port)
         if item.rack is None:
@@ -1154,24 +1254,28 @@ def _write_node_endpoint_array_10(out: bytearray, items: Sequence[NodeEndpoint])
 
 
 def _write_produce_response_10(out: bytearray, item: ProduceResponse) -> list[Buffer]:
-    size = len(item.responses) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.responses:
-        _write_topic_produce_response_array_10(out, item.responses)
-    out += _write_ix(item.throttle_time_ms)
-    tags = len(out) - 1
-    if item.node_endpoints:
-        whole = bytearray()
-        size = len(item.node_endpoints) + 1
+        size = len(item.responses) + 1
         if size < 128:
-            whole.append(size)
+            out.append(size)
         else:
-            whole += encode_unsigned(size)
+            out += encode_unsigned(size)
+        _write_topic_produce_response_array_10(out, item.responses)
+    else:
+        out.append(1)
+    out += _write_ix(item.throttle_time_ms)
+    if item.node_endpoints:
+        tags = len(out) - 1
+        whole = bytearray()
         if item.node_endpoints:
+            size = len(item.node_endpoints) + 1
+            if size < 128:
+                whole.append(size)
+            else:
+                whole += encode_unsigned(size)
             _write_node_endpoint_array_10(whole, item.node_endpoints)
+        else:
+            whole.append(1)
         out[tags] += 1
         write_tag(out, 0, whole)
     return [out]
@@ -1180,35 +1284,41 @@ def _write_produce_response_10(out: bytearray, item: ProduceResponse) -> list[Bu
 def _write_topic_produce_response_array_13(out: bytearray, items: Sequence[TopicProduceResponse]) -> None:
     for item in items:
         out += _write_U(item.topic_id.bytes)
-        size = len(item.partition_responses) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partition_responses:
+            size = len(item.partition_responses) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_partition_produce_response_array_10(out, item.partition_responses)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_produce_response_13(out: bytearray, item: ProduceResponse) -> list[Buffer]:
-    size = len(item.responses) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.responses:
-        _write_topic_produce_response_array_13(out, item.responses)
-    out += _write_ix(item.throttle_time_ms)
-    tags = len(out) - 1
-    if item.node_endpoints:
-        whole = bytearray()
-        size = len(item.node_endpoints) + 1
+        size = len(item.responses) + 1
         if size < 128:
-            whole.append(size)
+            out.append(size)
         else:
-            whole += encode_unsigned(size)
+            out += encode_unsigned(size)
+        _write_topic_produce_response_array_13(out, item.responses)
+    else:
+        out.append(1)
+    out += _write_ix(item.throttle_time_ms)
+    if item.node_endpoints:
+        tags = len(out) - 1
+        whole = bytearray()
         if item.node_endpoints:
+            size = len(item.node_endpoints) + 1
+            if size < 128:
+                whole.append(size)
+            else:
+                whole += encode_unsigned(size)
             _write_node_endpoint_array_10(whole, item.node_endpoints)
+        else:
+            whole.append(1)
         out[tags] += 1
         write_tag(out, 0, whole)
     return [out]

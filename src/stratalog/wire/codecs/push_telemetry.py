@@ -8,34 +8,36 @@ from __future__ import annotations
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.ids import topic_id_of
 from stratalog.wire.message_fields import by_version, past_end, read_long_size, skip_tags
 from stratalog.wire.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
-from stratalog.wire.varint import encode_unsigned, read_unsigned
+from stratalog.wire.varint import encode_unsigned
 
 _read_UiTbB = Layout(">16si?bB").unpack_from
 _read_ihB = Layout(">ihB").unpack_from
 _write_UiTb = Layout(">16si?b").pack
+_write_UiTbB = Layout(">16si?bB").pack
 _write_ihx = Layout(">ihx").pack
 
 
 def _read_push_telemetry_request_0(data: bytes, position: int, budget: DecodeBudget) -> PushTelemetryRequest:
-    budget.charge(296 + len(data))
+    budget.charged += 296 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     client_instance_id, subscription_id, terminating, compression_type, size = _read_UiTbB(data, position)
-    position += 23
+    position += 22
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "metrics")
-    end = position + size - 1
-    metrics = data[position:end]
-    position = end
+    metrics = data[position + 1 : position + size]
+    position += size
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return PushTelemetryRequest(
         client_instance_id=topic_id_of(client_instance_id),
         subscription_id=subscription_id,
@@ -46,26 +48,31 @@ def _read_push_telemetry_request_0(data: bytes, position: int, budget: DecodeBud
 
 
 def _write_push_telemetry_request_0(out: bytearray, item: PushTelemetryRequest) -> list[Buffer]:
-    out += _write_UiTb(item.client_instance_id.bytes, item.subscription_id, item.terminating, item.compression_type)
     metrics = item.metrics
     size = len(metrics) + 1
     if size < 128:
-        out.append(size)
+        out += _write_UiTbB(
+            item.client_instance_id.bytes, item.subscription_id, item.terminating, item.compression_type, size
+        )
     else:
-        out += encode_unsigned(size)
+        out += _write_UiTb(
+            item.client_instance_id.bytes, item.subscription_id, item.terminating, item.compression_type
+        ) + encode_unsigned(size)
     out += metrics
     out.append(0)
     return [out]
 
 
 def _read_push_telemetry_response_0(data: bytes, position: int, budget: DecodeBudget) -> PushTelemetryResponse:
-    budget.charge(112 + len(data))
+    budget.charged += 112 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, tags = _read_ihB(data, position)
     position += 7
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return PushTelemetryResponse(throttle_time_ms=throttle_time_ms, error_code=error_code)
 
 

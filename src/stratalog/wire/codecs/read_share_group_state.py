@@ -9,10 +9,17 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.ids import topic_id_of
-from stratalog.wire.message_fields import by_version, charge_more_items, past_end, read_long_size, skip_tags
+from stratalog.wire.message_fields import (
+    by_version,
+    charge_more_items,
+    past_end,
+    read_long_size,
+    read_longer_size,
+    skip_tags,
+)
 from stratalog.wire.messages.read_share_group_state import (
     PartitionData,
     PartitionResult,
@@ -40,11 +47,11 @@ def _read_partition_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 120, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition, leader_epoch, tags = _read_iiB(data, position)
         position += 9
         if tags:
@@ -57,16 +64,19 @@ def _read_read_state_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ReadStateData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 408, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         topic_id, count = _read_UB(data, position)
         position += 17
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_partition_data_array_0(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[PartitionData] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_partition_data_array_0(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -78,25 +88,28 @@ def _read_read_state_data_array_0(
 def _read_read_share_group_state_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> ReadShareGroupStateRequest:
-    budget.charge(656 + len(data))
+    budget.charged += 656 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "group_id")
-    end = position + size - 1
-    group_id = data[position:end].decode()
-    position = end
+    group_id = data[position + 1 : position + size].decode()
+    position += size
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_read_state_data_array_0(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[ReadStateData] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_read_state_data_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ReadShareGroupStateRequest(group_id=group_id, topics=topics)
 
 
@@ -108,13 +121,15 @@ def _write_partition_data_array_0(out: bytearray, items: Sequence[PartitionData]
 def _write_read_state_data_array_0(out: bytearray, items: Sequence[ReadStateData]) -> None:
     for item in items:
         out += _write_U(item.topic_id.bytes)
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_partition_data_array_0(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -126,13 +141,15 @@ def _write_read_share_group_state_request_0(out: bytearray, item: ReadShareGroup
     else:
         out += encode_unsigned(size)
     out += group_id
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_read_state_data_array_0(out, item.topics)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -141,11 +158,11 @@ def _read_state_batch_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[StateBatch], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 168, budget, "state_batches")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         first_offset, last_offset, delivery_state, delivery_count, tags = _read_qqbhB(data, position)
         position += 20
         if tags:
@@ -165,25 +182,29 @@ def _read_partition_result_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 584, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition, error_code, size = _read_ihB(data, position)
-        position += 7
+        position += 6
         error_message: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            error_message = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            error_message = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         state_epoch, start_offset, count = _read_iqB(data, position)
         position += 13
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        state_batches, position = _read_state_batch_array_0(data, position, count - 1, budget)
+        if count == 1:
+            state_batches: Sequence[StateBatch] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            state_batches, position = _read_state_batch_array_0(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -205,16 +226,19 @@ def _read_read_state_result_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ReadStateResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 872, budget, "results")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         topic_id, count = _read_UB(data, position)
         position += 17
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_partition_result_array_0(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[PartitionResult] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_partition_result_array_0(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -226,18 +250,23 @@ def _read_read_state_result_array_0(
 def _read_read_share_group_state_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> ReadShareGroupStateResponse:
-    budget.charge(1032 + len(data))
+    budget.charged += 1032 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    results, position = _read_read_state_result_array_0(data, position, count - 1, budget)
+    if count == 1:
+        results: Sequence[ReadStateResult] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        results, position = _read_read_state_result_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ReadShareGroupStateResponse(results=results)
 
 
@@ -260,37 +289,43 @@ def _write_partition_result_array_0(out: bytearray, items: Sequence[PartitionRes
                 out += encode_unsigned(size)
             out += error_message
         out += _write_iq(item.state_epoch, item.start_offset)
-        size = len(item.state_batches) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.state_batches:
+            size = len(item.state_batches) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_state_batch_array_0(out, item.state_batches)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_read_state_result_array_0(out: bytearray, items: Sequence[ReadStateResult]) -> None:
     for item in items:
         out += _write_U(item.topic_id.bytes)
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_partition_result_array_0(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_read_share_group_state_response_0(out: bytearray, item: ReadShareGroupStateResponse) -> list[Buffer]:
-    size = len(item.results) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.results:
+        size = len(item.results) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_read_state_result_array_0(out, item.results)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

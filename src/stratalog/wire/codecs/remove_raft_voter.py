@@ -8,12 +8,12 @@ from __future__ import annotations
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.ids import topic_id_of
-from stratalog.wire.message_fields import by_version, past_end, skip_tags
+from stratalog.wire.message_fields import by_version, past_end, read_longer_size, skip_tags
 from stratalog.wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
-from stratalog.wire.varint import encode_unsigned, read_unsigned
+from stratalog.wire.varint import encode_unsigned
 
 _read_iUB = Layout(">i16sB").unpack_from
 _read_ihB = Layout(">ihB").unpack_from
@@ -22,22 +22,24 @@ _write_ih = Layout(">ih").pack
 
 
 def _read_remove_raft_voter_request_0(data: bytes, position: int, budget: DecodeBudget) -> RemoveRaftVoterRequest:
-    budget.charge(280 + len(data))
+    budget.charged += 280 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     cluster_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        cluster_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        cluster_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     voter_id, voter_directory_id, tags = _read_iUB(data, position)
     position += 21
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return RemoveRaftVoterRequest(
         cluster_id=cluster_id, voter_id=voter_id, voter_directory_id=topic_id_of(voter_directory_id)
     )
@@ -59,22 +61,25 @@ def _write_remove_raft_voter_request_0(out: bytearray, item: RemoveRaftVoterRequ
 
 
 def _read_remove_raft_voter_response_0(data: bytes, position: int, budget: DecodeBudget) -> RemoveRaftVoterResponse:
-    budget.charge(200 + len(data))
+    budget.charged += 200 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, size = _read_ihB(data, position)
-    position += 7
+    position += 6
     error_message: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        error_message = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        error_message = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return RemoveRaftVoterResponse(
         throttle_time_ms=throttle_time_ms, error_code=error_code, error_message=error_message
     )

@@ -8,11 +8,11 @@ from __future__ import annotations
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.message_fields import by_version, null_field, past_end, read_long_size, skip_tags
 from stratalog.wire.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
-from stratalog.wire.varint import encode_unsigned, read_unsigned
+from stratalog.wire.varint import encode_unsigned
 
 _read_hqi = Layout(">hqi").unpack_from
 _read_hqiB = Layout(">hqiB").unpack_from
@@ -29,7 +29,9 @@ _write_qx = Layout(">qx").pack
 def _read_renew_delegation_token_request_1(
     data: bytes, position: int, budget: DecodeBudget
 ) -> RenewDelegationTokenRequest:
-    budget.charge(160 + len(data))
+    budget.charged += 160 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (size,) = _read_i(data, position)
     position += 4
     if size < 0:
@@ -47,20 +49,20 @@ def _read_renew_delegation_token_request_1(
 def _read_renew_delegation_token_request_2(
     data: bytes, position: int, budget: DecodeBudget
 ) -> RenewDelegationTokenRequest:
-    budget.charge(160 + len(data))
+    budget.charged += 160 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "hmac")
-    end = position + size - 1
-    hmac = data[position:end]
-    position = end
+    hmac = data[position + 1 : position + size]
+    position += size
     renew_period_ms, tags = _read_qB(data, position)
     position += 9
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return RenewDelegationTokenRequest(hmac=hmac, renew_period_ms=renew_period_ms)
 
 
@@ -87,7 +89,9 @@ def _write_renew_delegation_token_request_2(out: bytearray, item: RenewDelegatio
 def _read_renew_delegation_token_response_1(
     data: bytes, position: int, budget: DecodeBudget
 ) -> RenewDelegationTokenResponse:
-    budget.charge(152 + len(data))
+    budget.charged += 152 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     error_code, expiry_timestamp_ms, throttle_time_ms = _read_hqi(data, position)
     position += 14
     if position > len(data):
@@ -100,13 +104,15 @@ def _read_renew_delegation_token_response_1(
 def _read_renew_delegation_token_response_2(
     data: bytes, position: int, budget: DecodeBudget
 ) -> RenewDelegationTokenResponse:
-    budget.charge(152 + len(data))
+    budget.charged += 152 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     error_code, expiry_timestamp_ms, throttle_time_ms, tags = _read_hqiB(data, position)
     position += 15
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return RenewDelegationTokenResponse(
         error_code=error_code, expiry_timestamp_ms=expiry_timestamp_ms, throttle_time_ms=throttle_time_ms
     )

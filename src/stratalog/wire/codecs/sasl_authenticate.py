@@ -8,11 +8,11 @@ from __future__ import annotations
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
-from stratalog.wire.message_fields import by_version, null_field, past_end, read_long_size, skip_tags
+from stratalog.wire.message_fields import by_version, null_field, past_end, read_long_size, read_longer_size, skip_tags
 from stratalog.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
-from stratalog.wire.varint import encode_unsigned, read_unsigned
+from stratalog.wire.varint import encode_unsigned
 
 _read_hB = Layout(">hB").unpack_from
 _read_hh = Layout(">hh").unpack_from
@@ -27,7 +27,9 @@ _write_qx = Layout(">qx").pack
 
 
 def _read_sasl_authenticate_request_0(data: bytes, position: int, budget: DecodeBudget) -> SaslAuthenticateRequest:
-    budget.charge(120 + len(data))
+    budget.charged += 120 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (size,) = _read_i(data, position)
     position += 4
     if size < 0:
@@ -41,20 +43,20 @@ def _read_sasl_authenticate_request_0(data: bytes, position: int, budget: Decode
 
 
 def _read_sasl_authenticate_request_2(data: bytes, position: int, budget: DecodeBudget) -> SaslAuthenticateRequest:
-    budget.charge(120 + len(data))
+    budget.charged += 120 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "auth_bytes")
-    end = position + size - 1
-    auth_bytes = data[position:end]
-    position = end
+    auth_bytes = data[position + 1 : position + size]
+    position += size
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return SaslAuthenticateRequest(auth_bytes=auth_bytes)
 
 
@@ -78,7 +80,9 @@ def _write_sasl_authenticate_request_2(out: bytearray, item: SaslAuthenticateReq
 
 
 def _read_sasl_authenticate_response_0(data: bytes, position: int, budget: DecodeBudget) -> SaslAuthenticateResponse:
-    budget.charge(256 + len(data))
+    budget.charged += 256 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     error_code, size = _read_hh(data, position)
     position += 4
     error_message: str | None = None
@@ -99,7 +103,9 @@ def _read_sasl_authenticate_response_0(data: bytes, position: int, budget: Decod
 
 
 def _read_sasl_authenticate_response_1(data: bytes, position: int, budget: DecodeBudget) -> SaslAuthenticateResponse:
-    budget.charge(288 + len(data))
+    budget.charged += 288 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     error_code, size = _read_hh(data, position)
     position += 4
     error_message: str | None = None
@@ -127,29 +133,30 @@ def _read_sasl_authenticate_response_1(data: bytes, position: int, budget: Decod
 
 
 def _read_sasl_authenticate_response_2(data: bytes, position: int, budget: DecodeBudget) -> SaslAuthenticateResponse:
-    budget.charge(288 + len(data))
+    budget.charged += 288 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     error_code, size = _read_hB(data, position)
-    position += 3
+    position += 2
     error_message: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        error_message = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        error_message = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "auth_bytes")
-    end = position + size - 1
-    auth_bytes = data[position:end]
-    position = end
+    auth_bytes = data[position + 1 : position + size]
+    position += size
     session_lifetime_ms, tags = _read_qB(data, position)
     position += 9
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return SaslAuthenticateResponse(
         error_code=error_code,
         error_message=error_message,

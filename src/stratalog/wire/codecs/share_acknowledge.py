@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.ids import topic_id_of
 from stratalog.wire.message_fields import (
@@ -17,6 +17,7 @@ from stratalog.wire.message_fields import (
     charge_more_items,
     past_end,
     read_long_size,
+    read_longer_size,
     read_numbers,
     skip_tags,
     unsupported_field,
@@ -43,6 +44,7 @@ _read_iiB = Layout(">iiB").unpack_from
 _read_qqB = Layout(">qqB").unpack_from
 _write_U = Layout(">16s").pack
 _write_i = Layout(">i").pack
+_write_iB = Layout(">iB").pack
 _write_iT = Layout(">i?").pack
 _write_ih = Layout(">ih").pack
 _write_iix = Layout(">iix").pack
@@ -53,16 +55,19 @@ def _read_acknowledgement_batch_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AcknowledgementBatch], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 248, budget, "acknowledgement_batches")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         first_offset, last_offset, count = _read_qqB(data, position)
         position += 17
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        acknowledge_types, position = read_numbers(data, position, count - 1, "b", budget, "acknowledge_types")
+        if count == 1:
+            acknowledge_types: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            acknowledge_types, position = read_numbers(data, position, count - 1, "b", budget, "acknowledge_types")
         tags = data[position]
         position += 1
         if tags:
@@ -79,16 +84,19 @@ def _read_acknowledge_partition_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AcknowledgePartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 456, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, count = _read_iB(data, position)
         position += 5
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        acknowledgement_batches, position = _read_acknowledgement_batch_array_1(data, position, count - 1, budget)
+        if count == 1:
+            acknowledgement_batches: Sequence[AcknowledgementBatch] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            acknowledgement_batches, position = _read_acknowledgement_batch_array_1(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -103,16 +111,19 @@ def _read_acknowledge_topic_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AcknowledgeTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 744, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         topic_id, count = _read_UB(data, position)
         position += 17
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_acknowledge_partition_array_1(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[AcknowledgePartition] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_acknowledge_partition_array_1(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -122,72 +133,82 @@ def _read_acknowledge_topic_array_1(
 
 
 def _read_share_acknowledge_request_1(data: bytes, position: int, budget: DecodeBudget) -> ShareAcknowledgeRequest:
-    budget.charge(1128 + len(data))
+    budget.charged += 1128 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     group_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        group_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        group_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     size = data[position]
-    position += 1
     member_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        member_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        member_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     share_session_epoch, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_acknowledge_topic_array_1(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[AcknowledgeTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_acknowledge_topic_array_1(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ShareAcknowledgeRequest(
         group_id=group_id, member_id=member_id, share_session_epoch=share_session_epoch, topics=topics
     )
 
 
 def _read_share_acknowledge_request_2(data: bytes, position: int, budget: DecodeBudget) -> ShareAcknowledgeRequest:
-    budget.charge(1128 + len(data))
+    budget.charged += 1128 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     group_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        group_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        group_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     size = data[position]
-    position += 1
     member_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        member_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        member_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     share_session_epoch, is_renew_ack, count = _read_iTB(data, position)
     position += 6
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_acknowledge_topic_array_1(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[AcknowledgeTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_acknowledge_topic_array_1(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ShareAcknowledgeRequest(
         group_id=group_id,
         member_id=member_id,
@@ -200,38 +221,45 @@ def _read_share_acknowledge_request_2(data: bytes, position: int, budget: Decode
 def _write_acknowledgement_batch_array_1(out: bytearray, items: Sequence[AcknowledgementBatch]) -> None:
     for item in items:
         out += _write_qq(item.first_offset, item.last_offset)
-        size = len(item.acknowledge_types) + 1
-        if size < 128:
-            out.append(size)
+        if item.acknowledge_types:
+            size = len(item.acknowledge_types) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.acknowledge_types, "b")
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.acknowledge_types, "b")
+            out.append(1)
         out.append(0)
 
 
 def _write_acknowledge_partition_array_1(out: bytearray, items: Sequence[AcknowledgePartition]) -> None:
     for item in items:
         out += _write_i(item.partition_index)
-        size = len(item.acknowledgement_batches) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.acknowledgement_batches:
+            size = len(item.acknowledgement_batches) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_acknowledgement_batch_array_1(out, item.acknowledgement_batches)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_acknowledge_topic_array_1(out: bytearray, items: Sequence[AcknowledgeTopic]) -> None:
     for item in items:
         out += _write_U(item.topic_id.bytes)
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_acknowledge_partition_array_1(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -259,13 +287,15 @@ def _write_share_acknowledge_request_1(out: bytearray, item: ShareAcknowledgeReq
             out += encode_unsigned(size)
         out += member_id
     out += _write_i(item.share_session_epoch)
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_acknowledge_topic_array_1(out, item.topics)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -292,13 +322,15 @@ def _write_share_acknowledge_request_2(out: bytearray, item: ShareAcknowledgeReq
             out += encode_unsigned(size)
         out += member_id
     out += _write_iT(item.share_session_epoch, item.is_renew_ack)
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_acknowledge_topic_array_1(out, item.topics)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -316,20 +348,21 @@ def _read_partition_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, error_code, size = _read_ihB(data, position)
-        position += 7
+        position += 6
         error_message: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            error_message = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            error_message = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         current_leader, position = _read_leader_id_and_epoch_1(data, position, budget)
         tags = data[position]
         position += 1
@@ -350,16 +383,19 @@ def _read_share_acknowledge_topic_response_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ShareAcknowledgeTopicResponse], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 504, budget, "responses")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         topic_id, count = _read_UB(data, position)
         position += 17
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_partition_data_array_1(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[PartitionData] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_partition_data_array_1(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -372,27 +408,27 @@ def _read_node_endpoint_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[NodeEndpoint], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 296, budget, "node_endpoints")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         node_id, size = _read_iB(data, position)
-        position += 5
+        position += 4
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "host")
-        end = position + size - 1
-        host = data[position:end].decode()
-        position = end
+        host = data[position + 1 : position + size].decode()
+        position += size
         port, size = _read_iB(data, position)
-        position += 5
+        position += 4
         rack: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            rack = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            rack = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         tags = data[position]
         position += 1
         if tags:
@@ -402,32 +438,41 @@ def _read_node_endpoint_array_1(
 
 
 def _read_share_acknowledge_response_1(data: bytes, position: int, budget: DecodeBudget) -> ShareAcknowledgeResponse:
-    budget.charge(1264 + len(data))
+    budget.charged += 1264 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, size = _read_ihB(data, position)
-    position += 7
+    position += 6
     error_message: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        error_message = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        error_message = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    responses, position = _read_share_acknowledge_topic_response_array_1(data, position, count - 1, budget)
+    if count == 1:
+        responses: Sequence[ShareAcknowledgeTopicResponse] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        responses, position = _read_share_acknowledge_topic_response_array_1(data, position, count - 1, budget)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    node_endpoints, position = _read_node_endpoint_array_1(data, position, count - 1, budget)
+    if count == 1:
+        node_endpoints: Sequence[NodeEndpoint] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        node_endpoints, position = _read_node_endpoint_array_1(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ShareAcknowledgeResponse(
         throttle_time_ms=throttle_time_ms,
         error_code=error_code,
@@ -438,32 +483,41 @@ def _read_share_acknowledge_response_1(data: bytes, position: int, budget: Decod
 
 
 def _read_share_acknowledge_response_2(data: bytes, position: int, budget: DecodeBudget) -> ShareAcknowledgeResponse:
-    budget.charge(1296 + len(data))
+    budget.charged += 1296 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, size = _read_ihB(data, position)
-    position += 7
+    position += 6
     error_message: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        error_message = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        error_message = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     acquisition_lock_timeout_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    responses, position = _read_share_acknowledge_topic_response_array_1(data, position, count - 1, budget)
+    if count == 1:
+        responses: Sequence[ShareAcknowledgeTopicResponse] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        responses, position = _read_share_acknowledge_topic_response_array_1(data, position, count - 1, budget)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    node_endpoints, position = _read_node_endpoint_array_1(data, position, count - 1, budget)
+    if count == 1:
+        node_endpoints: Sequence[NodeEndpoint] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        node_endpoints, position = _read_node_endpoint_array_1(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ShareAcknowledgeResponse(
         throttle_time_ms=throttle_time_ms,
         error_code=error_code,
@@ -500,25 +554,26 @@ def _write_share_acknowledge_topic_response_array_1(
 ) -> None:
     for item in items:
         out += _write_U(item.topic_id.bytes)
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_partition_data_array_1(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_node_endpoint_array_1(out: bytearray, items: Sequence[NodeEndpoint]) -> None:
     for item in items:
-        out += _write_i(item.node_id)
         host = item.host.encode()
         size = len(host) + 1
         if size < 128:
-            out.append(size)
+            out += _write_iB(item.node_id, size)
         else:
-            out += encode_unsigned(size)
+            out += _write_i(item.node_id) + encode_unsigned(size)
         out += host
         out += _write_i(item.port)
         if item.rack is None:
@@ -546,20 +601,24 @@ def _write_share_acknowledge_response_1(out: bytearray, item: ShareAcknowledgeRe
         else:
             out += encode_unsigned(size)
         out += error_message
-    size = len(item.responses) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.responses:
+        size = len(item.responses) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_share_acknowledge_topic_response_array_1(out, item.responses)
-    size = len(item.node_endpoints) + 1
-    if size < 128:
-        out.append(size)
     else:
-        out += encode_unsigned(size)
+        out.append(1)
     if item.node_endpoints:
+        size = len(item.node_endpoints) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_node_endpoint_array_1(out, item.node_endpoints)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -577,20 +636,24 @@ def _write_share_acknowledge_response_2(out: bytearray, item: ShareAcknowledgeRe
             out += encode_unsigned(size)
         out += error_message
     out += _write_i(item.acquisition_lock_timeout_ms)
-    size = len(item.responses) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.responses:
+        size = len(item.responses) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_share_acknowledge_topic_response_array_1(out, item.responses)
-    size = len(item.node_endpoints) + 1
-    if size < 128:
-        out.append(size)
     else:
-        out += encode_unsigned(size)
+        out.append(1)
     if item.node_endpoints:
+        size = len(item.node_endpoints) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_node_endpoint_array_1(out, item.node_endpoints)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

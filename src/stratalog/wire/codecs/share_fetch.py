@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.ids import topic_id_of
 from stratalog.wire.message_fields import (
@@ -18,6 +18,7 @@ from stratalog.wire.message_fields import (
     charge_more_items,
     past_end,
     read_long_size,
+    read_longer_size,
     read_numbers,
     skip_tags,
     spliced,
@@ -52,6 +53,7 @@ _read_qqhB = Layout(">qqhB").unpack_from
 _write_U = Layout(">16s").pack
 _write_h = Layout(">h").pack
 _write_i = Layout(">i").pack
+_write_iB = Layout(">iB").pack
 _write_ih = Layout(">ih").pack
 _write_iiiiii = Layout(">iiiiii").pack
 _write_iiiiiibT = Layout(">iiiiiib?").pack
@@ -64,16 +66,19 @@ def _read_acknowledgement_batch_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AcknowledgementBatch], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 248, budget, "acknowledgement_batches")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         first_offset, last_offset, count = _read_qqB(data, position)
         position += 17
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        acknowledge_types, position = read_numbers(data, position, count - 1, "b", budget, "acknowledge_types")
+        if count == 1:
+            acknowledge_types: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            acknowledge_types, position = read_numbers(data, position, count - 1, "b", budget, "acknowledge_types")
         tags = data[position]
         position += 1
         if tags:
@@ -90,16 +95,19 @@ def _read_fetch_partition_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchPartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 464, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, count = _read_iB(data, position)
         position += 5
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        acknowledgement_batches, position = _read_acknowledgement_batch_array_1(data, position, count - 1, budget)
+        if count == 1:
+            acknowledgement_batches: Sequence[AcknowledgementBatch] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            acknowledgement_batches, position = _read_acknowledgement_batch_array_1(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -112,16 +120,19 @@ def _read_fetch_topic_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FetchTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 752, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         topic_id, count = _read_UB(data, position)
         position += 17
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_fetch_partition_array_1(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[FetchPartition] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_fetch_partition_array_1(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -134,16 +145,19 @@ def _read_forgotten_topic_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ForgottenTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 288, budget, "forgotten_topics_data")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         topic_id, count = _read_UB(data, position)
         position += 17
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
+        if count == 1:
+            partitions: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
         tags = data[position]
         position += 1
         if tags:
@@ -153,43 +167,51 @@ def _read_forgotten_topic_array_1(
 
 
 def _read_share_fetch_request_1(data: bytes, position: int, budget: DecodeBudget) -> ShareFetchRequest:
-    budget.charge(1760 + len(data))
+    budget.charged += 1760 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     group_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        group_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        group_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     size = data[position]
-    position += 1
     member_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        member_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        member_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     share_session_epoch, max_wait_ms, min_bytes, max_bytes, max_records, batch_size, count = _read_iiiiiiB(
         data, position
     )
     position += 25
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_fetch_topic_array_1(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[FetchTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_fetch_topic_array_1(data, position, count - 1, budget)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    forgotten_topics_data, position = _read_forgotten_topic_array_1(data, position, count - 1, budget)
+    if count == 1:
+        forgotten_topics_data: Sequence[ForgottenTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        forgotten_topics_data, position = _read_forgotten_topic_array_1(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ShareFetchRequest(
         group_id=group_id,
         member_id=member_id,
@@ -205,25 +227,27 @@ def _read_share_fetch_request_1(data: bytes, position: int, budget: DecodeBudget
 
 
 def _read_share_fetch_request_2(data: bytes, position: int, budget: DecodeBudget) -> ShareFetchRequest:
-    budget.charge(1760 + len(data))
+    budget.charged += 1760 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     group_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        group_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        group_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     size = data[position]
-    position += 1
     member_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        member_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        member_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     (
         share_session_epoch,
         max_wait_ms,
@@ -236,20 +260,26 @@ def _read_share_fetch_request_2(data: bytes, position: int, budget: DecodeBudget
         count,
     ) = _read_iiiiiibTB(data, position)
     position += 27
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_fetch_topic_array_1(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[FetchTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_fetch_topic_array_1(data, position, count - 1, budget)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    forgotten_topics_data, position = _read_forgotten_topic_array_1(data, position, count - 1, budget)
+    if count == 1:
+        forgotten_topics_data: Sequence[ForgottenTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        forgotten_topics_data, position = _read_forgotten_topic_array_1(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ShareFetchRequest(
         group_id=group_id,
         member_id=member_id,
@@ -269,12 +299,15 @@ def _read_share_fetch_request_2(data: bytes, position: int, budget: DecodeBudget
 def _write_acknowledgement_batch_array_1(out: bytearray, items: Sequence[AcknowledgementBatch]) -> None:
     for item in items:
         out += _write_qq(item.first_offset, item.last_offset)
-        size = len(item.acknowledge_types) + 1
-        if size < 128:
-            out.append(size)
+        if item.acknowledge_types:
+            size = len(item.acknowledge_types) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.acknowledge_types, "b")
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.acknowledge_types, "b")
+            out.append(1)
         out.append(0)
 
 
@@ -283,38 +316,45 @@ def _write_fetch_partition_array_1(out: bytearray, items: Sequence[FetchPartitio
         if item.partition_max_bytes != 0:
             raise unsupported_field("ShareFetchRequest", "partition_max_bytes")
         out += _write_i(item.partition_index)
-        size = len(item.acknowledgement_batches) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.acknowledgement_batches:
+            size = len(item.acknowledgement_batches) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_acknowledgement_batch_array_1(out, item.acknowledgement_batches)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_fetch_topic_array_1(out: bytearray, items: Sequence[FetchTopic]) -> None:
     for item in items:
         out += _write_U(item.topic_id.bytes)
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_fetch_partition_array_1(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_forgotten_topic_array_1(out: bytearray, items: Sequence[ForgottenTopic]) -> None:
     for item in items:
         out += _write_U(item.topic_id.bytes)
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
+        if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.partitions, "i")
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.partitions, "i")
+            out.append(1)
         out.append(0)
 
 
@@ -344,20 +384,24 @@ def _write_share_fetch_request_1(out: bytearray, item: ShareFetchRequest) -> lis
     out += _write_iiiiii(
         item.share_session_epoch, item.max_wait_ms, item.min_bytes, item.max_bytes, item.max_records, item.batch_size
     )
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_fetch_topic_array_1(out, item.topics)
-    size = len(item.forgotten_topics_data) + 1
-    if size < 128:
-        out.append(size)
     else:
-        out += encode_unsigned(size)
+        out.append(1)
     if item.forgotten_topics_data:
+        size = len(item.forgotten_topics_data) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_forgotten_topic_array_1(out, item.forgotten_topics_data)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -393,20 +437,24 @@ def _write_share_fetch_request_2(out: bytearray, item: ShareFetchRequest) -> lis
         item.share_acquire_mode,
         item.is_renew_ack,
     )
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_fetch_topic_array_1(out, item.topics)
-    size = len(item.forgotten_topics_data) + 1
-    if size < 128:
-        out.append(size)
     else:
-        out += encode_unsigned(size)
+        out.append(1)
     if item.forgotten_topics_data:
+        size = len(item.forgotten_topics_data) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_forgotten_topic_array_1(out, item.forgotten_topics_data)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -424,11 +472,11 @@ def _read_acquired_records_array_1(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[AcquiredRecords], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 160, budget, "acquired_records")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         first_offset, last_offset, delivery_count, tags = _read_qqhB(data, position)
         position += 19
         if tags:
@@ -441,50 +489,52 @@ def _read_partition_data_array_1(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[PartitionData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 824, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, error_code, size = _read_ihB(data, position)
-        position += 7
+        position += 6
         error_message: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            if size > 127:
+                size, position = read_longer_size(data, position)
                 budget.charge(size)
-            end = position + size - 1
-            error_message = str(data[position:end], "utf-8")
-            position = end
+            error_message = data[position + 1 : position + size].tobytes().decode()
+            position += size
+        else:
+            position += 1
         acknowledge_error_code, size = _read_hB(data, position)
-        position += 3
+        position += 2
         acknowledge_error_message: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            if size > 127:
+                size, position = read_longer_size(data, position)
                 budget.charge(size)
-            end = position + size - 1
-            acknowledge_error_message = str(data[position:end], "utf-8")
-            position = end
+            acknowledge_error_message = data[position + 1 : position + size].tobytes().decode()
+            position += size
+        else:
+            position += 1
         current_leader, position = _read_leader_id_and_epoch_1(data, position, budget)
         size = data[position]
-        position += 1
         if size > 127:
+            position += 1
             high = data[position]
-            if high < 128:
-                size, position = size & 127 | high << 7, position + 1
+            if 0 < high < 128:
+                size = size & 127 | high << 7
             else:
-                size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        records = data[position:end]
-        position = end
+                size, position = read_longer_size(data, position - 1)
+        records = data[position + 1 : position + size]
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        acquired_records, position = _read_acquired_records_array_1(data, position, count - 1, budget)
+        if count == 1:
+            acquired_records: Sequence[AcquiredRecords] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            acquired_records, position = _read_acquired_records_array_1(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -508,16 +558,19 @@ def _read_share_fetchable_topic_response_array_1(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[ShareFetchableTopicResponse], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 1112, budget, "responses")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         topic_id, count = _read_UB(data, position)
         position += 17
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_partition_data_array_1(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[PartitionData] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_partition_data_array_1(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -530,31 +583,29 @@ def _read_node_endpoint_array_1(
     data: memoryview, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[NodeEndpoint], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 296, budget, "node_endpoints")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         node_id, size = _read_iB(data, position)
-        position += 5
+        position += 4
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "host")
-        if size > 127:
             budget.charge(size)
-        end = position + size - 1
-        host = str(data[position:end], "utf-8")
-        position = end
+        host = data[position + 1 : position + size].tobytes().decode()
+        position += size
         port, size = _read_iB(data, position)
-        position += 5
+        position += 4
         rack: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            if size > 127:
+                size, position = read_longer_size(data, position)
                 budget.charge(size)
-            end = position + size - 1
-            rack = str(data[position:end], "utf-8")
-            position = end
+            rack = data[position + 1 : position + size].tobytes().decode()
+            position += size
+        else:
+            position += 1
         tags = data[position]
         position += 1
         if tags:
@@ -565,33 +616,41 @@ def _read_node_endpoint_array_1(
 
 def _read_share_fetch_response_1(data: memoryview, position: int, budget: DecodeBudget) -> ShareFetchResponse:
     budget.charged += 1904
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, size = _read_ihB(data, position)
-    position += 7
+    position += 6
     error_message: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        if size > 127:
+            size, position = read_longer_size(data, position)
             budget.charge(size)
-        end = position + size - 1
-        error_message = str(data[position:end], "utf-8")
-        position = end
+        error_message = data[position + 1 : position + size].tobytes().decode()
+        position += size
+    else:
+        position += 1
     acquisition_lock_timeout_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    responses, position = _read_share_fetchable_topic_response_array_1(data, position, count - 1, budget)
+    if count == 1:
+        responses: Sequence[ShareFetchableTopicResponse] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        responses, position = _read_share_fetchable_topic_response_array_1(data, position, count - 1, budget)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    node_endpoints, position = _read_node_endpoint_array_1(data, position, count - 1, budget)
+    if count == 1:
+        node_endpoints: Sequence[NodeEndpoint] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        node_endpoints, position = _read_node_endpoint_array_1(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return ShareFetchResponse(
         throttle_time_ms=throttle_time_ms,
         error_code=error_code,
@@ -637,13 +696,15 @@ def _write_partition_data_array_1(out: bytearray, items: Sequence[PartitionData]
             out += acknowledge_error_message
         _write_leader_id_and_epoch_1(out, item.current_leader)
         write_compact_records(out, item.records, cuts)
-        size = len(item.acquired_records) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.acquired_records:
+            size = len(item.acquired_records) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_acquired_records_array_1(out, item.acquired_records)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -652,25 +713,26 @@ def _write_share_fetchable_topic_response_array_1(
 ) -> None:
     for item in items:
         out += _write_U(item.topic_id.bytes)
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_partition_data_array_1(out, item.partitions, cuts)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_node_endpoint_array_1(out: bytearray, items: Sequence[NodeEndpoint]) -> None:
     for item in items:
-        out += _write_i(item.node_id)
         host = item.host.encode()
         size = len(host) + 1
         if size < 128:
-            out.append(size)
+            out += _write_iB(item.node_id, size)
         else:
-            out += encode_unsigned(size)
+            out += _write_i(item.node_id) + encode_unsigned(size)
         out += host
         out += _write_i(item.port)
         if item.rack is None:
@@ -700,20 +762,24 @@ def _write_share_fetch_response_1(out: bytearray, item: ShareFetchResponse) -> l
             out += encode_unsigned(size)
         out += error_message
     out += _write_i(item.acquisition_lock_timeout_ms)
-    size = len(item.responses) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.responses:
+        size = len(item.responses) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_share_fetchable_topic_response_array_1(out, item.responses, cuts)
-    size = len(item.node_endpoints) + 1
-    if size < 128:
-        out.append(size)
     else:
-        out += encode_unsigned(size)
+        out.append(1)
     if item.node_endpoints:
+        size = len(item.node_endpoints) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_node_endpoint_array_1(out, item.node_endpoints)
+    else:
+        out.append(1)
     out.append(0)
     return spliced(out, cuts)
 

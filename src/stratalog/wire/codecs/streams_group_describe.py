@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.message_fields import (
     by_version,
@@ -17,6 +17,7 @@ from stratalog.wire.message_fields import (
     past_end,
     read_compact_strings,
     read_long_size,
+    read_longer_size,
     read_numbers,
     skip_tags,
     write_compact_strings,
@@ -50,6 +51,7 @@ _write_Hx = Layout(">Hx").pack
 _write_Tx = Layout(">?x").pack
 _write_h = Layout(">h").pack
 _write_i = Layout(">i").pack
+_write_iB = Layout(">iB").pack
 _write_ih = Layout(">ih").pack
 _write_ii = Layout(">ii").pack
 _write_iqx = Layout(">iqx").pack
@@ -59,53 +61,57 @@ _write_ix = Layout(">ix").pack
 def _read_streams_group_describe_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> StreamsGroupDescribeRequest:
-    budget.charge(168 + len(data))
+    budget.charged += 168 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    group_ids, position = read_compact_strings(data, position, count - 1, budget, "group_ids")
+    if count == 1:
+        group_ids: Sequence[str] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        group_ids, position = read_compact_strings(data, position, count - 1, budget, "group_ids")
     include_authorized_operations, tags = _read_TB(data, position)
     position += 2
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return StreamsGroupDescribeRequest(group_ids=group_ids, include_authorized_operations=include_authorized_operations)
 
 
 def _write_streams_group_describe_request_0(out: bytearray, item: StreamsGroupDescribeRequest) -> list[Buffer]:
-    size = len(item.group_ids) + 1
-    if size < 128:
-        out.append(size)
+    if item.group_ids:
+        size = len(item.group_ids) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
+        write_compact_strings(out, item.group_ids)
     else:
-        out += encode_unsigned(size)
-    write_compact_strings(out, item.group_ids)
+        out.append(1)
     out += _write_Tx(item.include_authorized_operations)
     return [out]
 
 
 def _read_key_value_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[KeyValue], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "topic_configs")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "key")
-        end = position + size - 1
-        key = data[position:end].decode()
-        position = end
+        key = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "value")
-        end = position + size - 1
-        value = data[position:end].decode()
-        position = end
+        value = data[position + 1 : position + size].decode()
+        position += size
         tags = data[position]
         position += 1
         if tags:
@@ -118,23 +124,24 @@ def _read_topic_info_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TopicInfo], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 552, budget, "state_changelog_topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         partitions, replication_factor, count = _read_ihB(data, position)
         position += 7
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        topic_configs, position = _read_key_value_array_0(data, position, count - 1, budget)
+        if count == 1:
+            topic_configs: Sequence[KeyValue] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            topic_configs, position = _read_key_value_array_0(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -151,40 +158,50 @@ def _read_subtopology_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[Subtopology], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 1744, budget, "subtopologies")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "subtopology_id")
-        end = position + size - 1
-        subtopology_id = data[position:end].decode()
-        position = end
+        subtopology_id = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        source_topics, position = read_compact_strings(data, position, count - 1, budget, "source_topics")
+        if count == 1:
+            source_topics: Sequence[str] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            source_topics, position = read_compact_strings(data, position, count - 1, budget, "source_topics")
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        repartition_sink_topics, position = read_compact_strings(
-            data, position, count - 1, budget, "repartition_sink_topics"
-        )
+        if count == 1:
+            repartition_sink_topics: Sequence[str] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            repartition_sink_topics, position = read_compact_strings(
+                data, position, count - 1, budget, "repartition_sink_topics"
+            )
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        state_changelog_topics, position = _read_topic_info_array_0(data, position, count - 1, budget)
+        if count == 1:
+            state_changelog_topics: Sequence[TopicInfo] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            state_changelog_topics, position = _read_topic_info_array_0(data, position, count - 1, budget)
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        repartition_source_topics, position = _read_topic_info_array_0(data, position, count - 1, budget)
+        if count == 1:
+            repartition_source_topics: Sequence[TopicInfo] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            repartition_source_topics, position = _read_topic_info_array_0(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -205,10 +222,12 @@ def _read_topology_0(data: bytes, position: int, budget: DecodeBudget) -> tuple[
     budget.charge(1944)
     epoch, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
     subtopologies: Sequence[Subtopology] | None = None
-    if count:
+    if count == 1:
+        subtopologies = []
+    elif count:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
         subtopologies, position = _read_subtopology_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
@@ -220,12 +239,10 @@ def _read_topology_0(data: bytes, position: int, budget: DecodeBudget) -> tuple[
 def _read_endpoint_0(data: bytes, position: int, budget: DecodeBudget) -> tuple[Endpoint, int]:
     budget.charge(160)
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "host")
-    end = position + size - 1
-    host = data[position:end].decode()
-    position = end
+    host = data[position + 1 : position + size].decode()
+    position += size
     port, tags = _read_HB(data, position)
     position += 3
     if tags:
@@ -237,18 +254,16 @@ def _read_task_offset_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TaskOffset], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "task_offsets")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "subtopology_id")
-        end = position + size - 1
-        subtopology_id = data[position:end].decode()
-        position = end
+        subtopology_id = data[position + 1 : position + size].decode()
+        position += size
         partition, offset, tags = _read_iqB(data, position)
         position += 13
         if tags:
@@ -259,23 +274,24 @@ def _read_task_offset_array_0(
 
 def _read_task_ids_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[TaskIds], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "active_tasks")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "subtopology_id")
-        end = position + size - 1
-        subtopology_id = data[position:end].decode()
-        position = end
+        subtopology_id = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
+        if count == 1:
+            partitions: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
         tags = data[position]
         position += 1
         if tags:
@@ -288,19 +304,28 @@ def _read_assignment_0(data: bytes, position: int, budget: DecodeBudget) -> tupl
     budget.charge(1184)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    active_tasks, position = _read_task_ids_array_0(data, position, count - 1, budget)
+    if count == 1:
+        active_tasks: Sequence[TaskIds] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        active_tasks, position = _read_task_ids_array_0(data, position, count - 1, budget)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    standby_tasks, position = _read_task_ids_array_0(data, position, count - 1, budget)
+    if count == 1:
+        standby_tasks: Sequence[TaskIds] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        standby_tasks, position = _read_task_ids_array_0(data, position, count - 1, budget)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    warmup_tasks, position = _read_task_ids_array_0(data, position, count - 1, budget)
+    if count == 1:
+        warmup_tasks: Sequence[TaskIds] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        warmup_tasks, position = _read_task_ids_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
@@ -310,57 +335,51 @@ def _read_assignment_0(data: bytes, position: int, budget: DecodeBudget) -> tupl
 
 def _read_member_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[Member], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 1696, budget, "members")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "member_id")
-        end = position + size - 1
-        member_id = data[position:end].decode()
-        position = end
+        member_id = data[position + 1 : position + size].decode()
+        position += size
         member_epoch, size = _read_iB(data, position)
-        position += 5
+        position += 4
         instance_id: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            instance_id = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            instance_id = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         size = data[position]
-        position += 1
         rack_id: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            rack_id = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            rack_id = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "client_id")
-        end = position + size - 1
-        client_id = data[position:end].decode()
-        position = end
+        client_id = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "client_host")
-        end = position + size - 1
-        client_host = data[position:end].decode()
-        position = end
+        client_host = data[position + 1 : position + size].decode()
+        position += size
         topology_epoch, size = _read_iB(data, position)
-        position += 5
+        position += 4
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "process_id")
-        end = position + size - 1
-        process_id = data[position:end].decode()
-        position = end
+        process_id = data[position + 1 : position + size].decode()
+        position += size
         (size,) = _read_b(data, position)
         position += 1
         user_endpoint: Endpoint | None = None
@@ -368,19 +387,28 @@ def _read_member_array_0(data: bytes, position: int, count: int, budget: DecodeB
             user_endpoint, position = _read_endpoint_0(data, position, budget)
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        client_tags, position = _read_key_value_array_0(data, position, count - 1, budget)
+        if count == 1:
+            client_tags: Sequence[KeyValue] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            client_tags, position = _read_key_value_array_0(data, position, count - 1, budget)
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        task_offsets, position = _read_task_offset_array_0(data, position, count - 1, budget)
+        if count == 1:
+            task_offsets: Sequence[TaskOffset] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            task_offsets, position = _read_task_offset_array_0(data, position, count - 1, budget)
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        task_end_offsets, position = _read_task_offset_array_0(data, position, count - 1, budget)
+        if count == 1:
+            task_end_offsets: Sequence[TaskOffset] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            task_end_offsets, position = _read_task_offset_array_0(data, position, count - 1, budget)
         assignment, position = _read_assignment_0(data, position, budget)
         target_assignment, position = _read_assignment_0(data, position, budget)
         is_classic, tags = _read_TB(data, position)
@@ -413,34 +441,31 @@ def _read_described_group_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[DescribedGroup], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 2296, budget, "groups")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         error_code, size = _read_hB(data, position)
-        position += 3
+        position += 2
         error_message: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            error_message = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            error_message = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "group_id")
-        end = position + size - 1
-        group_id = data[position:end].decode()
-        position = end
+        group_id = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "group_state")
-        end = position + size - 1
-        group_state = data[position:end].decode()
-        position = end
+        group_state = data[position + 1 : position + size].decode()
+        position += size
         group_epoch, assignment_epoch, size = _read_iib(data, position)
         position += 9
         topology: Topology | None = None
@@ -448,9 +473,12 @@ def _read_described_group_array_0(
             topology, position = _read_topology_0(data, position, budget)
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        members, position = _read_member_array_0(data, position, count - 1, budget)
+        if count == 1:
+            members: Sequence[Member] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            members, position = _read_member_array_0(data, position, count - 1, budget)
         authorized_operations, tags = _read_iB(data, position)
         position += 5
         if tags:
@@ -474,18 +502,23 @@ def _read_described_group_array_0(
 def _read_streams_group_describe_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> StreamsGroupDescribeResponse:
-    budget.charge(2496 + len(data))
+    budget.charged += 2496 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    groups, position = _read_described_group_array_0(data, position, count - 1, budget)
+    if count == 1:
+        groups: Sequence[DescribedGroup] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        groups, position = _read_described_group_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return StreamsGroupDescribeResponse(throttle_time_ms=throttle_time_ms, groups=groups)
 
 
@@ -518,13 +551,15 @@ def _write_topic_info_array_0(out: bytearray, items: Sequence[TopicInfo]) -> Non
             out += encode_unsigned(size)
         out += name
         out += _write_ih(item.partitions, item.replication_factor)
-        size = len(item.topic_configs) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.topic_configs:
+            size = len(item.topic_configs) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_key_value_array_0(out, item.topic_configs)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -537,47 +572,56 @@ def _write_subtopology_array_0(out: bytearray, items: Sequence[Subtopology]) -> 
         else:
             out += encode_unsigned(size)
         out += subtopology_id
-        size = len(item.source_topics) + 1
-        if size < 128:
-            out.append(size)
+        if item.source_topics:
+            size = len(item.source_topics) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_compact_strings(out, item.source_topics)
         else:
-            out += encode_unsigned(size)
-        write_compact_strings(out, item.source_topics)
-        size = len(item.repartition_sink_topics) + 1
-        if size < 128:
-            out.append(size)
+            out.append(1)
+        if item.repartition_sink_topics:
+            size = len(item.repartition_sink_topics) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_compact_strings(out, item.repartition_sink_topics)
         else:
-            out += encode_unsigned(size)
-        write_compact_strings(out, item.repartition_sink_topics)
-        size = len(item.state_changelog_topics) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
+            out.append(1)
         if item.state_changelog_topics:
+            size = len(item.state_changelog_topics) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_topic_info_array_0(out, item.state_changelog_topics)
-        size = len(item.repartition_source_topics) + 1
-        if size < 128:
-            out.append(size)
         else:
-            out += encode_unsigned(size)
+            out.append(1)
         if item.repartition_source_topics:
+            size = len(item.repartition_source_topics) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_topic_info_array_0(out, item.repartition_source_topics)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_topology_0(out: bytearray, item: Topology) -> None:
     out += _write_i(item.epoch)
-    if item.subtopologies is None:
-        out.append(0)
-    else:
+    if item.subtopologies:
         size = len(item.subtopologies) + 1
         if size < 128:
             out.append(size)
         else:
             out += encode_unsigned(size)
-        if item.subtopologies:
-            _write_subtopology_array_0(out, item.subtopologies)
+        _write_subtopology_array_0(out, item.subtopologies)
+    else:
+        out.append(0 if item.subtopologies is None else 1)
     out.append(0)
 
 
@@ -613,37 +657,46 @@ def _write_task_ids_array_0(out: bytearray, items: Sequence[TaskIds]) -> None:
         else:
             out += encode_unsigned(size)
         out += subtopology_id
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
+        if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.partitions, "i")
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.partitions, "i")
+            out.append(1)
         out.append(0)
 
 
 def _write_assignment_0(out: bytearray, item: Assignment) -> None:
-    size = len(item.active_tasks) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.active_tasks:
+        size = len(item.active_tasks) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_task_ids_array_0(out, item.active_tasks)
-    size = len(item.standby_tasks) + 1
-    if size < 128:
-        out.append(size)
     else:
-        out += encode_unsigned(size)
+        out.append(1)
     if item.standby_tasks:
+        size = len(item.standby_tasks) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_task_ids_array_0(out, item.standby_tasks)
-    size = len(item.warmup_tasks) + 1
-    if size < 128:
-        out.append(size)
     else:
-        out += encode_unsigned(size)
+        out.append(1)
     if item.warmup_tasks:
+        size = len(item.warmup_tasks) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_task_ids_array_0(out, item.warmup_tasks)
+    else:
+        out.append(1)
     out.append(0)
 
 
@@ -691,40 +744,45 @@ def _write_member_array_0(out: bytearray, items: Sequence[Member]) -> None:
         else:
             out += encode_unsigned(size)
         out += client_host
-        out += _write_i(item.topology_epoch)
         process_id = item.process_id.encode()
         size = len(process_id) + 1
         if size < 128:
-            out.append(size)
+            out += _write_iB(item.topology_epoch, size)
         else:
-            out += encode_unsigned(size)
+            out += _write_i(item.topology_epoch) + encode_unsigned(size)
         out += process_id
         if item.user_endpoint is None:
             out.append(0xFF)
         else:
             out.append(1)
             _write_endpoint_0(out, item.user_endpoint)
-        size = len(item.client_tags) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.client_tags:
+            size = len(item.client_tags) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_key_value_array_0(out, item.client_tags)
-        size = len(item.task_offsets) + 1
-        if size < 128:
-            out.append(size)
         else:
-            out += encode_unsigned(size)
+            out.append(1)
         if item.task_offsets:
+            size = len(item.task_offsets) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_task_offset_array_0(out, item.task_offsets)
-        size = len(item.task_end_offsets) + 1
-        if size < 128:
-            out.append(size)
         else:
-            out += encode_unsigned(size)
+            out.append(1)
         if item.task_end_offsets:
+            size = len(item.task_end_offsets) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_task_offset_array_0(out, item.task_end_offsets)
+        else:
+            out.append(1)
         _write_assignment_0(out, item.assignment)
         _write_assignment_0(out, item.target_assignment)
         out += _write_Tx(item.is_classic)
@@ -763,25 +821,29 @@ def _write_described_group_array_0(out: bytearray, items: Sequence[DescribedGrou
         else:
             out.append(1)
             _write_topology_0(out, item.topology)
-        size = len(item.members) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.members:
+            size = len(item.members) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_member_array_0(out, item.members)
+        else:
+            out.append(1)
         out += _write_ix(item.authorized_operations)
 
 
 def _write_streams_group_describe_response_0(out: bytearray, item: StreamsGroupDescribeResponse) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.groups) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.groups:
+        size = len(item.groups) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_described_group_array_0(out, item.groups)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

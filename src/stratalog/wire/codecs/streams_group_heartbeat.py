@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.message_fields import (
     by_version,
@@ -17,6 +17,7 @@ from stratalog.wire.message_fields import (
     past_end,
     read_compact_strings,
     read_long_size,
+    read_longer_size,
     read_numbers,
     skip_tags,
     write_compact_strings,
@@ -54,6 +55,7 @@ _read_iqB = Layout(">iqB").unpack_from
 _write_Hx = Layout(">Hx").pack
 _write_Tx = Layout(">?x").pack
 _write_b = Layout(">b").pack
+_write_bB = Layout(">bB").pack
 _write_i = Layout(">i").pack
 _write_ih = Layout(">ih").pack
 _write_ii = Layout(">ii").pack
@@ -63,25 +65,21 @@ _write_iqx = Layout(">iqx").pack
 
 def _read_key_value_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[KeyValue], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "topic_configs")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "key")
-        end = position + size - 1
-        key = data[position:end].decode()
-        position = end
+        key = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "value")
-        end = position + size - 1
-        value = data[position:end].decode()
-        position = end
+        value = data[position + 1 : position + size].decode()
+        position += size
         tags = data[position]
         position += 1
         if tags:
@@ -94,23 +92,24 @@ def _read_topic_info_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TopicInfo], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 552, budget, "state_changelog_topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         partitions, replication_factor, count = _read_ihB(data, position)
         position += 7
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        topic_configs, position = _read_key_value_array_0(data, position, count - 1, budget)
+        if count == 1:
+            topic_configs: Sequence[KeyValue] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            topic_configs, position = _read_key_value_array_0(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -127,28 +126,37 @@ def _read_copartition_group_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[CopartitionGroup], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 424, budget, "copartition_groups")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        source_topics, position = read_numbers(data, position, count - 1, "h", budget, "source_topics")
+        if count == 1:
+            source_topics: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            source_topics, position = read_numbers(data, position, count - 1, "h", budget, "source_topics")
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        source_topic_regex, position = read_numbers(data, position, count - 1, "h", budget, "source_topic_regex")
+        if count == 1:
+            source_topic_regex: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            source_topic_regex, position = read_numbers(data, position, count - 1, "h", budget, "source_topic_regex")
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        repartition_source_topics, position = read_numbers(
-            data, position, count - 1, "h", budget, "repartition_source_topics"
-        )
+        if count == 1:
+            repartition_source_topics: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            repartition_source_topics, position = read_numbers(
+                data, position, count - 1, "h", budget, "repartition_source_topics"
+            )
         tags = data[position]
         position += 1
         if tags:
@@ -167,50 +175,66 @@ def _read_subtopology_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[Subtopology], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 2424, budget, "subtopologies")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "subtopology_id")
-        end = position + size - 1
-        subtopology_id = data[position:end].decode()
-        position = end
+        subtopology_id = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        source_topics, position = read_compact_strings(data, position, count - 1, budget, "source_topics")
+        if count == 1:
+            source_topics: Sequence[str] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            source_topics, position = read_compact_strings(data, position, count - 1, budget, "source_topics")
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        source_topic_regex, position = read_compact_strings(data, position, count - 1, budget, "source_topic_regex")
+        if count == 1:
+            source_topic_regex: Sequence[str] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            source_topic_regex, position = read_compact_strings(data, position, count - 1, budget, "source_topic_regex")
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        state_changelog_topics, position = _read_topic_info_array_0(data, position, count - 1, budget)
+        if count == 1:
+            state_changelog_topics: Sequence[TopicInfo] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            state_changelog_topics, position = _read_topic_info_array_0(data, position, count - 1, budget)
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        repartition_sink_topics, position = read_compact_strings(
-            data, position, count - 1, budget, "repartition_sink_topics"
-        )
+        if count == 1:
+            repartition_sink_topics: Sequence[str] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            repartition_sink_topics, position = read_compact_strings(
+                data, position, count - 1, budget, "repartition_sink_topics"
+            )
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        repartition_source_topics, position = _read_topic_info_array_0(data, position, count - 1, budget)
+        if count == 1:
+            repartition_source_topics: Sequence[TopicInfo] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            repartition_source_topics, position = _read_topic_info_array_0(data, position, count - 1, budget)
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        copartition_groups, position = _read_copartition_group_array_0(data, position, count - 1, budget)
+        if count == 1:
+            copartition_groups: Sequence[CopartitionGroup] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            copartition_groups, position = _read_copartition_group_array_0(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -233,9 +257,12 @@ def _read_topology_0(data: bytes, position: int, budget: DecodeBudget) -> tuple[
     budget.charge(2624)
     epoch, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    subtopologies, position = _read_subtopology_array_0(data, position, count - 1, budget)
+    if count == 1:
+        subtopologies: Sequence[Subtopology] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        subtopologies, position = _read_subtopology_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
@@ -247,23 +274,24 @@ def _read_streams_group_heartbeat_request_task_ids_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[StreamsGroupHeartbeatRequestTaskIds], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "active_tasks")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "subtopology_id")
-        end = position + size - 1
-        subtopology_id = data[position:end].decode()
-        position = end
+        subtopology_id = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
+        if count == 1:
+            partitions: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
         tags = data[position]
         position += 1
         if tags:
@@ -277,12 +305,10 @@ def _read_streams_group_heartbeat_request_endpoint_0(
 ) -> tuple[StreamsGroupHeartbeatRequestEndpoint, int]:
     budget.charge(160)
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "host")
-    end = position + size - 1
-    host = data[position:end].decode()
-    position = end
+    host = data[position + 1 : position + size].decode()
+    position += size
     port, tags = _read_HB(data, position)
     position += 3
     if tags:
@@ -294,18 +320,16 @@ def _read_task_offset_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TaskOffset], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "task_offsets")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "subtopology_id")
-        end = position + size - 1
-        subtopology_id = data[position:end].decode()
-        position = end
+        subtopology_id = data[position + 1 : position + size].decode()
+        position += size
         partition, offset, tags = _read_iqB(data, position)
         position += 13
         if tags:
@@ -317,39 +341,38 @@ def _read_task_offset_array_0(
 def _read_streams_group_heartbeat_request_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> StreamsGroupHeartbeatRequest:
-    budget.charge(2784 + len(data))
+    budget.charged += 2784 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "group_id")
-    end = position + size - 1
-    group_id = data[position:end].decode()
-    position = end
+    group_id = data[position + 1 : position + size].decode()
+    position += size
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "member_id")
-    end = position + size - 1
-    member_id = data[position:end].decode()
-    position = end
+    member_id = data[position + 1 : position + size].decode()
+    position += size
     member_epoch, endpoint_information_epoch, size = _read_iiB(data, position)
-    position += 9
+    position += 8
     instance_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        instance_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        instance_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     size = data[position]
-    position += 1
     rack_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        rack_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        rack_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     rebalance_timeout_ms, size = _read_ib(data, position)
     position += 5
     topology: Topology | None = None
@@ -357,40 +380,46 @@ def _read_streams_group_heartbeat_request_0(
         topology, position = _read_topology_0(data, position, budget)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
     active_tasks: Sequence[StreamsGroupHeartbeatRequestTaskIds] | None = None
-    if count:
+    if count == 1:
+        active_tasks = []
+    elif count:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
         active_tasks, position = _read_streams_group_heartbeat_request_task_ids_array_0(
             data, position, count - 1, budget
         )
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
     standby_tasks: Sequence[StreamsGroupHeartbeatRequestTaskIds] | None = None
-    if count:
+    if count == 1:
+        standby_tasks = []
+    elif count:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
         standby_tasks, position = _read_streams_group_heartbeat_request_task_ids_array_0(
             data, position, count - 1, budget
         )
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
     warmup_tasks: Sequence[StreamsGroupHeartbeatRequestTaskIds] | None = None
-    if count:
+    if count == 1:
+        warmup_tasks = []
+    elif count:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
         warmup_tasks, position = _read_streams_group_heartbeat_request_task_ids_array_0(
             data, position, count - 1, budget
         )
     size = data[position]
-    position += 1
     process_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        process_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        process_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     (size,) = _read_b(data, position)
     position += 1
     user_endpoint: StreamsGroupHeartbeatRequestEndpoint | None = None
@@ -398,31 +427,37 @@ def _read_streams_group_heartbeat_request_0(
         user_endpoint, position = _read_streams_group_heartbeat_request_endpoint_0(data, position, budget)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
     client_tags: Sequence[KeyValue] | None = None
-    if count:
+    if count == 1:
+        client_tags = []
+    elif count:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
         client_tags, position = _read_key_value_array_0(data, position, count - 1, budget)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
     task_offsets: Sequence[TaskOffset] | None = None
-    if count:
+    if count == 1:
+        task_offsets = []
+    elif count:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
         task_offsets, position = _read_task_offset_array_0(data, position, count - 1, budget)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
     task_end_offsets: Sequence[TaskOffset] | None = None
-    if count:
+    if count == 1:
+        task_end_offsets = []
+    elif count:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
         task_end_offsets, position = _read_task_offset_array_0(data, position, count - 1, budget)
     shutdown_application, tags = _read_TB(data, position)
     position += 2
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return StreamsGroupHeartbeatRequest(
         group_id=group_id,
         member_id=member_id,
@@ -473,36 +508,47 @@ def _write_topic_info_array_0(out: bytearray, items: Sequence[TopicInfo]) -> Non
             out += encode_unsigned(size)
         out += name
         out += _write_ih(item.partitions, item.replication_factor)
-        size = len(item.topic_configs) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.topic_configs:
+            size = len(item.topic_configs) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_key_value_array_0(out, item.topic_configs)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_copartition_group_array_0(out: bytearray, items: Sequence[CopartitionGroup]) -> None:
     for item in items:
-        size = len(item.source_topics) + 1
-        if size < 128:
-            out.append(size)
+        if item.source_topics:
+            size = len(item.source_topics) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.source_topics, "h")
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.source_topics, "h")
-        size = len(item.source_topic_regex) + 1
-        if size < 128:
-            out.append(size)
+            out.append(1)
+        if item.source_topic_regex:
+            size = len(item.source_topic_regex) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.source_topic_regex, "h")
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.source_topic_regex, "h")
-        size = len(item.repartition_source_topics) + 1
-        if size < 128:
-            out.append(size)
+            out.append(1)
+        if item.repartition_source_topics:
+            size = len(item.repartition_source_topics) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.repartition_source_topics, "h")
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.repartition_source_topics, "h")
+            out.append(1)
         out.append(0)
 
 
@@ -515,57 +561,74 @@ def _write_subtopology_array_0(out: bytearray, items: Sequence[Subtopology]) -> 
         else:
             out += encode_unsigned(size)
         out += subtopology_id
-        size = len(item.source_topics) + 1
-        if size < 128:
-            out.append(size)
+        if item.source_topics:
+            size = len(item.source_topics) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_compact_strings(out, item.source_topics)
         else:
-            out += encode_unsigned(size)
-        write_compact_strings(out, item.source_topics)
-        size = len(item.source_topic_regex) + 1
-        if size < 128:
-            out.append(size)
+            out.append(1)
+        if item.source_topic_regex:
+            size = len(item.source_topic_regex) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_compact_strings(out, item.source_topic_regex)
         else:
-            out += encode_unsigned(size)
-        write_compact_strings(out, item.source_topic_regex)
-        size = len(item.state_changelog_topics) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
+            out.append(1)
         if item.state_changelog_topics:
+            size = len(item.state_changelog_topics) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_topic_info_array_0(out, item.state_changelog_topics)
-        size = len(item.repartition_sink_topics) + 1
-        if size < 128:
-            out.append(size)
         else:
-            out += encode_unsigned(size)
-        write_compact_strings(out, item.repartition_sink_topics)
-        size = len(item.repartition_source_topics) + 1
-        if size < 128:
-            out.append(size)
+            out.append(1)
+        if item.repartition_sink_topics:
+            size = len(item.repartition_sink_topics) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_compact_strings(out, item.repartition_sink_topics)
         else:
-            out += encode_unsigned(size)
+            out.append(1)
         if item.repartition_source_topics:
+            size = len(item.repartition_source_topics) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_topic_info_array_0(out, item.repartition_source_topics)
-        size = len(item.copartition_groups) + 1
-        if size < 128:
-            out.append(size)
         else:
-            out += encode_unsigned(size)
+            out.append(1)
         if item.copartition_groups:
+            size = len(item.copartition_groups) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_copartition_group_array_0(out, item.copartition_groups)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_topology_0(out: bytearray, item: Topology) -> None:
     out += _write_i(item.epoch)
-    size = len(item.subtopologies) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.subtopologies:
+        size = len(item.subtopologies) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_subtopology_array_0(out, item.subtopologies)
+    else:
+        out.append(1)
     out.append(0)
 
 
@@ -580,12 +643,15 @@ def _write_streams_group_heartbeat_request_task_ids_array_0(
         else:
             out += encode_unsigned(size)
         out += subtopology_id
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
+        if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.partitions, "i")
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.partitions, "i")
+            out.append(1)
         out.append(0)
 
 
@@ -656,36 +722,33 @@ def _write_streams_group_heartbeat_request_0(out: bytearray, item: StreamsGroupH
     else:
         out.append(1)
         _write_topology_0(out, item.topology)
-    if item.active_tasks is None:
-        out.append(0)
-    else:
+    if item.active_tasks:
         size = len(item.active_tasks) + 1
         if size < 128:
             out.append(size)
         else:
             out += encode_unsigned(size)
-        if item.active_tasks:
-            _write_streams_group_heartbeat_request_task_ids_array_0(out, item.active_tasks)
-    if item.standby_tasks is None:
-        out.append(0)
+        _write_streams_group_heartbeat_request_task_ids_array_0(out, item.active_tasks)
     else:
+        out.append(0 if item.active_tasks is None else 1)
+    if item.standby_tasks:
         size = len(item.standby_tasks) + 1
         if size < 128:
             out.append(size)
         else:
             out += encode_unsigned(size)
-        if item.standby_tasks:
-            _write_streams_group_heartbeat_request_task_ids_array_0(out, item.standby_tasks)
-    if item.warmup_tasks is None:
-        out.append(0)
+        _write_streams_group_heartbeat_request_task_ids_array_0(out, item.standby_tasks)
     else:
+        out.append(0 if item.standby_tasks is None else 1)
+    if item.warmup_tasks:
         size = len(item.warmup_tasks) + 1
         if size < 128:
             out.append(size)
         else:
             out += encode_unsigned(size)
-        if item.warmup_tasks:
-            _write_streams_group_heartbeat_request_task_ids_array_0(out, item.warmup_tasks)
+        _write_streams_group_heartbeat_request_task_ids_array_0(out, item.warmup_tasks)
+    else:
+        out.append(0 if item.warmup_tasks is None else 1)
     if item.process_id is None:
         out.append(0)
     else:
@@ -701,54 +764,50 @@ def _write_streams_group_heartbeat_request_0(out: bytearray, item: StreamsGroupH
     else:
         out.append(1)
         _write_streams_group_heartbeat_request_endpoint_0(out, item.user_endpoint)
-    if item.client_tags is None:
-        out.append(0)
-    else:
+    if item.client_tags:
         size = len(item.client_tags) + 1
         if size < 128:
             out.append(size)
         else:
             out += encode_unsigned(size)
-        if item.client_tags:
-            _write_key_value_array_0(out, item.client_tags)
-    if item.task_offsets is None:
-        out.append(0)
+        _write_key_value_array_0(out, item.client_tags)
     else:
+        out.append(0 if item.client_tags is None else 1)
+    if item.task_offsets:
         size = len(item.task_offsets) + 1
         if size < 128:
             out.append(size)
         else:
             out += encode_unsigned(size)
-        if item.task_offsets:
-            _write_task_offset_array_0(out, item.task_offsets)
-    if item.task_end_offsets is None:
-        out.append(0)
+        _write_task_offset_array_0(out, item.task_offsets)
     else:
+        out.append(0 if item.task_offsets is None else 1)
+    if item.task_end_offsets:
         size = len(item.task_end_offsets) + 1
         if size < 128:
             out.append(size)
         else:
             out += encode_unsigned(size)
-        if item.task_end_offsets:
-            _write_task_offset_array_0(out, item.task_end_offsets)
+        _write_task_offset_array_0(out, item.task_end_offsets)
+    else:
+        out.append(0 if item.task_end_offsets is None else 1)
     out += _write_Tx(item.shutdown_application)
     return [out]
 
 
 def _read_status_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[Status], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 136, budget, "status")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         status_code, size = _read_bB(data, position)
-        position += 2
+        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "status_detail")
-        end = position + size - 1
-        status_detail = data[position:end].decode()
-        position = end
+        status_detail = data[position + 1 : position + size].decode()
+        position += size
         tags = data[position]
         position += 1
         if tags:
@@ -761,23 +820,24 @@ def _read_streams_group_heartbeat_response_task_ids_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[StreamsGroupHeartbeatResponseTaskIds], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "active_tasks")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "subtopology_id")
-        end = position + size - 1
-        subtopology_id = data[position:end].decode()
-        position = end
+        subtopology_id = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
+        if count == 1:
+            partitions: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
         tags = data[position]
         position += 1
         if tags:
@@ -791,12 +851,10 @@ def _read_streams_group_heartbeat_response_endpoint_0(
 ) -> tuple[StreamsGroupHeartbeatResponseEndpoint, int]:
     budget.charge(160)
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "host")
-    end = position + size - 1
-    host = data[position:end].decode()
-    position = end
+    host = data[position + 1 : position + size].decode()
+    position += size
     port, tags = _read_HB(data, position)
     position += 3
     if tags:
@@ -808,23 +866,24 @@ def _read_topic_partition_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TopicPartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "active_partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "topic")
-        end = position + size - 1
-        topic = data[position:end].decode()
-        position = end
+        topic = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
+        if count == 1:
+            partitions: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
         tags = data[position]
         position += 1
         if tags:
@@ -837,22 +896,28 @@ def _read_endpoint_to_partitions_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[EndpointToPartitions], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 816, budget, "partitions_by_user_endpoint")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         user_endpoint, position = _read_streams_group_heartbeat_response_endpoint_0(data, position, budget)
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        active_partitions, position = _read_topic_partition_array_0(data, position, count - 1, budget)
+        if count == 1:
+            active_partitions: Sequence[TopicPartition] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            active_partitions, position = _read_topic_partition_array_0(data, position, count - 1, budget)
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        standby_partitions, position = _read_topic_partition_array_0(data, position, count - 1, budget)
+        if count == 1:
+            standby_partitions: Sequence[TopicPartition] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            standby_partitions, position = _read_topic_partition_array_0(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -868,72 +933,83 @@ def _read_endpoint_to_partitions_array_0(
 def _read_streams_group_heartbeat_response_0(
     data: bytes, position: int, budget: DecodeBudget
 ) -> StreamsGroupHeartbeatResponse:
-    budget.charge(2848 + len(data))
+    budget.charged += 2848 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, size = _read_ihB(data, position)
-    position += 7
+    position += 6
     error_message: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        error_message = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        error_message = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "member_id")
-    end = position + size - 1
-    member_id = data[position:end].decode()
-    position = end
+    member_id = data[position + 1 : position + size].decode()
+    position += size
     member_epoch, heartbeat_interval_ms, acceptable_recovery_lag, task_offset_interval_ms, count = _read_iiiiB(
         data, position
     )
     position += 17
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
     status: Sequence[Status] | None = None
-    if count:
+    if count == 1:
+        status = []
+    elif count:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
         status, position = _read_status_array_0(data, position, count - 1, budget)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
     active_tasks: Sequence[StreamsGroupHeartbeatResponseTaskIds] | None = None
-    if count:
+    if count == 1:
+        active_tasks = []
+    elif count:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
         active_tasks, position = _read_streams_group_heartbeat_response_task_ids_array_0(
             data, position, count - 1, budget
         )
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
     standby_tasks: Sequence[StreamsGroupHeartbeatResponseTaskIds] | None = None
-    if count:
+    if count == 1:
+        standby_tasks = []
+    elif count:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
         standby_tasks, position = _read_streams_group_heartbeat_response_task_ids_array_0(
             data, position, count - 1, budget
         )
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
     warmup_tasks: Sequence[StreamsGroupHeartbeatResponseTaskIds] | None = None
-    if count:
+    if count == 1:
+        warmup_tasks = []
+    elif count:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
         warmup_tasks, position = _read_streams_group_heartbeat_response_task_ids_array_0(
             data, position, count - 1, budget
         )
     endpoint_information_epoch, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
     partitions_by_user_endpoint: Sequence[EndpointToPartitions] | None = None
-    if count:
+    if count == 1:
+        partitions_by_user_endpoint = []
+    elif count:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
         partitions_by_user_endpoint, position = _read_endpoint_to_partitions_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return StreamsGroupHeartbeatResponse(
         throttle_time_ms=throttle_time_ms,
         error_code=error_code,
@@ -954,13 +1030,12 @@ def _read_streams_group_heartbeat_response_0(
 
 def _write_status_array_0(out: bytearray, items: Sequence[Status]) -> None:
     for item in items:
-        out += _write_b(item.status_code)
         status_detail = item.status_detail.encode()
         size = len(status_detail) + 1
         if size < 128:
-            out.append(size)
+            out += _write_bB(item.status_code, size)
         else:
-            out += encode_unsigned(size)
+            out += _write_b(item.status_code) + encode_unsigned(size)
         out += status_detail
         out.append(0)
 
@@ -976,12 +1051,15 @@ def _write_streams_group_heartbeat_response_task_ids_array_0(
         else:
             out += encode_unsigned(size)
         out += subtopology_id
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
+        if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.partitions, "i")
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.partitions, "i")
+            out.append(1)
         out.append(0)
 
 
@@ -1007,32 +1085,39 @@ def _write_topic_partition_array_0(out: bytearray, items: Sequence[TopicPartitio
         else:
             out += encode_unsigned(size)
         out += topic
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
+        if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.partitions, "i")
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.partitions, "i")
+            out.append(1)
         out.append(0)
 
 
 def _write_endpoint_to_partitions_array_0(out: bytearray, items: Sequence[EndpointToPartitions]) -> None:
     for item in items:
         _write_streams_group_heartbeat_response_endpoint_0(out, item.user_endpoint)
-        size = len(item.active_partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.active_partitions:
+            size = len(item.active_partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_topic_partition_array_0(out, item.active_partitions)
-        size = len(item.standby_partitions) + 1
-        if size < 128:
-            out.append(size)
         else:
-            out += encode_unsigned(size)
+            out.append(1)
         if item.standby_partitions:
+            size = len(item.standby_partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_topic_partition_array_0(out, item.standby_partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -1058,57 +1143,52 @@ def _write_streams_group_heartbeat_response_0(out: bytearray, item: StreamsGroup
     out += _write_iiii(
         item.member_epoch, item.heartbeat_interval_ms, item.acceptable_recovery_lag, item.task_offset_interval_ms
     )
-    if item.status is None:
-        out.append(0)
-    else:
+    if item.status:
         size = len(item.status) + 1
         if size < 128:
             out.append(size)
         else:
             out += encode_unsigned(size)
-        if item.status:
-            _write_status_array_0(out, item.status)
-    if item.active_tasks is None:
-        out.append(0)
+        _write_status_array_0(out, item.status)
     else:
+        out.append(0 if item.status is None else 1)
+    if item.active_tasks:
         size = len(item.active_tasks) + 1
         if size < 128:
             out.append(size)
         else:
             out += encode_unsigned(size)
-        if item.active_tasks:
-            _write_streams_group_heartbeat_response_task_ids_array_0(out, item.active_tasks)
-    if item.standby_tasks is None:
-        out.append(0)
+        _write_streams_group_heartbeat_response_task_ids_array_0(out, item.active_tasks)
     else:
+        out.append(0 if item.active_tasks is None else 1)
+    if item.standby_tasks:
         size = len(item.standby_tasks) + 1
         if size < 128:
             out.append(size)
         else:
             out += encode_unsigned(size)
-        if item.standby_tasks:
-            _write_streams_group_heartbeat_response_task_ids_array_0(out, item.standby_tasks)
-    if item.warmup_tasks is None:
-        out.append(0)
+        _write_streams_group_heartbeat_response_task_ids_array_0(out, item.standby_tasks)
     else:
+        out.append(0 if item.standby_tasks is None else 1)
+    if item.warmup_tasks:
         size = len(item.warmup_tasks) + 1
         if size < 128:
             out.append(size)
         else:
             out += encode_unsigned(size)
-        if item.warmup_tasks:
-            _write_streams_group_heartbeat_response_task_ids_array_0(out, item.warmup_tasks)
-    out += _write_i(item.endpoint_information_epoch)
-    if item.partitions_by_user_endpoint is None:
-        out.append(0)
+        _write_streams_group_heartbeat_response_task_ids_array_0(out, item.warmup_tasks)
     else:
+        out.append(0 if item.warmup_tasks is None else 1)
+    out += _write_i(item.endpoint_information_epoch)
+    if item.partitions_by_user_endpoint:
         size = len(item.partitions_by_user_endpoint) + 1
         if size < 128:
             out.append(size)
         else:
             out += encode_unsigned(size)
-        if item.partitions_by_user_endpoint:
-            _write_endpoint_to_partitions_array_0(out, item.partitions_by_user_endpoint)
+        _write_endpoint_to_partitions_array_0(out, item.partitions_by_user_endpoint)
+    else:
+        out.append(0 if item.partitions_by_user_endpoint is None else 1)
     out.append(0)
     return [out]
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.message_fields import (
     by_version,
@@ -17,6 +17,7 @@ from stratalog.wire.message_fields import (
     null_field,
     past_end,
     read_long_size,
+    read_longer_size,
     skip_tags,
     unsupported_field,
 )
@@ -33,7 +34,9 @@ _read_ihi = Layout(">ihi").unpack_from
 _write_h = Layout(">h").pack
 _write_hi = Layout(">hi").pack
 _write_i = Layout(">i").pack
+_write_iB = Layout(">iB").pack
 _write_ih = Layout(">ih").pack
+_write_ihB = Layout(">ihB").pack
 _write_ihi = Layout(">ihi").pack
 
 
@@ -41,11 +44,11 @@ def _read_sync_group_request_assignment_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[SyncGroupRequestAssignment], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "assignments")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -65,7 +68,9 @@ def _read_sync_group_request_assignment_array_0(
 
 
 def _read_sync_group_request_0(data: bytes, position: int, budget: DecodeBudget) -> SyncGroupRequest:
-    budget.charge(616 + len(data))
+    budget.charged += 616 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -82,7 +87,10 @@ def _read_sync_group_request_0(data: bytes, position: int, budget: DecodeBudget)
     position = end
     (count,) = _read_i(data, position)
     position += 4
-    assignments, position = _read_sync_group_request_assignment_array_0(data, position, count, budget)
+    if count == 0:
+        assignments: Sequence[SyncGroupRequestAssignment] = []
+    else:
+        assignments, position = _read_sync_group_request_assignment_array_0(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return SyncGroupRequest(
@@ -91,7 +99,9 @@ def _read_sync_group_request_0(data: bytes, position: int, budget: DecodeBudget)
 
 
 def _read_sync_group_request_3(data: bytes, position: int, budget: DecodeBudget) -> SyncGroupRequest:
-    budget.charge(696 + len(data))
+    budget.charged += 696 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -115,7 +125,10 @@ def _read_sync_group_request_3(data: bytes, position: int, budget: DecodeBudget)
         position = end
     (count,) = _read_i(data, position)
     position += 4
-    assignments, position = _read_sync_group_request_assignment_array_0(data, position, count, budget)
+    if count == 0:
+        assignments: Sequence[SyncGroupRequestAssignment] = []
+    else:
+        assignments, position = _read_sync_group_request_assignment_array_0(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return SyncGroupRequest(
@@ -131,25 +144,21 @@ def _read_sync_group_request_assignment_array_4(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[SyncGroupRequestAssignment], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "assignments")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "member_id")
-        end = position + size - 1
-        member_id = data[position:end].decode()
-        position = end
+        member_id = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "assignment")
-        end = position + size - 1
-        assignment = data[position:end]
-        position = end
+        assignment = data[position + 1 : position + size]
+        position += size
         tags = data[position]
         position += 1
         if tags:
@@ -159,41 +168,43 @@ def _read_sync_group_request_assignment_array_4(
 
 
 def _read_sync_group_request_4(data: bytes, position: int, budget: DecodeBudget) -> SyncGroupRequest:
-    budget.charge(696 + len(data))
+    budget.charged += 696 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "group_id")
-    end = position + size - 1
-    group_id = data[position:end].decode()
-    position = end
+    group_id = data[position + 1 : position + size].decode()
+    position += size
     generation_id, size = _read_iB(data, position)
-    position += 5
+    position += 4
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "member_id")
-    end = position + size - 1
-    member_id = data[position:end].decode()
-    position = end
+    member_id = data[position + 1 : position + size].decode()
+    position += size
     size = data[position]
-    position += 1
     group_instance_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        group_instance_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        group_instance_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    assignments, position = _read_sync_group_request_assignment_array_4(data, position, count - 1, budget)
+    if count == 1:
+        assignments: Sequence[SyncGroupRequestAssignment] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        assignments, position = _read_sync_group_request_assignment_array_4(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return SyncGroupRequest(
         group_id=group_id,
         generation_id=generation_id,
@@ -204,59 +215,61 @@ def _read_sync_group_request_4(data: bytes, position: int, budget: DecodeBudget)
 
 
 def _read_sync_group_request_5(data: bytes, position: int, budget: DecodeBudget) -> SyncGroupRequest:
-    budget.charge(856 + len(data))
+    budget.charged += 856 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "group_id")
-    end = position + size - 1
-    group_id = data[position:end].decode()
-    position = end
+    group_id = data[position + 1 : position + size].decode()
+    position += size
     generation_id, size = _read_iB(data, position)
-    position += 5
+    position += 4
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "member_id")
-    end = position + size - 1
-    member_id = data[position:end].decode()
-    position = end
+    member_id = data[position + 1 : position + size].decode()
+    position += size
     size = data[position]
-    position += 1
     group_instance_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        group_instance_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        group_instance_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     size = data[position]
-    position += 1
     protocol_type: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        protocol_type = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        protocol_type = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     size = data[position]
-    position += 1
     protocol_name: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        protocol_name = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        protocol_name = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    assignments, position = _read_sync_group_request_assignment_array_4(data, position, count - 1, budget)
+    if count == 1:
+        assignments: Sequence[SyncGroupRequestAssignment] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        assignments, position = _read_sync_group_request_assignment_array_4(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return SyncGroupRequest(
         group_id=group_id,
         generation_id=generation_id,
@@ -337,13 +350,12 @@ def _write_sync_group_request_4(out: bytearray, item: SyncGroupRequest) -> list[
     else:
         out += encode_unsigned(size)
     out += group_id
-    out += _write_i(item.generation_id)
     member_id = item.member_id.encode()
     size = len(member_id) + 1
     if size < 128:
-        out.append(size)
+        out += _write_iB(item.generation_id, size)
     else:
-        out += encode_unsigned(size)
+        out += _write_i(item.generation_id) + encode_unsigned(size)
     out += member_id
     if item.group_instance_id is None:
         out.append(0)
@@ -355,13 +367,15 @@ def _write_sync_group_request_4(out: bytearray, item: SyncGroupRequest) -> list[
         else:
             out += encode_unsigned(size)
         out += group_instance_id
-    size = len(item.assignments) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.assignments:
+        size = len(item.assignments) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_sync_group_request_assignment_array_4(out, item.assignments)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -374,13 +388,12 @@ def _write_sync_group_request_5(out: bytearray, item: SyncGroupRequest) -> list[
     else:
         out += encode_unsigned(size)
     out += group_id
-    out += _write_i(item.generation_id)
     member_id = item.member_id.encode()
     size = len(member_id) + 1
     if size < 128:
-        out.append(size)
+        out += _write_iB(item.generation_id, size)
     else:
-        out += encode_unsigned(size)
+        out += _write_i(item.generation_id) + encode_unsigned(size)
     out += member_id
     if item.group_instance_id is None:
         out.append(0)
@@ -412,19 +425,23 @@ def _write_sync_group_request_5(out: bytearray, item: SyncGroupRequest) -> list[
         else:
             out += encode_unsigned(size)
         out += protocol_name
-    size = len(item.assignments) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.assignments:
+        size = len(item.assignments) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_sync_group_request_assignment_array_4(out, item.assignments)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
 
 def _read_sync_group_response_0(data: bytes, position: int, budget: DecodeBudget) -> SyncGroupResponse:
-    budget.charge(184 + len(data))
+    budget.charged += 184 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     error_code, size = _read_hi(data, position)
     position += 6
     if size < 0:
@@ -438,7 +455,9 @@ def _read_sync_group_response_0(data: bytes, position: int, budget: DecodeBudget
 
 
 def _read_sync_group_response_1(data: bytes, position: int, budget: DecodeBudget) -> SyncGroupResponse:
-    budget.charge(216 + len(data))
+    budget.charged += 216 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, size = _read_ihi(data, position)
     position += 10
     if size < 0:
@@ -452,56 +471,58 @@ def _read_sync_group_response_1(data: bytes, position: int, budget: DecodeBudget
 
 
 def _read_sync_group_response_4(data: bytes, position: int, budget: DecodeBudget) -> SyncGroupResponse:
-    budget.charge(216 + len(data))
+    budget.charged += 216 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, size = _read_ihB(data, position)
-    position += 7
+    position += 6
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "assignment")
-    end = position + size - 1
-    assignment = data[position:end]
-    position = end
+    assignment = data[position + 1 : position + size]
+    position += size
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return SyncGroupResponse(throttle_time_ms=throttle_time_ms, error_code=error_code, assignment=assignment)
 
 
 def _read_sync_group_response_5(data: bytes, position: int, budget: DecodeBudget) -> SyncGroupResponse:
-    budget.charge(376 + len(data))
+    budget.charged += 376 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, size = _read_ihB(data, position)
-    position += 7
+    position += 6
     protocol_type: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        protocol_type = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        protocol_type = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     size = data[position]
-    position += 1
     protocol_name: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        protocol_name = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        protocol_name = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "assignment")
-    end = position + size - 1
-    assignment = data[position:end]
-    position = end
+    assignment = data[position + 1 : position + size]
+    position += size
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return SyncGroupResponse(
         throttle_time_ms=throttle_time_ms,
         error_code=error_code,
@@ -526,13 +547,12 @@ def _write_sync_group_response_1(out: bytearray, item: SyncGroupResponse) -> lis
 
 
 def _write_sync_group_response_4(out: bytearray, item: SyncGroupResponse) -> list[Buffer]:
-    out += _write_ih(item.throttle_time_ms, item.error_code)
     assignment = item.assignment
     size = len(assignment) + 1
     if size < 128:
-        out.append(size)
+        out += _write_ihB(item.throttle_time_ms, item.error_code, size)
     else:
-        out += encode_unsigned(size)
+        out += _write_ih(item.throttle_time_ms, item.error_code) + encode_unsigned(size)
     out += assignment
     out.append(0)
     return [out]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.message_fields import (
     by_version,
@@ -17,6 +17,7 @@ from stratalog.wire.message_fields import (
     null_field,
     past_end,
     read_long_size,
+    read_longer_size,
     skip_tags,
     unsupported_field,
 )
@@ -50,17 +51,18 @@ _write_iqh = Layout(">iqh").pack
 _write_iqi = Layout(">iqi").pack
 _write_iqih = Layout(">iqih").pack
 _write_qhi = Layout(">qhi").pack
+_write_qhiB = Layout(">qhiB").pack
 
 
 def _read_txn_offset_commit_request_partition_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TxnOffsetCommitRequestPartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 216, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, committed_offset, size = _read_iqh(data, position)
         position += 14
         committed_metadata: str | None = None
@@ -82,11 +84,11 @@ def _read_txn_offset_commit_request_topic_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TxnOffsetCommitRequestTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 472, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -96,13 +98,18 @@ def _read_txn_offset_commit_request_topic_array_0(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partitions, position = _read_txn_offset_commit_request_partition_array_0(data, position, count, budget)
+        if count == 0:
+            partitions: Sequence[TxnOffsetCommitRequestPartition] = []
+        else:
+            partitions, position = _read_txn_offset_commit_request_partition_array_0(data, position, count, budget)
         items.append(TxnOffsetCommitRequestTopic(name=name, partitions=partitions))
     return items, position
 
 
 def _read_txn_offset_commit_request_0(data: bytes, position: int, budget: DecodeBudget) -> TxnOffsetCommitRequest:
-    budget.charge(912 + len(data))
+    budget.charged += 912 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -119,7 +126,10 @@ def _read_txn_offset_commit_request_0(data: bytes, position: int, budget: Decode
     position = end
     producer_id, producer_epoch, count = _read_qhi(data, position)
     position += 14
-    topics, position = _read_txn_offset_commit_request_topic_array_0(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[TxnOffsetCommitRequestTopic] = []
+    else:
+        topics, position = _read_txn_offset_commit_request_topic_array_0(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return TxnOffsetCommitRequest(
@@ -135,11 +145,11 @@ def _read_txn_offset_commit_request_partition_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TxnOffsetCommitRequestPartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 248, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, committed_offset, committed_leader_epoch, size = _read_iqih(data, position)
         position += 18
         committed_metadata: str | None = None
@@ -162,11 +172,11 @@ def _read_txn_offset_commit_request_topic_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TxnOffsetCommitRequestTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 504, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -176,13 +186,18 @@ def _read_txn_offset_commit_request_topic_array_2(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partitions, position = _read_txn_offset_commit_request_partition_array_2(data, position, count, budget)
+        if count == 0:
+            partitions: Sequence[TxnOffsetCommitRequestPartition] = []
+        else:
+            partitions, position = _read_txn_offset_commit_request_partition_array_2(data, position, count, budget)
         items.append(TxnOffsetCommitRequestTopic(name=name, partitions=partitions))
     return items, position
 
 
 def _read_txn_offset_commit_request_2(data: bytes, position: int, budget: DecodeBudget) -> TxnOffsetCommitRequest:
-    budget.charge(944 + len(data))
+    budget.charged += 944 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     (size,) = _read_h(data, position)
     position += 2
     if size < 0:
@@ -199,7 +214,10 @@ def _read_txn_offset_commit_request_2(data: bytes, position: int, budget: Decode
     position = end
     producer_id, producer_epoch, count = _read_qhi(data, position)
     position += 14
-    topics, position = _read_txn_offset_commit_request_topic_array_2(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[TxnOffsetCommitRequestTopic] = []
+    else:
+        topics, position = _read_txn_offset_commit_request_topic_array_2(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return TxnOffsetCommitRequest(
@@ -215,20 +233,21 @@ def _read_txn_offset_commit_request_partition_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TxnOffsetCommitRequestPartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 248, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, committed_offset, committed_leader_epoch, size = _read_iqiB(data, position)
-        position += 17
+        position += 16
         committed_metadata: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            committed_metadata = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            committed_metadata = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         tags = data[position]
         position += 1
         if tags:
@@ -248,23 +267,24 @@ def _read_txn_offset_commit_request_topic_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TxnOffsetCommitRequestTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 504, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_txn_offset_commit_request_partition_array_3(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[TxnOffsetCommitRequestPartition] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_txn_offset_commit_request_partition_array_3(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -274,48 +294,48 @@ def _read_txn_offset_commit_request_topic_array_3(
 
 
 def _read_txn_offset_commit_request_3(data: bytes, position: int, budget: DecodeBudget) -> TxnOffsetCommitRequest:
-    budget.charge(1136 + len(data))
+    budget.charged += 1136 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "transactional_id")
-    end = position + size - 1
-    transactional_id = data[position:end].decode()
-    position = end
+    transactional_id = data[position + 1 : position + size].decode()
+    position += size
     size = data[position]
-    position += 1
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "group_id")
-    end = position + size - 1
-    group_id = data[position:end].decode()
-    position = end
+    group_id = data[position + 1 : position + size].decode()
+    position += size
     producer_id, producer_epoch, generation_id, size = _read_qhiB(data, position)
-    position += 15
+    position += 14
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "member_id")
-    end = position + size - 1
-    member_id = data[position:end].decode()
-    position = end
+    member_id = data[position + 1 : position + size].decode()
+    position += size
     size = data[position]
-    position += 1
     group_instance_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        group_instance_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        group_instance_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_txn_offset_commit_request_topic_array_3(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[TxnOffsetCommitRequestTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_txn_offset_commit_request_topic_array_3(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return TxnOffsetCommitRequest(
         transactional_id=transactional_id,
         group_id=group_id,
@@ -446,13 +466,15 @@ def _write_txn_offset_commit_request_topic_array_3(
         else:
             out += encode_unsigned(size)
         out += name
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_txn_offset_commit_request_partition_array_3(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -471,13 +493,12 @@ def _write_txn_offset_commit_request_3(out: bytearray, item: TxnOffsetCommitRequ
     else:
         out += encode_unsigned(size)
     out += group_id
-    out += _write_qhi(item.producer_id, item.producer_epoch, item.generation_id)
     member_id = item.member_id.encode()
     size = len(member_id) + 1
     if size < 128:
-        out.append(size)
+        out += _write_qhiB(item.producer_id, item.producer_epoch, item.generation_id, size)
     else:
-        out += encode_unsigned(size)
+        out += _write_qhi(item.producer_id, item.producer_epoch, item.generation_id) + encode_unsigned(size)
     out += member_id
     if item.group_instance_id is None:
         out.append(0)
@@ -489,13 +510,15 @@ def _write_txn_offset_commit_request_3(out: bytearray, item: TxnOffsetCommitRequ
         else:
             out += encode_unsigned(size)
         out += group_instance_id
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_txn_offset_commit_request_topic_array_3(out, item.topics)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -504,11 +527,11 @@ def _read_txn_offset_commit_response_partition_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TxnOffsetCommitResponsePartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 120, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, error_code = _read_ih(data, position)
         position += 6
         items.append(TxnOffsetCommitResponsePartition(partition_index=partition_index, error_code=error_code))
@@ -519,11 +542,11 @@ def _read_txn_offset_commit_response_topic_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TxnOffsetCommitResponseTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 376, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (size,) = _read_h(data, position)
         position += 2
         if size < 0:
@@ -533,16 +556,24 @@ def _read_txn_offset_commit_response_topic_array_0(
         position = end
         (count,) = _read_i(data, position)
         position += 4
-        partitions, position = _read_txn_offset_commit_response_partition_array_0(data, position, count, budget)
+        if count == 0:
+            partitions: Sequence[TxnOffsetCommitResponsePartition] = []
+        else:
+            partitions, position = _read_txn_offset_commit_response_partition_array_0(data, position, count, budget)
         items.append(TxnOffsetCommitResponseTopic(name=name, partitions=partitions))
     return items, position
 
 
 def _read_txn_offset_commit_response_0(data: bytes, position: int, budget: DecodeBudget) -> TxnOffsetCommitResponse:
-    budget.charge(576 + len(data))
+    budget.charged += 576 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_ii(data, position)
     position += 8
-    topics, position = _read_txn_offset_commit_response_topic_array_0(data, position, count, budget)
+    if count == 0:
+        topics: Sequence[TxnOffsetCommitResponseTopic] = []
+    else:
+        topics, position = _read_txn_offset_commit_response_topic_array_0(data, position, count, budget)
     if position > len(data):
         raise past_end(position, len(data))
     return TxnOffsetCommitResponse(throttle_time_ms=throttle_time_ms, topics=topics)
@@ -552,11 +583,11 @@ def _read_txn_offset_commit_response_partition_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TxnOffsetCommitResponsePartition], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 120, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, error_code, tags = _read_ihB(data, position)
         position += 7
         if tags:
@@ -569,23 +600,24 @@ def _read_txn_offset_commit_response_topic_array_3(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[TxnOffsetCommitResponseTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 376, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_txn_offset_commit_response_partition_array_3(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[TxnOffsetCommitResponsePartition] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_txn_offset_commit_response_partition_array_3(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -595,18 +627,23 @@ def _read_txn_offset_commit_response_topic_array_3(
 
 
 def _read_txn_offset_commit_response_3(data: bytes, position: int, budget: DecodeBudget) -> TxnOffsetCommitResponse:
-    budget.charge(576 + len(data))
+    budget.charged += 576 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_txn_offset_commit_response_topic_array_3(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[TxnOffsetCommitResponseTopic] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_txn_offset_commit_response_topic_array_3(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return TxnOffsetCommitResponse(throttle_time_ms=throttle_time_ms, topics=topics)
 
 
@@ -654,25 +691,29 @@ def _write_txn_offset_commit_response_topic_array_3(
         else:
             out += encode_unsigned(size)
         out += name
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_txn_offset_commit_response_partition_array_3(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_txn_offset_commit_response_3(out: bytearray, item: TxnOffsetCommitResponse) -> list[Buffer]:
     out += _write_i(item.throttle_time_ms)
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_txn_offset_commit_response_topic_array_3(out, item.topics)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
-from stratalog.wire.message_fields import by_version, past_end, skip_tags
+from stratalog.wire.message_fields import by_version, past_end, read_longer_size, skip_tags
 from stratalog.wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
-from stratalog.wire.varint import encode_unsigned, read_unsigned
+from stratalog.wire.varint import encode_unsigned
 
 _read_iB = Layout(">iB").unpack_from
 _read_ihB = Layout(">ihB").unpack_from
@@ -21,13 +21,15 @@ _write_ix = Layout(">ix").pack
 
 
 def _read_unregister_broker_request_0(data: bytes, position: int, budget: DecodeBudget) -> UnregisterBrokerRequest:
-    budget.charge(72 + len(data))
+    budget.charged += 72 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     broker_id, tags = _read_iB(data, position)
     position += 5
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return UnregisterBrokerRequest(broker_id=broker_id)
 
 
@@ -37,22 +39,25 @@ def _write_unregister_broker_request_0(out: bytearray, item: UnregisterBrokerReq
 
 
 def _read_unregister_broker_response_0(data: bytes, position: int, budget: DecodeBudget) -> UnregisterBrokerResponse:
-    budget.charge(200 + len(data))
+    budget.charged += 200 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, size = _read_ihB(data, position)
-    position += 7
+    position += 6
     error_message: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        error_message = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        error_message = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return UnregisterBrokerResponse(
         throttle_time_ms=throttle_time_ms, error_code=error_code, error_message=error_message
     )

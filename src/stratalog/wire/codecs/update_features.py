@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.message_fields import (
     by_version,
     charge_more_items,
     past_end,
     read_long_size,
+    read_longer_size,
     skip_tags,
     unsupported_field,
 )
@@ -45,18 +46,16 @@ def _read_feature_update_key_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FeatureUpdateKey], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 184, budget, "feature_updates")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "feature")
-        end = position + size - 1
-        feature = data[position:end].decode()
-        position = end
+        feature = data[position + 1 : position + size].decode()
+        position += size
         max_version_level, allow_downgrade, tags = _read_hTB(data, position)
         position += 4
         if tags:
@@ -68,18 +67,23 @@ def _read_feature_update_key_array_0(
 
 
 def _read_update_features_request_0(data: bytes, position: int, budget: DecodeBudget) -> UpdateFeaturesRequest:
-    budget.charge(392 + len(data))
+    budget.charged += 392 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     timeout_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    feature_updates, position = _read_feature_update_key_array_0(data, position, count - 1, budget)
+    if count == 1:
+        feature_updates: Sequence[FeatureUpdateKey] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        feature_updates, position = _read_feature_update_key_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return UpdateFeaturesRequest(timeout_ms=timeout_ms, feature_updates=feature_updates)
 
 
@@ -87,18 +91,16 @@ def _read_feature_update_key_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[FeatureUpdateKey], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 184, budget, "feature_updates")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "feature")
-        end = position + size - 1
-        feature = data[position:end].decode()
-        position = end
+        feature = data[position + 1 : position + size].decode()
+        position += size
         max_version_level, upgrade_type, tags = _read_hbB(data, position)
         position += 4
         if tags:
@@ -108,18 +110,23 @@ def _read_feature_update_key_array_1(
 
 
 def _read_update_features_request_1(data: bytes, position: int, budget: DecodeBudget) -> UpdateFeaturesRequest:
-    budget.charge(392 + len(data))
+    budget.charged += 392 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     timeout_ms, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    feature_updates, position = _read_feature_update_key_array_1(data, position, count - 1, budget)
+    if count == 1:
+        feature_updates: Sequence[FeatureUpdateKey] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        feature_updates, position = _read_feature_update_key_array_1(data, position, count - 1, budget)
     validate_only, tags = _read_TB(data, position)
     position += 2
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return UpdateFeaturesRequest(timeout_ms=timeout_ms, feature_updates=feature_updates, validate_only=validate_only)
 
 
@@ -141,13 +148,15 @@ def _write_update_features_request_0(out: bytearray, item: UpdateFeaturesRequest
     if item.validate_only:
         raise unsupported_field("UpdateFeaturesRequest", "validate_only")
     out += _write_i(item.timeout_ms)
-    size = len(item.feature_updates) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.feature_updates:
+        size = len(item.feature_updates) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_feature_update_key_array_0(out, item.feature_updates)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -168,13 +177,15 @@ def _write_feature_update_key_array_1(out: bytearray, items: Sequence[FeatureUpd
 
 def _write_update_features_request_1(out: bytearray, item: UpdateFeaturesRequest) -> list[Buffer]:
     out += _write_i(item.timeout_ms)
-    size = len(item.feature_updates) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.feature_updates:
+        size = len(item.feature_updates) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_feature_update_key_array_1(out, item.feature_updates)
+    else:
+        out.append(1)
     out += _write_Tx(item.validate_only)
     return [out]
 
@@ -183,27 +194,26 @@ def _read_updatable_feature_result_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[UpdatableFeatureResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "results")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "feature")
-        end = position + size - 1
-        feature = data[position:end].decode()
-        position = end
+        feature = data[position + 1 : position + size].decode()
+        position += size
         error_code, size = _read_hB(data, position)
-        position += 3
+        position += 2
         error_message: str | None = None
         if size:
             if size > 127:
-                size, position = read_unsigned(data, position - 1)
-            end = position + size - 1
-            error_message = data[position:end].decode()
-            position = end
+                size, position = read_longer_size(data, position)
+            error_message = data[position + 1 : position + size].decode()
+            position += size
+        else:
+            position += 1
         tags = data[position]
         position += 1
         if tags:
@@ -213,49 +223,58 @@ def _read_updatable_feature_result_array_0(
 
 
 def _read_update_features_response_0(data: bytes, position: int, budget: DecodeBudget) -> UpdateFeaturesResponse:
-    budget.charge(584 + len(data))
+    budget.charged += 584 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, size = _read_ihB(data, position)
-    position += 7
+    position += 6
     error_message: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        error_message = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        error_message = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    results, position = _read_updatable_feature_result_array_0(data, position, count - 1, budget)
+    if count == 1:
+        results: Sequence[UpdatableFeatureResult] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        results, position = _read_updatable_feature_result_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return UpdateFeaturesResponse(
         throttle_time_ms=throttle_time_ms, error_code=error_code, error_message=error_message, results=results
     )
 
 
 def _read_update_features_response_2(data: bytes, position: int, budget: DecodeBudget) -> UpdateFeaturesResponse:
-    budget.charge(208 + len(data))
+    budget.charged += 208 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, size = _read_ihB(data, position)
-    position += 7
+    position += 6
     error_message: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        error_message = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        error_message = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return UpdateFeaturesResponse(throttle_time_ms=throttle_time_ms, error_code=error_code, error_message=error_message)
 
 
@@ -294,13 +313,15 @@ def _write_update_features_response_0(out: bytearray, item: UpdateFeaturesRespon
         else:
             out += encode_unsigned(size)
         out += error_message
-    size = len(item.results) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.results:
+        size = len(item.results) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_updatable_feature_result_array_0(out, item.results)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 

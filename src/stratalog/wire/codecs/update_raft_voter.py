@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.ids import topic_id_of
 from stratalog.wire.message_fields import (
@@ -18,6 +18,7 @@ from stratalog.wire.message_fields import (
     charge_more_items,
     past_end,
     read_long_size,
+    read_longer_size,
     read_tag_count,
     skip_tags,
     write_tag,
@@ -42,31 +43,28 @@ _write_Hx = Layout(">Hx").pack
 _write_hhx = Layout(">hhx").pack
 _write_ihx = Layout(">ihx").pack
 _write_ii = Layout(">ii").pack
+_write_iiB = Layout(">iiB").pack
 _write_iiU = Layout(">ii16s").pack
 _write_ix = Layout(">ix").pack
 
 
 def _read_listener_array_0(data: bytes, position: int, count: int, budget: DecodeBudget) -> tuple[list[Listener], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "listeners")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "host")
-        end = position + size - 1
-        host = data[position:end].decode()
-        position = end
+        host = data[position + 1 : position + size].decode()
+        position += size
         port, tags = _read_HB(data, position)
         position += 3
         if tags:
@@ -87,28 +85,33 @@ def _read_kraft_version_feature_0(data: bytes, position: int, budget: DecodeBudg
 
 
 def _read_update_raft_voter_request_0(data: bytes, position: int, budget: DecodeBudget) -> UpdateRaftVoterRequest:
-    budget.charge(712 + len(data))
+    budget.charged += 712 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     cluster_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        cluster_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        cluster_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     current_leader_epoch, voter_id, voter_directory_id, count = _read_iiUB(data, position)
     position += 25
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    listeners, position = _read_listener_array_0(data, position, count - 1, budget)
+    if count == 1:
+        listeners: Sequence[Listener] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        listeners, position = _read_listener_array_0(data, position, count - 1, budget)
     kraft_version_feature, position = _read_kraft_version_feature_0(data, position, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return UpdateRaftVoterRequest(
         cluster_id=cluster_id,
         current_leader_epoch=current_leader_epoch,
@@ -154,13 +157,15 @@ def _write_update_raft_voter_request_0(out: bytearray, item: UpdateRaftVoterRequ
             out += encode_unsigned(size)
         out += cluster_id
     out += _write_iiU(item.current_leader_epoch, item.voter_id, item.voter_directory_id.bytes)
-    size = len(item.listeners) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.listeners:
+        size = len(item.listeners) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_listener_array_0(out, item.listeners)
+    else:
+        out.append(1)
     _write_kraft_version_feature_0(out, item.kraft_version_feature)
     out.append(0)
     return [out]
@@ -169,12 +174,11 @@ def _write_update_raft_voter_request_0(out: bytearray, item: UpdateRaftVoterRequ
 def _read_current_leader_0(data: bytes, position: int, budget: DecodeBudget) -> tuple[CurrentLeader, int]:
     budget.charge(240)
     leader_id, leader_epoch, size = _read_iiB(data, position)
-    position += 9
+    position += 8
     if not 0 < size < 128:
         size, position = read_long_size(data, position, size, "host")
-    end = position + size - 1
-    host = data[position:end].decode()
-    position = end
+    host = data[position + 1 : position + size].decode()
+    position += size
     port, tags = _read_iB(data, position)
     position += 5
     if tags:
@@ -183,7 +187,9 @@ def _read_current_leader_0(data: bytes, position: int, budget: DecodeBudget) -> 
 
 
 def _read_update_raft_voter_response_0(data: bytes, position: int, budget: DecodeBudget) -> UpdateRaftVoterResponse:
-    budget.charge(120 + len(data))
+    budget.charged += 120 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     throttle_time_ms, error_code, tags = _read_ihB(data, position)
     position += 7
     current_leader: CurrentLeader = NO_CURRENT_LEADER
@@ -199,29 +205,28 @@ def _read_update_raft_voter_response_0(data: bytes, position: int, budget: Decod
                 position = whole
             if position != whole:
                 raise bad_tag(tag)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return UpdateRaftVoterResponse(
         throttle_time_ms=throttle_time_ms, error_code=error_code, current_leader=current_leader
     )
 
 
 def _write_current_leader_0(out: bytearray, item: CurrentLeader) -> None:
-    out += _write_ii(item.leader_id, item.leader_epoch)
     host = item.host.encode()
     size = len(host) + 1
     if size < 128:
-        out.append(size)
+        out += _write_iiB(item.leader_id, item.leader_epoch, size)
     else:
-        out += encode_unsigned(size)
+        out += _write_ii(item.leader_id, item.leader_epoch) + encode_unsigned(size)
     out += host
     out += _write_ix(item.port)
 
 
 def _write_update_raft_voter_response_0(out: bytearray, item: UpdateRaftVoterResponse) -> list[Buffer]:
     out += _write_ihx(item.throttle_time_ms, item.error_code)
-    tags = len(out) - 1
     if item.current_leader is not NO_CURRENT_LEADER and item.current_leader != NO_CURRENT_LEADER:
+        tags = len(out) - 1
         whole = bytearray()
         _write_current_leader_0(whole, item.current_leader)
         out[tags] += 1

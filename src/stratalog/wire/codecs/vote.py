@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.ids import topic_id_of
 from stratalog.wire.message_fields import (
@@ -18,6 +18,7 @@ from stratalog.wire.message_fields import (
     charge_more_items,
     past_end,
     read_long_size,
+    read_longer_size,
     read_tag_count,
     skip_tags,
     unsupported_field,
@@ -44,6 +45,7 @@ _read_iiiiqB = Layout(">iiiiqB").unpack_from
 _write_Hx = Layout(">Hx").pack
 _write_h = Layout(">h").pack
 _write_i = Layout(">i").pack
+_write_iB = Layout(">iB").pack
 _write_ihiiTx = Layout(">ihii?x").pack
 _write_iiiUUiqTx = Layout(">iii16s16siq?x").pack
 _write_iiiUUiqx = Layout(">iii16s16siqx").pack
@@ -54,11 +56,11 @@ def _read_vote_request_partition_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[VoteRequestPartitionData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 264, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, replica_epoch, replica_id, last_offset_epoch, last_offset, tags = _read_iiiiqB(data, position)
         position += 25
         if tags:
@@ -79,23 +81,24 @@ def _read_vote_request_topic_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[VoteRequestTopicData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 520, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "topic_name")
-        end = position + size - 1
-        topic_name = data[position:end].decode()
-        position = end
+        topic_name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_vote_request_partition_data_array_0(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[VoteRequestPartitionData] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_vote_request_partition_data_array_0(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -105,27 +108,32 @@ def _read_vote_request_topic_data_array_0(
 
 
 def _read_vote_request_0(data: bytes, position: int, budget: DecodeBudget) -> VoteRequest:
-    budget.charge(776 + len(data))
+    budget.charged += 776 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     cluster_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        cluster_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        cluster_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_vote_request_topic_data_array_0(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[VoteRequestTopicData] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_vote_request_topic_data_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return VoteRequest(cluster_id=cluster_id, topics=topics)
 
 
@@ -133,11 +141,11 @@ def _read_vote_request_partition_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[VoteRequestPartitionData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 488, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (
             partition_index,
             replica_epoch,
@@ -169,23 +177,24 @@ def _read_vote_request_topic_data_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[VoteRequestTopicData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 744, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "topic_name")
-        end = position + size - 1
-        topic_name = data[position:end].decode()
-        position = end
+        topic_name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_vote_request_partition_data_array_1(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[VoteRequestPartitionData] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_vote_request_partition_data_array_1(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -195,27 +204,32 @@ def _read_vote_request_topic_data_array_1(
 
 
 def _read_vote_request_1(data: bytes, position: int, budget: DecodeBudget) -> VoteRequest:
-    budget.charge(1032 + len(data))
+    budget.charged += 1032 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     cluster_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        cluster_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        cluster_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     voter_id, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_vote_request_topic_data_array_1(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[VoteRequestTopicData] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_vote_request_topic_data_array_1(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return VoteRequest(cluster_id=cluster_id, voter_id=voter_id, topics=topics)
 
 
@@ -223,11 +237,11 @@ def _read_vote_request_partition_data_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[VoteRequestPartitionData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 488, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         (
             partition_index,
             replica_epoch,
@@ -261,23 +275,24 @@ def _read_vote_request_topic_data_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[VoteRequestTopicData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 744, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "topic_name")
-        end = position + size - 1
-        topic_name = data[position:end].decode()
-        position = end
+        topic_name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_vote_request_partition_data_array_2(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[VoteRequestPartitionData] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_vote_request_partition_data_array_2(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -287,27 +302,32 @@ def _read_vote_request_topic_data_array_2(
 
 
 def _read_vote_request_2(data: bytes, position: int, budget: DecodeBudget) -> VoteRequest:
-    budget.charge(1032 + len(data))
+    budget.charged += 1032 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     size = data[position]
-    position += 1
     cluster_id: str | None = None
     if size:
         if size > 127:
-            size, position = read_unsigned(data, position - 1)
-        end = position + size - 1
-        cluster_id = data[position:end].decode()
-        position = end
+            size, position = read_longer_size(data, position)
+        cluster_id = data[position + 1 : position + size].decode()
+        position += size
+    else:
+        position += 1
     voter_id, count = _read_iB(data, position)
     position += 5
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_vote_request_topic_data_array_2(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[VoteRequestTopicData] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_vote_request_topic_data_array_2(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return VoteRequest(cluster_id=cluster_id, voter_id=voter_id, topics=topics)
 
 
@@ -329,13 +349,15 @@ def _write_vote_request_topic_data_array_0(out: bytearray, items: Sequence[VoteR
         else:
             out += encode_unsigned(size)
         out += topic_name
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_vote_request_partition_data_array_0(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -350,13 +372,15 @@ def _write_vote_request_0(out: bytearray, item: VoteRequest) -> list[Buffer]:
         else:
             out += encode_unsigned(size)
         out += cluster_id
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_vote_request_topic_data_array_0(out, item.topics)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -385,13 +409,15 @@ def _write_vote_request_topic_data_array_1(out: bytearray, items: Sequence[VoteR
         else:
             out += encode_unsigned(size)
         out += topic_name
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_vote_request_partition_data_array_1(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -407,13 +433,15 @@ def _write_vote_request_1(out: bytearray, item: VoteRequest) -> list[Buffer]:
             out += encode_unsigned(size)
         out += cluster_id
     out += _write_i(item.voter_id)
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_vote_request_topic_data_array_1(out, item.topics)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -441,13 +469,15 @@ def _write_vote_request_topic_data_array_2(out: bytearray, items: Sequence[VoteR
         else:
             out += encode_unsigned(size)
         out += topic_name
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_vote_request_partition_data_array_2(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
@@ -463,13 +493,15 @@ def _write_vote_request_2(out: bytearray, item: VoteRequest) -> list[Buffer]:
             out += encode_unsigned(size)
         out += cluster_id
     out += _write_i(item.voter_id)
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_vote_request_topic_data_array_2(out, item.topics)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -478,11 +510,11 @@ def _read_vote_response_partition_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[VoteResponsePartitionData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, error_code, leader_id, leader_epoch, vote_granted, tags = _read_ihiiTB(data, position)
         position += 16
         if tags:
@@ -503,23 +535,24 @@ def _read_vote_response_topic_data_array_0(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[VoteResponseTopicData], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 464, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "topic_name")
-        end = position + size - 1
-        topic_name = data[position:end].decode()
-        position = end
+        topic_name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_vote_response_partition_data_array_0(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[VoteResponsePartitionData] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_vote_response_partition_data_array_0(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -529,18 +562,23 @@ def _read_vote_response_topic_data_array_0(
 
 
 def _read_vote_response_0(data: bytes, position: int, budget: DecodeBudget) -> VoteResponse:
-    budget.charge(672 + len(data))
+    budget.charged += 672 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     error_code, count = _read_hB(data, position)
     position += 3
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_vote_response_topic_data_array_0(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[VoteResponseTopicData] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_vote_response_topic_data_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return VoteResponse(error_code=error_code, topics=topics)
 
 
@@ -548,18 +586,17 @@ def _read_node_endpoint_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[NodeEndpoint], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 208, budget, "node_endpoints")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         node_id, size = _read_iB(data, position)
-        position += 5
+        position += 4
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "host")
-        end = position + size - 1
-        host = data[position:end].decode()
-        position = end
+        host = data[position + 1 : position + size].decode()
+        position += size
         port, tags = _read_HB(data, position)
         position += 3
         if tags:
@@ -569,12 +606,17 @@ def _read_node_endpoint_array_1(
 
 
 def _read_vote_response_1(data: bytes, position: int, budget: DecodeBudget) -> VoteResponse:
-    budget.charge(672 + len(data))
+    budget.charged += 672 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     error_code, count = _read_hB(data, position)
     position += 3
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    topics, position = _read_vote_response_topic_data_array_0(data, position, count - 1, budget)
+    if count == 1:
+        topics: Sequence[VoteResponseTopicData] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        topics, position = _read_vote_response_topic_data_array_0(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     node_endpoints: Sequence[NodeEndpoint] = ()
@@ -588,15 +630,18 @@ def _read_vote_response_1(data: bytes, position: int, budget: DecodeBudget) -> V
                 budget.charge(200)
                 count = data[position]
                 position += 1
-                if count > 127:
-                    count, position = read_unsigned(data, position - 1)
-                node_endpoints, position = _read_node_endpoint_array_1(data, position, count - 1, budget)
+                if count == 1:
+                    node_endpoints = []
+                else:
+                    if count > 127:
+                        count, position = read_unsigned(data, position - 1)
+                    node_endpoints, position = _read_node_endpoint_array_1(data, position, count - 1, budget)
             else:
                 position = whole
             if position != whole:
                 raise bad_tag(tag)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return VoteResponse(error_code=error_code, topics=topics, node_endpoints=node_endpoints)
 
 
@@ -616,62 +661,69 @@ def _write_vote_response_topic_data_array_0(out: bytearray, items: Sequence[Vote
         else:
             out += encode_unsigned(size)
         out += topic_name
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_vote_response_partition_data_array_0(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_vote_response_0(out: bytearray, item: VoteResponse) -> list[Buffer]:
     out += _write_h(item.error_code)
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
+        size = len(item.topics) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_vote_response_topic_data_array_0(out, item.topics)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
 
 def _write_node_endpoint_array_1(out: bytearray, items: Sequence[NodeEndpoint]) -> None:
     for item in items:
-        out += _write_i(item.node_id)
         host = item.host.encode()
         size = len(host) + 1
         if size < 128:
-            out.append(size)
+            out += _write_iB(item.node_id, size)
         else:
-            out += encode_unsigned(size)
+            out += _write_i(item.node_id) + encode_unsigned(size)
         out += host
         out += _write_Hx(item.port)
 
 
 def _write_vote_response_1(out: bytearray, item: VoteResponse) -> list[Buffer]:
     out += _write_h(item.error_code)
-    size = len(item.topics) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.topics:
-        _write_vote_response_topic_data_array_0(out, item.topics)
-    out.append(0)
-    tags = len(out) - 1
-    if item.node_endpoints:
-        whole = bytearray()
-        size = len(item.node_endpoints) + 1
+        size = len(item.topics) + 1
         if size < 128:
-            whole.append(size)
+            out.append(size)
         else:
-            whole += encode_unsigned(size)
+            out += encode_unsigned(size)
+        _write_vote_response_topic_data_array_0(out, item.topics)
+    else:
+        out.append(1)
+    out.append(0)
+    if item.node_endpoints:
+        tags = len(out) - 1
+        whole = bytearray()
         if item.node_endpoints:
+            size = len(item.node_endpoints) + 1
+            if size < 128:
+                whole.append(size)
+            else:
+                whole += encode_unsigned(size)
             _write_node_endpoint_array_1(whole, item.node_endpoints)
+        else:
+            whole.append(1)
         out[tags] += 1
         write_tag(out, 0, whole)
     return [out]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 
 from stratalog.ports import Buffer
-from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.codecs import Codec
 from stratalog.wire.message_fields import (
     by_version,
@@ -47,23 +47,24 @@ def _read_writable_txn_marker_topic_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[WritableTxnMarkerTopic], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 256, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partition_indexes, position = read_numbers(data, position, count - 1, "i", budget, "partition_indexes")
+        if count == 1:
+            partition_indexes: Sequence[int] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partition_indexes, position = read_numbers(data, position, count - 1, "i", budget, "partition_indexes")
         tags = data[position]
         position += 1
         if tags:
@@ -76,16 +77,19 @@ def _read_writable_txn_marker_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[WritableTxnMarker], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 560, budget, "markers")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         producer_id, producer_epoch, transaction_result, count = _read_qhTB(data, position)
         position += 12
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        topics, position = _read_writable_txn_marker_topic_array_1(data, position, count - 1, budget)
+        if count == 1:
+            topics: Sequence[WritableTxnMarkerTopic] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            topics, position = _read_writable_txn_marker_topic_array_1(data, position, count - 1, budget)
         coordinator_epoch, tags = _read_iB(data, position)
         position += 5
         if tags:
@@ -103,18 +107,23 @@ def _read_writable_txn_marker_array_1(
 
 
 def _read_write_txn_markers_request_1(data: bytes, position: int, budget: DecodeBudget) -> WriteTxnMarkersRequest:
-    budget.charge(720 + len(data))
+    budget.charged += 720 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    markers, position = _read_writable_txn_marker_array_1(data, position, count - 1, budget)
+    if count == 1:
+        markers: Sequence[WritableTxnMarker] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        markers, position = _read_writable_txn_marker_array_1(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return WriteTxnMarkersRequest(markers=markers)
 
 
@@ -122,16 +131,19 @@ def _read_writable_txn_marker_array_2(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[WritableTxnMarker], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 560, budget, "markers")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         producer_id, producer_epoch, transaction_result, count = _read_qhTB(data, position)
         position += 12
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        topics, position = _read_writable_txn_marker_topic_array_1(data, position, count - 1, budget)
+        if count == 1:
+            topics: Sequence[WritableTxnMarkerTopic] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            topics, position = _read_writable_txn_marker_topic_array_1(data, position, count - 1, budget)
         coordinator_epoch, transaction_version, tags = _read_ibB(data, position)
         position += 6
         if tags:
@@ -150,18 +162,23 @@ def _read_writable_txn_marker_array_2(
 
 
 def _read_write_txn_markers_request_2(data: bytes, position: int, budget: DecodeBudget) -> WriteTxnMarkersRequest:
-    budget.charge(720 + len(data))
+    budget.charged += 720 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    markers, position = _read_writable_txn_marker_array_2(data, position, count - 1, budget)
+    if count == 1:
+        markers: Sequence[WritableTxnMarker] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        markers, position = _read_writable_txn_marker_array_2(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return WriteTxnMarkersRequest(markers=markers)
 
 
@@ -174,36 +191,43 @@ def _write_writable_txn_marker_topic_array_1(out: bytearray, items: Sequence[Wri
         else:
             out += encode_unsigned(size)
         out += name
-        size = len(item.partition_indexes) + 1
-        if size < 128:
-            out.append(size)
+        if item.partition_indexes:
+            size = len(item.partition_indexes) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
+            write_numbers(out, item.partition_indexes, "i")
         else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.partition_indexes, "i")
+            out.append(1)
         out.append(0)
 
 
 def _write_writable_txn_marker_array_1(out: bytearray, items: Sequence[WritableTxnMarker]) -> None:
     for item in items:
         out += _write_qhT(item.producer_id, item.producer_epoch, item.transaction_result)
-        size = len(item.topics) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.topics:
+            size = len(item.topics) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_writable_txn_marker_topic_array_1(out, item.topics)
+        else:
+            out.append(1)
         out += _write_ix(item.coordinator_epoch)
 
 
 def _write_write_txn_markers_request_1(out: bytearray, item: WriteTxnMarkersRequest) -> list[Buffer]:
-    size = len(item.markers) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.markers:
+        size = len(item.markers) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_writable_txn_marker_array_1(out, item.markers)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -211,24 +235,28 @@ def _write_write_txn_markers_request_1(out: bytearray, item: WriteTxnMarkersRequ
 def _write_writable_txn_marker_array_2(out: bytearray, items: Sequence[WritableTxnMarker]) -> None:
     for item in items:
         out += _write_qhT(item.producer_id, item.producer_epoch, item.transaction_result)
-        size = len(item.topics) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.topics:
+            size = len(item.topics) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_writable_txn_marker_topic_array_1(out, item.topics)
+        else:
+            out.append(1)
         out += _write_ibx(item.coordinator_epoch, item.transaction_version)
 
 
 def _write_write_txn_markers_request_2(out: bytearray, item: WriteTxnMarkersRequest) -> list[Buffer]:
-    size = len(item.markers) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.markers:
+        size = len(item.markers) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_writable_txn_marker_array_2(out, item.markers)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
@@ -237,11 +265,11 @@ def _read_writable_txn_marker_partition_result_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[WritableTxnMarkerPartitionResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 120, budget, "partitions")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         partition_index, error_code, tags = _read_ihB(data, position)
         position += 7
         if tags:
@@ -254,23 +282,24 @@ def _read_writable_txn_marker_topic_result_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[WritableTxnMarkerTopicResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 376, budget, "topics")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         size = data[position]
-        position += 1
         if not 0 < size < 128:
             size, position = read_long_size(data, position, size, "name")
-        end = position + size - 1
-        name = data[position:end].decode()
-        position = end
+        name = data[position + 1 : position + size].decode()
+        position += size
         count = data[position]
         position += 1
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        partitions, position = _read_writable_txn_marker_partition_result_array_1(data, position, count - 1, budget)
+        if count == 1:
+            partitions: Sequence[WritableTxnMarkerPartitionResult] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            partitions, position = _read_writable_txn_marker_partition_result_array_1(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -283,16 +312,19 @@ def _read_writable_txn_marker_result_array_1(
     data: bytes, position: int, count: int, budget: DecodeBudget
 ) -> tuple[list[WritableTxnMarkerResult], int]:
     if count != 1:
-        if count == 0:
-            return [], position
         charge_more_items(count, len(data) - position, 584, budget, "markers")
     items = []
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
         producer_id, count = _read_qB(data, position)
         position += 9
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        topics, position = _read_writable_txn_marker_topic_result_array_1(data, position, count - 1, budget)
+        if count == 1:
+            topics: Sequence[WritableTxnMarkerTopicResult] = []
+        else:
+            if count > 127:
+                count, position = read_unsigned(data, position - 1)
+            topics, position = _read_writable_txn_marker_topic_result_array_1(data, position, count - 1, budget)
         tags = data[position]
         position += 1
         if tags:
@@ -302,18 +334,23 @@ def _read_writable_txn_marker_result_array_1(
 
 
 def _read_write_txn_markers_response_1(data: bytes, position: int, budget: DecodeBudget) -> WriteTxnMarkersResponse:
-    budget.charge(744 + len(data))
+    budget.charged += 744 + len(data)
+    if budget.charged > budget.allowed:
+        raise OverBudget(budget.allowed)
     count = data[position]
     position += 1
-    if count > 127:
-        count, position = read_unsigned(data, position - 1)
-    markers, position = _read_writable_txn_marker_result_array_1(data, position, count - 1, budget)
+    if count == 1:
+        markers: Sequence[WritableTxnMarkerResult] = []
+    else:
+        if count > 127:
+            count, position = read_unsigned(data, position - 1)
+        markers, position = _read_writable_txn_marker_result_array_1(data, position, count - 1, budget)
     tags = data[position]
     position += 1
     if tags:
         position = skip_tags(data, position, tags, budget)
-    if position > len(data):
-        raise past_end(position, len(data))
+        if position > len(data):
+            raise past_end(position, len(data))
     return WriteTxnMarkersResponse(markers=markers)
 
 
@@ -335,37 +372,43 @@ def _write_writable_txn_marker_topic_result_array_1(
         else:
             out += encode_unsigned(size)
         out += name
-        size = len(item.partitions) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.partitions:
+            size = len(item.partitions) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_writable_txn_marker_partition_result_array_1(out, item.partitions)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_writable_txn_marker_result_array_1(out: bytearray, items: Sequence[WritableTxnMarkerResult]) -> None:
     for item in items:
         out += _write_q(item.producer_id)
-        size = len(item.topics) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         if item.topics:
+            size = len(item.topics) + 1
+            if size < 128:
+                out.append(size)
+            else:
+                out += encode_unsigned(size)
             _write_writable_txn_marker_topic_result_array_1(out, item.topics)
+        else:
+            out.append(1)
         out.append(0)
 
 
 def _write_write_txn_markers_response_1(out: bytearray, item: WriteTxnMarkersResponse) -> list[Buffer]:
-    size = len(item.markers) + 1
-    if size < 128:
-        out.append(size)
-    else:
-        out += encode_unsigned(size)
     if item.markers:
+        size = len(item.markers) + 1
+        if size < 128:
+            out.append(size)
+        else:
+            out += encode_unsigned(size)
         _write_writable_txn_marker_result_array_1(out, item.markers)
+    else:
+        out.append(1)
     out.append(0)
     return [out]
 
