@@ -81,7 +81,7 @@ async def create(running: Node, partitions: int) -> None:
             NewTopic(f"t{made + number * TOPIC_PARTITIONS}", TOPIC_PARTITIONS, 1)
             for number in range(min(PARTITIONS_A_REQUEST, partitions) // TOPIC_PARTITIONS)
         ]
-        created = await running.broker.metadata.create_topics(topics, validate_only=False)
+        created = await running.broker.controller.create_topics(topics, validate_only=False)
         assert all(one.error is ErrorCode.none for one in created), created[0]
         made += len(topics) * TOPIC_PARTITIONS
 
@@ -90,7 +90,7 @@ async def delete(running: Node, topics: int) -> None:
     assert running.broker is not None
     metadata = running.broker.metadata
     names = [name for name in metadata.image.topic_ids_by_name if name != "more"][:topics]
-    deleted = await metadata.delete_topics(names)
+    deleted = await running.broker.controller.delete_topics(names)
     assert all(one.error is ErrorCode.none for one in deleted), deleted[0]
 
 
@@ -99,7 +99,7 @@ async def commit(running: Node, offsets: int) -> None:
     groups = running.broker.groups
     await groups.ensure_topic()
     await until(lambda: groups.is_loaded)
-    await running.broker.metadata.create_topics([NewTopic("t", 1, 1)], validate_only=False)
+    await running.broker.controller.create_topics([NewTopic("t", 1, 1)], validate_only=False)
     parts = tuple(CommitPartition(index, index) for index in range(OFFSETS_A_REQUEST))
     for number in range(offsets // OFFSETS_A_REQUEST):
         topics = (CommitTopic("t", parts),)
@@ -118,8 +118,8 @@ async def measure(place: Path, partitions: int, offsets: int) -> None:
         await running.start()
     async with probe.line("a snapshot of them and one more topic"):
         assert running.broker is not None
-        await running.broker.metadata.create_topics([NewTopic("more", 1, 1)], validate_only=False)
-        await until(lambda: not running.broker.metadata.is_snapshotting)
+        await running.broker.controller.create_topics([NewTopic("more", 1, 1)], validate_only=False)
+        await until(lambda: any(place.glob("topics/__cluster_metadata-0/*.checkpoint")))
     async with probe.line(f"{min(PARTITIONS_A_REQUEST, partitions)} of them deleted"):
         await delete(running, PARTITIONS_A_REQUEST // TOPIC_PARTITIONS)
     await running.stop()

@@ -26,7 +26,7 @@ from stratalog.adapters.system import outside as system
 from stratalog.adapters.threads import take_short_turns
 from stratalog.broker.broker import Broker
 from stratalog.broker.coordination.changes import tell_changes
-from stratalog.broker.coordination.cluster_metadata import ClusterMetadata
+from stratalog.broker.coordination.cluster_metadata import open_cluster_metadata
 from stratalog.broker.network.connections import Connections
 from stratalog.broker.network.dispatch import Dispatcher
 from stratalog.broker.partitions.hosting import Hosting
@@ -110,7 +110,7 @@ class Node:
         hosting = Hosting(
             self.config, self.node_id, self.directories, self.outside.clock, self.outside.entropy
         )
-        metadata = ClusterMetadata(
+        cluster = await open_cluster_metadata(
             self.config,
             self.outside,
             cluster_id,
@@ -118,9 +118,9 @@ class Node:
             [directory.id for directory in self.directories if directory.failure is None],
             on_change=partial(self._changed, hosting),
         )
+        self._stopping += (cluster.close, hosting.close)
+        metadata = cluster.image
         metadata.holds.append(lambda: hosting.is_deleting)
-        await metadata.open()
-        self._stopping += (metadata.close, hosting.close)
         tiering = None
         if self.config.tier_url:
             # As with the console: a broker without a bucket does not wait for the code of one.
@@ -136,17 +136,17 @@ class Node:
             )
             tiering.on_fenced = self.on_fatal
             self._stopping.append(tiering.close)
-        moves = Moves(hosting, metadata.assign_directories, self.outside.entropy, spawn=self.spawn)
+        assign = cluster.controller.assign_directories
+        moves = Moves(hosting, assign, self.outside.entropy, spawn=self.spawn)
         self._stopping.append(moves.close)
         memory = self._connections.memory
-        self.broker = Broker(self.config, self.outside, metadata, hosting, tiering, moves, memory)
+        self.broker = Broker(self.config, self.outside, cluster, hosting, tiering, moves, memory)
         self._configure(metadata.dynamic_configs.over(self.config))
         self._stopping += (self.broker.recompression.close, self.broker.large.close)
         self._follow(hosting)
         await hosting.start(metadata.image, metadata.removed_topics)
-        await metadata.lead()
         endpoints = await self._listen()
-        await metadata.register(endpoints)
+        await cluster.registration.register(endpoints)
         await self._assign(hosting.unassigned())
         await self._resume_moves(hosting, moves)
         if tiering is not None:
@@ -286,7 +286,7 @@ class Node:
         assert self.broker is not None
         if assigned:
             try:
-                await self.broker.metadata.assign_directories(assigned)
+                await self.broker.controller.assign_directories(assigned)
             except Rejected as error:
                 self._log.warning("directories not assigned", reason=error.message)
 

@@ -165,12 +165,12 @@ def test_a_metadata_log_of_ours(tmp_path):
             assert agrees(payload(line)["data"], record), line
     assert "LeaderChange" in lines[0]
     assert "KRaftVersion" in lines[1]
-    assert agrees(json.loads(lines[2].partition("KRaftVoters ")[2]), log.controller.voters)
+    assert agrees(json.loads(lines[2].partition("KRaftVoters ")[2]), log.voters)
 
 
 def test_a_snapshot_of_ours(tmp_path):
     log = a_busy_log()
-    control = snapshot_control(log.controller.voters)
+    control = snapshot_control(log.voters)
     path = tmp_path / snapshot_id(log.image).file_name()
     path.write_bytes(encode_snapshot(log.image, NOW_MS, NOW_MS - 7, control))
     lines, records = dumped(path, "--cluster-metadata-decoder")

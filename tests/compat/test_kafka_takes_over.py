@@ -16,6 +16,7 @@ from tests.integration.waiting import wait_for
 from tests.unit.quorum.metadata_log import NOW_MS, MetadataLog
 
 from stratalog.metadata.image import Endpoint
+from stratalog.metadata.replay import Replay
 from stratalog.metadata.snapshot import (
     decode_snapshot,
     encode_snapshot,
@@ -23,7 +24,7 @@ from stratalog.metadata.snapshot import (
     parse_file_name,
     snapshot_id,
 )
-from stratalog.quorum.controller import BrokerRegistration, Controller, NewTopic
+from stratalog.quorum.controller import BrokerRegistration, NewTopic
 from stratalog.quorum.metadata_batches import METADATA_TOPIC_ID, decode_record
 from stratalog.quorum.single import Voter, encode_quorum_state, snapshot_control
 from stratalog.wire.batch import scan
@@ -50,7 +51,7 @@ def write_directory(directory, broker_port, controller_port):
     asked = [NewTopic("ours", 2, 1, {}, {"retention.ms": "-1"}), NewTopic("gone", 1, 1)]
     ours, _ = log.run(log.controller.create_topics(asked, log.entropy))
     identity = snapshot_id(log.image)
-    control = snapshot_control(log.controller.voters)
+    control = snapshot_control(log.voters)
     snapshot = encode_snapshot(log.image, NOW_MS, NOW_MS, control)
     start = len(log.data)
     log.run(log.controller.delete_topics(["gone"]))
@@ -90,20 +91,18 @@ def kafka(tmp_path, directory, broker_port, controller_port):
 
 
 def replayed(directory):
-    """Our controller's image of what the directory holds."""
+    """Our image of what the directory holds."""
     metadata = directory / "__cluster_metadata-0"
     newest = max(metadata.glob("*.checkpoint"))
     image = image_of(decode_snapshot(newest.read_bytes()), parse_file_name(newest.name))
-    controller = Controller(image=image)
+    replay = Replay(image)
     for path in sorted(metadata.glob("*.log")):
         data = memoryview(path.read_bytes())
         for position, header in scan(data):
             for record in read_records(data[position : position + header.size]):
-                if record.offset > image.offset:
-                    controller.replay(
-                        record.offset, decode_record(record, is_control=header.is_control)
-                    )
-    return controller.image
+                decoded = decode_record(record, is_control=header.is_control)
+                replay.replay(record.offset, header.leader_epoch, decoded)
+    return replay.image()
 
 
 def test_kafka_goes_on_where_we_stopped_and_we_go_on_where_kafka_did(tmp_path):

@@ -123,9 +123,9 @@ def records_in(log: MetadataLog):
 @given(STEPS)
 def test_the_image_is_what_the_log_says(steps):
     log = history(steps)
-    reloaded = log.reloaded()
-    assert reloaded.image == log.image
-    assert reloaded.voters == log.controller.voters
+    replayed = log.replayed()
+    assert replayed.image() == log.image
+    assert replayed.voters == log.voters
     assert log.image.offset == log.next_offset - 1
 
 

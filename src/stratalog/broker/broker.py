@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 from uuid import UUID
 
 from stratalog.broker.apis import APIS
+from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.coordination.cluster_metadata import ClusterMetadata
 from stratalog.broker.coordination.cluster_view import ClusterView
+from stratalog.broker.coordination.controller_channel import ControllerChannel
 from stratalog.broker.coordination.groups import OFFSETS_TOPIC, Groups
+from stratalog.broker.coordination.metadata_log import MetadataLog
 from stratalog.broker.coordination.producer_ids import ProducerIds
 from stratalog.broker.coordination.topics import Topics
 from stratalog.broker.metrics import BrokerMetrics
@@ -58,15 +61,17 @@ class Broker:
     clock: Clock
     cluster: ClusterView
     config: BrokerConfig
+    controller: ControllerChannel
     fetch_bytes_max: int
     fetch_sessions: FetchSessions[FetchPartition]
     groups: Groups
     hosting: Hosting
     large: LargeRequests
-    metadata: ClusterMetadata
+    metadata: ClusterImage
     moves: Moves
     producer_ids: ProducerIds
     purgatory: Purgatory
+    quorum: MetadataLog
     reads: Reads
     recompression: Recompression
     topics: Topics
@@ -75,7 +80,7 @@ class Broker:
         self,
         config: BrokerConfig,
         outside: Outside,
-        metadata: ClusterMetadata,
+        cluster: ClusterMetadata,
         hosting: Hosting,
         tiering: "TierService | None",
         moves: Moves,
@@ -86,7 +91,10 @@ class Broker:
         self.metrics = BrokerMetrics(self.apis)
         self.authorizer: Authorizer = AllowAll()
         self.clock = outside.clock
-        self.metadata = metadata
+        self.metadata = metadata = cluster.image
+        self.controller = cluster.controller
+        self.quorum = cluster.log
+        self.registration = cluster.registration
         self.hosting = hosting
         self.tiering = tiering
         self.fetch_bytes_max = config.int("fetch.max.bytes")
@@ -105,11 +113,15 @@ class Broker:
         )
         self.coordinators: Mapping[str, Coordinator] = {OFFSETS_TOPIC: self.groups}
         """By internal topic: what its partitions' leader coordinates."""
-        self.topics = Topics(config, metadata, {OFFSETS_TOPIC: self.groups.ensure_topic})
+        self.topics = Topics(config, cluster.controller, {OFFSETS_TOPIC: self.groups.ensure_topic})
         self.cluster = ClusterView(
-            config.int("node.id"), metadata, hosting, frozenset(self.coordinators)
+            config.int("node.id"),
+            metadata,
+            cluster.registration,
+            hosting,
+            frozenset(self.coordinators),
         )
-        self.producer_ids = ProducerIds(metadata)
+        self.producer_ids = ProducerIds(cluster.controller, cluster.registration)
         self.purgatory = Purgatory()
         self.fetch_sessions = FetchSessions(
             config.int("max.incremental.fetch.session.cache.slots"), outside.entropy

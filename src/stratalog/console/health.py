@@ -37,7 +37,7 @@ async def health(watched: Watched, pause: Pause) -> Health:
         for one in watched.directories()
         if one.failure is not None
     ]
-    if not broker.metadata.registered:
+    if not broker.registration.is_complete:
         found.append("it is starting: the broker is not registered")
     count, first = await _offline(broker, pause)
     if count:

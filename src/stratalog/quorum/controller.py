@@ -1,14 +1,14 @@
 """The controller: decide changes of the cluster, and hold its image.
 
-In: requests; committed records to replay. Out: decisions (records to append as one batch, and an answer). It never
-appends, waits or does I/O, and only `replay` changes its state (`statemachine.py`).
+In: requests; decided records to replay. Out: decisions (records to append as one batch, and an answer). It never
+appends, waits or does I/O, and only `replay_batch` changes its state (`statemachine.py`).
 
 The image is always that of the last replayed record. Every decision uses it, so it sees all earlier decisions
 applied. Kafka: QuorumController and its *ControlManager classes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -43,7 +43,6 @@ from stratalog.quorum.topics import (
 )
 from stratalog.statemachine import Decision
 from stratalog.wire.ids import TopicIdPartition
-from stratalog.wire.internal.control_records import VotersRecord
 from stratalog.wire.internal.metadata_records import (
     BrokerRegistrationChangeRecord,
     FeatureLevelRecord,
@@ -87,62 +86,28 @@ class BrokerRegistration:
 
 
 class Controller:
-    """State machine of `__cluster_metadata`.
-
-    `voters` is the last Voters record replayed; None before the first.
-    """
+    """State machine of `__cluster_metadata`, in one epoch of this node's leadership."""
 
     def __init__(self, rules: TopicRules | None = None, image: Image = EMPTY) -> None:
-        self.voters: VotersRecord | None = None
+        """`image`: the cluster as the log gives it, in the epoch that this node leads in."""
+        self.image = image
+        """After the last replayed record."""
         self._rules = rules or TopicRules()
-        self._image = image
         self._names: dict[str, set[str]] = {}
         """Topic names with '.' or '_', by the key on which they collide."""
-        self._replaying: Delta | None = None
-        """Records that `replay` received since the last image was built."""
         for name in image.topic_ids_by_name:
             self._name_appeared(name)
 
-    @property
-    def image(self) -> Image:
-        """The image after the last replayed record."""
-        if self._replaying is not None:
-            self._take(self._replaying)
-            self._replaying = None
-        return self._image
-
-    def replay(self, offset: int, record: Any) -> None:
-        """Apply one committed record, control records included.
-
-        Cheap: the image is made when it is next asked for, so a whole log may be replayed record by record.
-        """
-        if self._replaying is None:
-            self._replaying = Delta(self._image)
-        self._replaying.replay(offset, record)
-        if isinstance(record, VotersRecord):
-            self.voters = record
-
     def replay_batch(self, base_offset: int, records: Sequence[Any]) -> Delta:
-        """Apply the committed records of one batch; the delta says what changed."""
-        base = self.image
-        for index, record in enumerate(records):
-            self.replay(base_offset + index, record)
-        delta = self._replaying or Delta(base)
-        assert self.image.offset == delta.offset
-        return delta
-
-    def start_epoch(self, epoch: int) -> None:
-        """Records replayed from here on were written in `epoch` (a batch header's leader epoch)."""
-        assert epoch >= self.image.epoch, f"epoch {epoch} after {self.image.epoch}"
-        if epoch > self.image.epoch:
-            self._image = replace(self.image, epoch=epoch)
-
-    def _take(self, delta: Delta) -> None:
-        self._image = delta.image()
+        """Apply the records of one batch; the delta says what changed."""
+        delta = Delta(self.image)
+        delta.replay_all(base_offset, records)
+        self.image = delta.image()
         for topic in delta.deleted_topics.values():
             self._name_vanished(topic.name)
         for topic_id in delta.created_topics:
-            self._name_appeared(self._image.topics_by_id[topic_id].name)
+            self._name_appeared(self.image.topics_by_id[topic_id].name)
+        return delta
 
     def bootstrap(self) -> Decision[Any, int]:
         """The first records of an empty log; none later. Answer: the metadata version level.
@@ -300,7 +265,9 @@ class Controller:
         self, asked: Sequence[FeatureUpdate], *, validate_only: bool = False
     ) -> Decision[Any, None]:
         """Set every level or none; raises Rejected as `feature_records`."""
-        levels = {} if self.voters is None else {"kraft.version": KRAFT_VERSION}
+        levels = {
+            "kraft.version": KRAFT_VERSION
+        }  # a leader's first batch has it, and no image does
         records = feature_records(self.image, SUPPORTED_FEATURES, levels, asked)
         return Decision([] if validate_only else records, None)
 

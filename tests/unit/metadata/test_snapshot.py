@@ -48,11 +48,11 @@ def busy_log():
 
 def test_a_snapshot_gives_its_image_back():
     log = busy_log()
-    data = encode_snapshot(log.image, NOW_MS, NOW_MS - 1, snapshot_control(log.controller.voters))
+    data = encode_snapshot(log.image, NOW_MS, NOW_MS - 1, snapshot_control(log.voters))
     read = decode_snapshot(data)
     assert read.last_contained_timestamp_ms == NOW_MS - 1
     assert [type(record) for record in read.control] == [KRaftVersionRecord, VotersRecord]
-    assert read.control[1] == log.controller.voters
+    assert read.control[1] == log.voters
     assert image_of(read, snapshot_id(log.image)) == log.image
 
 

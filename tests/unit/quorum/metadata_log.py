@@ -2,16 +2,19 @@
 
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 from stratalog.metadata.image import Endpoint, Image
+from stratalog.metadata.replay import Replay
 from stratalog.quorum.configurations import Alteration, Change, Operation
 from stratalog.quorum.controller import BrokerRegistration, Controller, TopicRules
 from stratalog.quorum.metadata_batches import decode_record, encode_batch, encode_control_batch
-from stratalog.quorum.single import QuorumState, Voter, become_leader
+from stratalog.quorum.single import QuorumState, Voter, become_leader, voters_record
 from stratalog.statemachine import Decision
 from stratalog.wire.batch import assign, parse_header, scan
+from stratalog.wire.internal.control_records import VotersRecord
 from stratalog.wire.records import read_records
 
 NOW_MS = 1_700_000_000_000
@@ -35,7 +38,9 @@ class MetadataLog:
 
     def __init__(self, rules: TopicRules | None = None, seed: int = 1) -> None:
         self.entropy = SeededEntropy(seed)
+        self.rules = rules
         self.controller = Controller(rules)
+        self.voters: VotersRecord | None = None
         self.data = bytearray()
         self.next_offset = 0
         self.epoch = 0
@@ -47,9 +52,11 @@ class MetadataLog:
 
     def lead(self, voter: Voter) -> None:
         self.state, records = become_leader(
-            self.state, voter, log_epoch=self.epoch, voters=self.controller.voters
+            self.state, voter, log_epoch=self.epoch, voters=self.voters
         )
         self.epoch = self.state.leader_epoch
+        self.voters = voters_record(voter)
+        self.controller = Controller(self.rules, replace(self.image, epoch=self.epoch))
         self.append(encode_control_batch(records, NOW_MS), records)
 
     def run(self, decision: Decision[Any, Any]) -> Any:
@@ -60,7 +67,6 @@ class MetadataLog:
     def append(self, batch: bytearray, records: Sequence[Any]) -> None:
         assign(memoryview(batch), 0, self.next_offset, self.epoch)
         self.data += batch
-        self.controller.start_epoch(self.epoch)
         self.controller.replay_batch(self.next_offset, records)
         self.next_offset = parse_header(batch).next_offset
 
@@ -78,16 +84,14 @@ class MetadataLog:
             self.run(self.controller.unfence_broker(broker_id, epoch))
         return epoch
 
-    def reloaded(self) -> Controller:
-        """A controller that has only read the log."""
-        controller = Controller()
+    def replayed(self) -> Replay:
+        """What a start reads from the log."""
+        replay = Replay()
         for position, header in scan(self.data):
-            controller.start_epoch(header.leader_epoch)
             for record in read_records(memoryview(self.data)[position : position + header.size]):
-                controller.replay(
-                    record.offset, decode_record(record, is_control=header.is_control)
-                )
-        return controller
+                decoded = decode_record(record, is_control=header.is_control)
+                replay.replay(record.offset, header.leader_epoch, decoded)
+        return replay
 
 
 def started(rules: TopicRules | None = None, seed: int = 1) -> MetadataLog:

@@ -107,7 +107,7 @@ def test_activation_takes_a_partition_that_lost_its_leader():
     log = with_topics(NewTopic("a"))
     topic = log.image.topic("a")
     lost = PartitionChangeRecord(partition_id=0, topic_id=topic.id, leader=-1)
-    log.controller.replay(log.next_offset, lost)
+    log.controller.replay_batch(log.next_offset, [lost])
     log.next_offset += 1
     assert log.run(log.controller.activate_leaders(1)) == 1
     assert log.image.partition(topic.id, 0).leader == 1
@@ -131,17 +131,17 @@ def test_producer_ids_are_given_out_once():
     first = log.run(log.controller.allocate_producer_ids(1, epoch))
     second = log.run(log.controller.allocate_producer_ids(1, epoch, 10))
     assert (first, second) == (range(1000), range(1000, 1010))
-    again = log.reloaded().allocate_producer_ids(1, epoch)
+    again = Controller(image=log.replayed().image()).allocate_producer_ids(1, epoch)
     assert again.answer == range(1010, 2010), "not given out again after a restart"
 
 
 def test_replaying_the_log_gives_the_same_controller():
     log = with_topics(NewTopic("a.b", 3), NewTopic("c"))
     log.run(log.controller.delete_topics(["c"]))
-    reloaded = log.reloaded()
-    assert reloaded.image == log.image
-    assert reloaded.voters == log.controller.voters
-    assert reloaded.image.epoch == log.epoch == 1
+    replayed = log.replayed()
+    assert replayed.image() == log.image
+    assert replayed.voters == log.voters
+    assert replayed.image().epoch == log.epoch == 1
 
 
 def test_a_batch_tells_what_it_changed():

@@ -10,6 +10,7 @@ from stratalog.errors import ErrorCode, Rejected
 from stratalog.metadata.image import DIRECTORY_MIGRATING, DIRECTORY_UNASSIGNED, EMPTY
 from stratalog.quorum.controller import (
     BrokerRegistration,
+    Controller,
     Created,
     NewTopic,
     TopicRules,
@@ -123,7 +124,7 @@ def test_a_collision_ends_with_its_topic():
     create(log, NewTopic("a.b"))
     log.run(log.controller.delete_topics(["a.b"]))
     assert codes(create(log, NewTopic("a_b"))) == [("a_b", "none")]
-    reloaded = log.reloaded()
+    reloaded = Controller(image=log.replayed().image())
     decision = reloaded.create_topics([NewTopic("a.b")], log.entropy)
     assert codes(decision.answer) == [("a.b", "invalid_topic_exception")], "known after a restart"
 
@@ -234,4 +235,4 @@ def test_create_delete_create_of_one_name_gives_fresh_ids_and_no_leftovers():
         assert log.image.topic("again") is None
         assert log.image.configs == {}
     assert len(ids) == 50
-    assert log.reloaded().image == log.image
+    assert log.replayed().image() == log.image

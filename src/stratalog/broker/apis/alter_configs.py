@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from structlog import get_logger
 
-from stratalog.broker.coordination.cluster_metadata import ClusterMetadata
+from stratalog.broker.coordination.controller_channel import ControllerChannel
 from stratalog.broker.network.dispatch import Call
 from stratalog.config import our_topic_setting
 from stratalog.metadata.image import ResourceType
@@ -28,7 +28,7 @@ _Text = TypeVar("_Text", str, str | None)
 class Needs(NamedTuple):
     """The parts of the broker that the handler works with."""
 
-    metadata: ClusterMetadata
+    controller: ControllerChannel
 
 
 async def handle(call: Call[AlterConfigsRequest, Needs]) -> AlterConfigsResponse:
@@ -36,7 +36,7 @@ async def handle(call: Call[AlterConfigsRequest, Needs]) -> AlterConfigsResponse
     altered: list[Altered] = []
     async for part in call.pace.bundles(call.body.resources, resource_of):
         asked = [await _alteration(call, resource) for resource in part]
-        altered += await call.needs.metadata.alter_configs(
+        altered += await call.needs.controller.alter_configs(
             asked, validate_only=call.body.validate_only
         )
     return AlterConfigsResponse(

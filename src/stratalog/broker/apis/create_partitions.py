@@ -5,7 +5,7 @@ v1 the same. v2 flexible. v3 may answer that a quota is exceeded, which this bro
 
 from typing import NamedTuple
 
-from stratalog.broker.coordination.cluster_metadata import ClusterMetadata
+from stratalog.broker.coordination.controller_channel import ControllerChannel
 from stratalog.broker.network.dispatch import Call
 from stratalog.quorum.controller import Extended, MorePartitions
 from stratalog.quorum.topics import PARTITIONS_PER_REQUEST_MAX
@@ -20,7 +20,7 @@ from stratalog.wire.messages.create_partitions import (
 class Needs(NamedTuple):
     """The parts of the broker that the handler works with."""
 
-    metadata: ClusterMetadata
+    controller: ControllerChannel
 
 
 async def handle(call: Call[CreatePartitionsRequest, Needs]) -> CreatePartitionsResponse:
@@ -28,7 +28,7 @@ async def handle(call: Call[CreatePartitionsRequest, Needs]) -> CreatePartitions
     results: list[Extended] = []
     async for part in call.pace.bundles(call.body.topics, lambda topic: topic.name):
         asked = [await _more(call, topic) for topic in part]
-        results += await call.needs.metadata.create_partitions(
+        results += await call.needs.controller.create_partitions(
             asked, validate_only=call.body.validate_only
         )
     return CreatePartitionsResponse(

@@ -7,7 +7,7 @@ v7 topic ids. The answer leaves out settings that Kafka does not know, unless th
 from typing import NamedTuple
 
 from stratalog.broker.apis.alter_configs import our_setting
-from stratalog.broker.coordination.cluster_metadata import ClusterMetadata
+from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.coordination.topics import Topics
 from stratalog.broker.network.dispatch import Call
 from stratalog.config import BrokerConfig, ConfigEntry, describe_topic
@@ -33,7 +33,7 @@ class Needs(NamedTuple):
     """The parts of the broker that the handler works with."""
 
     config: BrokerConfig
-    metadata: ClusterMetadata
+    metadata: ClusterImage
     topics: Topics
 
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from stratalog.broker.coordination.cluster_metadata import ClusterMetadata
+from stratalog.broker.coordination.cluster_image import ClusterImage
+from stratalog.broker.coordination.controller_channel import ControllerChannel
 from stratalog.broker.network.dispatch import Call
 from stratalog.config import BrokerConfig
 from stratalog.errors import ErrorCode, Rejected
@@ -28,7 +29,8 @@ class Needs(NamedTuple):
     """The parts of the broker that the handler works with."""
 
     config: BrokerConfig
-    metadata: ClusterMetadata
+    controller: ControllerChannel
+    metadata: ClusterImage
 
 
 async def handle(call: Call[DeleteTopicsRequest, Needs]) -> DeleteTopicsResponse:
@@ -71,7 +73,7 @@ async def _delete(
         if not call.needs.config.bool("delete.topic.enable"):
             code = _DISABLED if call.version >= _DISABLED_FROM else ErrorCode.invalid_request
             raise Rejected(code, "delete.topic.enable is false")
-        return await call.needs.metadata.delete_topics(wanted)
+        return await call.needs.controller.delete_topics(wanted)
     except Rejected as error:
         return [_refused(topic, error) for topic in wanted]
 

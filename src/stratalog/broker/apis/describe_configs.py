@@ -6,7 +6,7 @@ v1 sources and synonyms. v3 types and documentation. v4 flexible.
 from typing import Final, NamedTuple
 
 from stratalog.broker.apis.alter_configs import resource_of
-from stratalog.broker.coordination.cluster_metadata import ClusterMetadata
+from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.coordination.topics import name_error
 from stratalog.broker.network.dispatch import Call
 from stratalog.config import (
@@ -34,7 +34,7 @@ class Needs(NamedTuple):
     """The parts of the broker that the handler works with."""
 
     config: BrokerConfig
-    metadata: ClusterMetadata
+    metadata: ClusterImage
 
 
 async def handle(call: Call[DescribeConfigsRequest, Needs]) -> DescribeConfigsResponse:

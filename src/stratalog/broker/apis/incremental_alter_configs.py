@@ -6,7 +6,7 @@ Settings one by one (KIP-339). v1 flexible.
 from typing import NamedTuple
 
 from stratalog.broker.apis.alter_configs import change, resource_of
-from stratalog.broker.coordination.cluster_metadata import ClusterMetadata
+from stratalog.broker.coordination.controller_channel import ControllerChannel
 from stratalog.broker.network.dispatch import Call
 from stratalog.quorum.controller import Alteration, Altered
 from stratalog.quorum.topics import SETTINGS_MAX
@@ -21,7 +21,7 @@ from stratalog.wire.messages.incremental_alter_configs import (
 class Needs(NamedTuple):
     """The parts of the broker that the handler works with."""
 
-    metadata: ClusterMetadata
+    controller: ControllerChannel
 
 
 async def handle(
@@ -31,7 +31,7 @@ async def handle(
     altered: list[Altered] = []
     async for part in call.pace.bundles(call.body.resources, resource_of):
         asked = [await _alteration(call, resource) for resource in part]
-        altered += await call.needs.metadata.alter_configs(
+        altered += await call.needs.controller.alter_configs(
             asked, validate_only=call.body.validate_only
         )
     return IncrementalAlterConfigsResponse(

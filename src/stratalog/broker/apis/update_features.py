@@ -5,7 +5,7 @@ v1 dry runs, ways to downgrade (KIP-778). v2 one error for all, no results of fe
 
 from typing import Final, NamedTuple
 
-from stratalog.broker.coordination.cluster_metadata import ClusterMetadata
+from stratalog.broker.coordination.controller_channel import ControllerChannel
 from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.quorum.controller import FeatureUpdate
@@ -24,7 +24,7 @@ _FEATURES_MAX: Final = 100
 class Needs(NamedTuple):
     """The parts of the broker that the handler works with."""
 
-    metadata: ClusterMetadata
+    controller: ControllerChannel
 
 
 async def handle(call: Call[UpdateFeaturesRequest, Needs]) -> UpdateFeaturesResponse:
@@ -38,7 +38,7 @@ async def handle(call: Call[UpdateFeaturesRequest, Needs]) -> UpdateFeaturesResp
         )
     asked = [_update(call.version, one) for one in body.feature_updates]
     try:
-        await call.needs.metadata.update_features(asked, validate_only=body.validate_only)
+        await call.needs.controller.update_features(asked, validate_only=body.validate_only)
     except Rejected as error:
         return UpdateFeaturesResponse(
             error_code=error.code, error_message=error.message, results=[]

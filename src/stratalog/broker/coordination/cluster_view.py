@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from stratalog.broker.coordination.cluster_metadata import ClusterMetadata
+from stratalog.broker.coordination.cluster_image import ClusterImage
+from stratalog.broker.coordination.registration import Registration
 from stratalog.broker.partitions.hosting import Hosting
 from stratalog.errors import ErrorCode
 from stratalog.metadata.image import NO_LEADER, Endpoint, Image, Partition, Topic
@@ -33,7 +34,8 @@ class ClusterView:
     def __init__(
         self,
         node_id: int,
-        metadata: ClusterMetadata,
+        metadata: ClusterImage,
+        registration: Registration,
         hosting: Hosting,
         internal_topics: frozenset[str],
     ) -> None:
@@ -41,6 +43,7 @@ class ClusterView:
         self.cluster_id = metadata.cluster_id
         self.internal_topics = internal_topics
         self._metadata = metadata
+        self._registration = registration
         self._hosting = hosting
 
     @property
@@ -57,7 +60,7 @@ class ClusterView:
 
         A broker without that listener appears with its first endpoint. The list is empty until this broker registered.
         """
-        if not self._metadata.registered:
+        if not self._registration.is_complete:
             return []
         return [
             (broker.id, endpoint.host, endpoint.port, broker.rack)

@@ -8,14 +8,16 @@ Kafka: `RPCProducerIdManager`.
 
 import asyncio
 
-from stratalog.broker.coordination.cluster_metadata import ClusterMetadata
+from stratalog.broker.coordination.controller_channel import ControllerChannel
+from stratalog.broker.coordination.registration import Registration
 
 
 class ProducerIds:
     """One broker's."""
 
-    def __init__(self, metadata: ClusterMetadata) -> None:
-        self._metadata = metadata
+    def __init__(self, controller: ControllerChannel, registration: Registration) -> None:
+        self._controller = controller
+        self._registration = registration
         self._block = range(0)
         self._asked = asyncio.Lock()
 
@@ -23,7 +25,9 @@ class ProducerIds:
         """Return an id that no producer of this cluster ever had."""
         async with self._asked:
             if not self._block:
-                self._block = await self._metadata.allocate_producer_ids()
+                self._block = await self._controller.allocate_producer_ids(
+                    self._registration.broker_epoch
+                )
             producer_id = self._block[0]
             self._block = self._block[1:]
             return producer_id

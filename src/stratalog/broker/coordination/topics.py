@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from stratalog.broker.coordination.cluster_metadata import ClusterMetadata
+from stratalog.broker.coordination.controller_channel import ControllerChannel
 from stratalog.broker.network.turns import Pace
 from stratalog.config import BrokerConfig
 from stratalog.errors import ErrorCode, Rejected
@@ -27,12 +27,12 @@ class Topics:
     def __init__(
         self,
         config: BrokerConfig,
-        metadata: ClusterMetadata,
+        controller: ControllerChannel,
         internal: Mapping[str, Callable[[], Awaitable[None]]],
     ) -> None:
         self._internal = internal
         self._config = config
-        self._metadata = metadata
+        self._controller = controller
 
     def may_create(self, *, allowed: bool) -> bool:
         """Return whether a request for a missing topic creates it."""
@@ -67,7 +67,7 @@ class Topics:
         """Create topics; return once this broker hosts its replicas of them."""
         if self._config.bool("tier.enable"):
             topics = [self._tiered(topic) for topic in topics]
-        return await self._metadata.create_topics(topics, validate_only=validate_only)
+        return await self._controller.create_topics(topics, validate_only=validate_only)
 
     def _tiered(self, topic: NewTopic) -> NewTopic:
         """Return a new topic with the tier on, unless it says otherwise or is compacted.

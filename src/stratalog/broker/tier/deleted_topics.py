@@ -13,7 +13,7 @@ from uuid import UUID
 
 import structlog
 
-from stratalog.broker.coordination.cluster_metadata import ClusterMetadata
+from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.tier.partition_archiver import Bucket, PartitionArchiver
 from stratalog.errors import Corrupt, Unavailable
 from stratalog.tier.bucket.identity import delete_topic, list_deleted, remove_deleted_topics
@@ -26,7 +26,7 @@ _STRAYS_MS: Final = 3600_000
 class DeletedTopics:
     """Those of one cluster. `forget` is called now and then, and after each deletion."""
 
-    def __init__(self, bucket: Bucket, metadata: ClusterMetadata, incarnation: int) -> None:
+    def __init__(self, bucket: Bucket, metadata: ClusterImage, incarnation: int) -> None:
         self._bucket = bucket
         self._metadata = metadata
         self._incarnation = incarnation

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import structlog
 
-from stratalog.broker.coordination.cluster_metadata import ClusterMetadata
+from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.coordination.groups import Groups
 from stratalog.broker.partitions.hosting import Hosting
 from stratalog.broker.partitions.partition import HostedPartition
@@ -49,7 +49,7 @@ _EXPIRERS: Final = "remote.log.manager.expiration.thread.pool.size"
 async def open_tiering(
     config: BrokerConfig,
     outside: Outside,
-    metadata: ClusterMetadata,
+    metadata: ClusterImage,
     hosting: Hosting,
     *,
     incarnation: int,
@@ -92,7 +92,7 @@ class TierService:
         self,
         config: BrokerConfig,
         outside: Outside,
-        metadata: ClusterMetadata,
+        metadata: ClusterImage,
         hosting: Hosting,
         *,
         incarnation: int,

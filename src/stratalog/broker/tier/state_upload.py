@@ -14,7 +14,7 @@ from typing import Final, NoReturn
 
 import structlog
 
-from stratalog.broker.coordination.cluster_metadata import ClusterMetadata
+from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.coordination.groups import Groups
 from stratalog.broker.coordination.runtime import in_turns
 from stratalog.broker.partitions.hosting import Hosting
@@ -45,7 +45,7 @@ class StateUpload:
     def __init__(
         self,
         bucket: Bucket,
-        metadata: ClusterMetadata,
+        metadata: ClusterImage,
         hosting: Hosting,
         groups: Groups,
         incarnation: int,

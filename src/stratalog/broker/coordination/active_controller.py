@@ -1,0 +1,88 @@
+"""Run the controller on the metadata log while this node leads the log.
+
+In: deciding functions. Out: their answers, once the records are durable and this broker acted on them. It decides
+nothing: `quorum.controller` does.
+
+The controller's image runs ahead of the commit, and decisions see it. `ClusterImage` has the committed one.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from stratalog.broker.coordination.cluster_image import ClusterImage
+from stratalog.broker.coordination.metadata_log import MetadataLog
+from stratalog.broker.coordination.runtime import Runtime
+from stratalog.config import BrokerConfig, DynamicConfigs, check_topic_configs
+from stratalog.errors import Corrupt, ErrorCode, UserError
+from stratalog.metadata.delta import Delta
+from stratalog.metadata.image import Image
+from stratalog.ports import Clock
+from stratalog.quorum.controller import Controller, TopicRules
+from stratalog.quorum.metadata_batches import encode_batch
+from stratalog.statemachine import Decision
+
+__all__ = ["ActiveController", "open_controller"]
+
+A = TypeVar("A")
+
+
+class ActiveController:
+    """The controller of the epoch in which this node leads. It is the `Machine` of its runtime."""
+
+    lost = ErrorCode.not_controller
+    flush = True
+
+    def __init__(
+        self, config: BrokerConfig, clock: Clock, log: MetadataLog, image: ClusterImage
+    ) -> None:
+        self._config = config
+        self._node_id = log.leader_id
+        self._image = image
+        rules = TopicRules(
+            partitions_default=config.int("num.partitions"),
+            replication_factor_default=config.int("default.replication.factor"),
+            check_configs=lambda configs: check_topic_configs(configs, self.decided_config()),
+        )
+        self._controller = Controller(rules, image.image)
+        self._runtime: Runtime[Any] = Runtime(log.partition, clock, self)
+
+    async def submit(self, decide: Callable[[Controller], Decision[Any, A]]) -> A:
+        """Return the answer of a decision once it is committed. Raises what deciding raised, and NOT_CONTROLLER."""
+        return await self._runtime.submit(lambda _now: decide(self._controller))
+
+    def decided_config(self) -> BrokerConfig:
+        """Return the broker's settings as decided so far, committed or not: the next decision is held to them."""
+        image = self._controller.image
+        return DynamicConfigs.of(image.configs, self._node_id).over(self._config)
+
+    # The runtime's machine
+
+    def apply(self, base_offset: int, records: Sequence[Any]) -> tuple[Image, Delta]:
+        delta = self._controller.replay_batch(base_offset, records)
+        return self._controller.image, delta
+
+    def publish(self, change: tuple[Image, Delta]) -> "asyncio.Future[None] | None":
+        """Have this broker act on what is committed."""
+        return self._image.publish(*change)
+
+    def encode(self, records: Sequence[Any], wall_ms: int) -> bytearray:
+        return encode_batch(records, wall_ms)
+
+    def bytes_of(self, records: Sequence[Any]) -> int:  # noqa: ARG002 - its log takes any batch
+        return 0
+
+
+async def open_controller(
+    config: BrokerConfig, clock: Clock, log: MetadataLog, image: ClusterImage
+) -> ActiveController:
+    """Activate the controller; an empty log gets its first records.
+
+    Raises UserError for a log of a metadata version that this broker does not know.
+    """
+    active = ActiveController(config, clock, log, image)
+    try:
+        await active.submit(lambda controller: controller.bootstrap())
+    except Corrupt as error:
+        raise UserError(f"{log.directory.path}/{log.partition.log.directory}: {error}") from error
+    return active

@@ -1,0 +1,63 @@
+"""The cluster as this node knows it: the image of every committed metadata record.
+
+In: committed changes of the metadata log, in order. Out: the image for every reader, and a call for each change, on
+which this broker acts. It never decides a change, and never holds a record that is not committed.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from uuid import UUID
+
+from stratalog.config import DynamicConfigs
+from stratalog.metadata.delta import Delta
+from stratalog.metadata.image import Image, Topic
+
+__all__ = ["ClusterImage", "OnChange"]
+
+OnChange = Callable[[Image, Delta], "asyncio.Future[None] | None"]
+
+
+class ClusterImage:
+    """The image of one node."""
+
+    def __init__(
+        self,
+        cluster_id: str,
+        node_id: int,
+        image: Image,
+        removed_topics: Collection[UUID],
+        on_change: OnChange,
+    ) -> None:
+        """`on_change(image, delta)` acts on a change; the answer of what changed it waits for its future."""
+        self.cluster_id = cluster_id
+        self.image = image
+        """The cluster as of the last committed record."""
+        self.removed_topics = removed_topics
+        """Topics whose deletion was replayed at the start: a crash may have come before their directories went."""
+        self.on_published: list[Callable[[], None]] = []
+        """Called after each change."""
+        self.holds: list[Callable[[], bool]] = []
+        """Each returns whether a part still needs records that a snapshot lacks: deletions to carry out."""
+        self._node_id = node_id
+        self._on_change = on_change
+
+    def topic(self, name: str) -> Topic | None:
+        """The topic of that name, or None."""
+        return self.image.topic(name)
+
+    def topic_configs(self, name: str) -> Mapping[str, str]:
+        """Return the settings of a topic itself."""
+        return self.image.topic_configs(name)
+
+    @property
+    def dynamic_configs(self) -> DynamicConfigs:
+        """What was set for this broker while it runs, and for every broker."""
+        return DynamicConfigs.of(self.image.configs, self._node_id)
+
+    def publish(self, image: Image, delta: Delta) -> "asyncio.Future[None] | None":
+        """Take the image after a committed change, and have this broker act on the change."""
+        self.image = image
+        done = self._on_change(image, delta)
+        for react in self.on_published:
+            react()
+        return done

@@ -1,0 +1,101 @@
+"""What this broker asks of the cluster's controller.
+
+In: requests of handlers and of the node. Out: the controller's answers, once the records are committed and this broker
+acted on them. It decides nothing.
+
+The controller is in this process today.
+"""
+
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+from stratalog.broker.coordination.active_controller import ActiveController
+from stratalog.config import ClusterRules
+from stratalog.ports import Entropy
+from stratalog.quorum.controller import (
+    Alteration,
+    Altered,
+    BrokerRegistration,
+    Created,
+    Deleted,
+    Extended,
+    FeatureUpdate,
+    MorePartitions,
+    NewTopic,
+)
+from stratalog.wire.ids import TopicIdPartition
+
+__all__ = ["ControllerChannel"]
+
+
+class ControllerChannel:
+    """The way from one broker to the controller."""
+
+    def __init__(self, node_id: int, active: ActiveController, entropy: Entropy) -> None:
+        self._node_id = node_id
+        self._active = active
+        self._entropy = entropy
+
+    async def register_broker(self, registration: BrokerRegistration) -> int:
+        """Register a broker, fenced; return its epoch. Raises Rejected."""
+        return await self._active.submit(lambda one: one.register_broker(registration))
+
+    async def unfence_broker(self, broker_epoch: int) -> None:
+        """Let this broker lead. Raises Rejected."""
+        await self._active.submit(lambda one: one.unfence_broker(self._node_id, broker_epoch))
+
+    async def activate_leaders(self, partitions: Sequence[TopicIdPartition]) -> int:
+        """Name this broker leader, in a new leader epoch, of those that it leads; return their number."""
+        return await self._active.submit(
+            lambda one: one.activate_leaders(self._node_id, partitions)
+        )
+
+    async def create_topics(
+        self, topics: Sequence[NewTopic], *, validate_only: bool
+    ) -> list[Created]:
+        """Create topics; one result each."""
+        return await self._active.submit(
+            lambda one: one.create_topics(topics, self._entropy, validate_only=validate_only)
+        )
+
+    async def delete_topics(self, topics: Sequence[str | UUID]) -> list[Deleted]:
+        """Delete topics by name or id; one result each."""
+        return await self._active.submit(lambda one: one.delete_topics(topics))
+
+    async def create_partitions(
+        self, asked: Sequence[MorePartitions], *, validate_only: bool
+    ) -> list[Extended]:
+        """Add partitions to topics; one result each."""
+        return await self._active.submit(
+            lambda one: one.create_partitions(asked, self._entropy, validate_only=validate_only)
+        )
+
+    async def alter_configs(
+        self, asked: Sequence[Alteration], *, validate_only: bool
+    ) -> list[Altered]:
+        """Change settings of topics and brokers; one result each."""
+        return await self._active.submit(
+            lambda one: one.alter_configs(
+                asked, ClusterRules(self._active.decided_config()), validate_only=validate_only
+            )
+        )
+
+    async def update_features(self, asked: Sequence[FeatureUpdate], *, validate_only: bool) -> None:
+        """Set levels of features, all or none. Raises Rejected."""
+        await self._active.submit(
+            lambda one: one.update_features(asked, validate_only=validate_only)
+        )
+
+    async def allocate_producer_ids(self, broker_epoch: int) -> range:
+        """Return a block of producer ids for this broker. Raises Rejected."""
+        return await self._active.submit(
+            lambda one: one.allocate_producer_ids(self._node_id, broker_epoch)
+        )
+
+    async def assign_directories(
+        self, assigned: Mapping[TopicIdPartition, UUID]
+    ) -> set[TopicIdPartition]:
+        """Note in which directories partitions are; return those of them that are still this broker's."""
+        return await self._active.submit(
+            lambda one: one.assign_directories(self._node_id, assigned)
+        )

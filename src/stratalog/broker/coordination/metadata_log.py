@@ -1,0 +1,236 @@
+"""Open the metadata log of this node and lead it.
+
+In: the metadata log's directory. Out: the log, led in a new epoch, and a replay of its records. It decides no change of
+the cluster, and never writes a snapshot.
+
+The quorum has one node today. Opening the log makes this node its leader, in an epoch above every earlier one. The
+epoch is durable before the first record of that epoch is written.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import structlog
+
+from stratalog.broker.coordination.runtime import load
+from stratalog.broker.partitions.partition import HostedPartition
+from stratalog.broker.storage.directory import LogDirectory
+from stratalog.broker.storage.survey import METADATA_DIRECTORY, parse_directory_name
+from stratalog.config import LogConfig
+from stratalog.errors import Corrupt, Rejected, UserError
+from stratalog.log.checkpoints import PARTITION_METADATA
+from stratalog.log.creating import create
+from stratalog.log.effects import ListDirectory, Program, Read, WriteFile
+from stratalog.log.partition_log import PartitionLog
+from stratalog.log.recovery import load as recover
+from stratalog.log.recovery import read_topic_id
+from stratalog.log.segment import LOG
+from stratalog.metadata.replay import Replay
+from stratalog.metadata.snapshot import SnapshotId, decode_snapshot, image_of, parse_file_name
+from stratalog.ports import Clock
+from stratalog.quorum.metadata_batches import (
+    METADATA_TOPIC,
+    METADATA_TOPIC_ID,
+    decode_record,
+    encode_control_batch,
+)
+from stratalog.quorum.single import (
+    QUORUM_STATE_FILE,
+    QuorumState,
+    Voter,
+    become_leader,
+    decode_quorum_state,
+    encode_quorum_state,
+    voters_record,
+)
+from stratalog.replication.partition import PartitionReplica
+from stratalog.wire.batch import BatchHeader, parse_header
+from stratalog.wire.ids import TopicIdPartition, TopicPartition, topic_id_text
+from stratalog.wire.internal.control_records import VotersRecord
+from stratalog.wire.records import Record
+
+__all__ = ["MetadataLog", "open_metadata_log"]
+
+_FILE_BYTES_MAX: Final = 1 << 30
+_LOG_CONFIG: Final = LogConfig(retention_ms=-1, segment_bytes=1 << 30)
+_STATE_PATH: Final = f"{METADATA_DIRECTORY}/{QUORUM_STATE_FILE}"
+_RESTORE: Final = "restore the node from its bucket (docs/recovery.md)"
+_REPAIR: Final = "cut the log there with `strata storage repair --accept-loss`"
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataLog:
+    """The metadata log, and its quorum as this node sees it."""
+
+    directory: LogDirectory
+    partition: HostedPartition
+    leader_id: int
+    leader_epoch: int
+    voters: VotersRecord
+
+    @property
+    def high_watermark(self) -> int:
+        """Offset below which every record is committed."""
+        return self.partition.high_watermark
+
+    async def close(self) -> None:
+        """Close the log cleanly."""
+        if self.directory.failure is None:
+            try:
+                await self.partition.perform(self.partition.log.close())
+            except Rejected as error:
+                _log.error("metadata log not closed cleanly", reason=error.message)
+
+
+async def open_metadata_log(
+    node_id: int, directory: LogDirectory, clock: Clock
+) -> tuple[MetadataLog, Replay]:
+    """Read snapshot and log, then lead the log in a new epoch; the replay ends with the first records of that epoch.
+
+    Raises UserError where a file is damaged: nothing is cut then but a torn tail.
+    """
+    try:
+        found = await directory.run(_read_state())
+        replay = Replay() if found.snapshot is None else _replay_of(*found.snapshot)
+        state = decode_quorum_state(found.state) if found.state else QuorumState()
+        start_offset = replay.image().offset + 1
+        log = await _open_log(directory, clock, exists=found.exists, start_offset=start_offset)
+        alone = (node_id,)
+        partition = HostedPartition(
+            TopicIdPartition(METADATA_TOPIC_ID, 0),
+            TopicPartition(METADATA_TOPIC, 0),
+            log,
+            directory,
+            PartitionReplica(node_id=node_id, replicas=alone, isr=alone),
+            clock,
+        )
+        await load(partition, partial(_replay_record, replay))
+    except (Corrupt, Rejected) as error:
+        raise UserError(f"{directory.path}/{METADATA_DIRECTORY} cannot be read: {error}") from error
+    return await _lead(node_id, directory, clock, partition, state, replay), replay
+
+
+def _replay_of(identity: SnapshotId, data: bytes) -> Replay:
+    try:
+        snapshot = decode_snapshot(data)
+    except Corrupt as error:
+        raise Corrupt(f"{identity.file_name()}: {error}; {_RESTORE}") from error
+    voters = next((one for one in snapshot.control if isinstance(one, VotersRecord)), None)
+    return Replay(image_of(snapshot, identity), voters)
+
+
+def _replay_record(replay: Replay, header: BatchHeader, record: Record) -> None:
+    decoded = decode_record(record, is_control=header.is_control)
+    replay.replay(record.offset, header.leader_epoch, decoded)
+
+
+async def _open_log(
+    directory: LogDirectory, clock: Clock, *, exists: bool, start_offset: int
+) -> PartitionLog:
+    now_ms = clock.steady_ms()
+    if not exists:
+        log, effects = create(
+            METADATA_DIRECTORY,
+            METADATA_TOPIC_ID,
+            _LOG_CONFIG,
+            now_ms=now_ms,
+            start_offset=start_offset,
+        )
+        await directory.write(effects)
+        return log
+    program = recover(
+        METADATA_DIRECTORY,
+        _LOG_CONFIG,
+        clean=False,
+        recovery_point=start_offset,
+        now_ms=now_ms,
+        topic_id=METADATA_TOPIC_ID,
+        log_start_offset=start_offset,
+        synced=True,
+    )
+    try:
+        log = await directory.run(program)
+    except Corrupt as error:
+        raise UserError(f"{directory.path}/{error}; {_RESTORE} or {_REPAIR}") from error
+    if log.recovered.bytes_cut:
+        _log.warning("torn tail cut", partition=METADATA_DIRECTORY, bytes=log.recovered.bytes_cut)
+    return log
+
+
+async def _lead(
+    node_id: int,
+    directory: LogDirectory,
+    clock: Clock,
+    partition: HostedPartition,
+    state: QuorumState,
+    replay: Replay,
+) -> MetadataLog:
+    """Save the new epoch, then append its first records."""
+    voter = Voter(node_id, directory.id)
+    state, records = become_leader(
+        state, voter, log_epoch=replay.image().epoch, voters=replay.voters
+    )
+    await directory.write([WriteFile(_STATE_PATH, encode_quorum_state(state))])
+    partition.lead(state.leader_epoch, partition.replica.replicas, partition.replica.isr)
+    wall_ms = clock.now_ms()
+    batch = memoryview(encode_control_batch(records, wall_ms))
+    appended = await partition.commit(batch, parse_header(batch), wall_ms, flush=True)
+    for offset, record in enumerate(records, appended.base_offset):
+        replay.replay(offset, state.leader_epoch, record)
+    return MetadataLog(directory, partition, node_id, state.leader_epoch, voters_record(voter))
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """What a metadata directory holds, unread."""
+
+    exists: bool
+    snapshot: tuple[SnapshotId, bytes] | None
+    state: bytes | None
+
+
+def _read_state() -> Program[_Saved]:
+    entries = yield ListDirectory(METADATA_DIRECTORY)
+    assert isinstance(entries, list)
+    yield from _check_topic_id()
+    snapshots = [found for entry in entries if (found := parse_file_name(entry.name)) is not None]
+    snapshot = None
+    if snapshots:
+        newest = max(snapshots, key=lambda found: (found.end_offset, found.epoch))
+        data = yield Read(f"{METADATA_DIRECTORY}/{newest.file_name()}", 0, _FILE_BYTES_MAX)
+        assert isinstance(data, bytes)
+        snapshot = newest, data
+    state = None
+    if any(entry.name == QUORUM_STATE_FILE for entry in entries):
+        saved = yield Read(_STATE_PATH, 0, _FILE_BYTES_MAX)
+        assert isinstance(saved, bytes)
+        state = saved
+    exists = any(entry.name.endswith(LOG) for entry in entries)
+    if not exists and state is not None:
+        raise Corrupt(
+            f"there is no .log file, but {QUORUM_STATE_FILE}: the log was there; {_RESTORE}"
+        )
+    if not exists and snapshot is None:
+        others = yield ListDirectory("")
+        assert isinstance(others, list)
+        names = {entry.name for entry in others if entry.is_directory} - {METADATA_DIRECTORY}
+        partition = next((name for name in sorted(names) if parse_directory_name(name)), None)
+        if partition is not None:
+            raise Corrupt(
+                f"there is no .log file, but partition {partition} lies beside it; set metadata.log.dir "
+                f"to the directory that has the metadata log, or {_RESTORE}"
+            )
+    return _Saved(exists, snapshot, state)
+
+
+def _check_topic_id() -> Program[None]:
+    try:
+        found = yield from read_topic_id(METADATA_DIRECTORY)
+        if found not in (None, METADATA_TOPIC_ID):
+            raise Corrupt(f"topic_id {topic_id_text(found)} is not the metadata log's")
+    except Corrupt as error:
+        raise Corrupt(
+            f"{PARTITION_METADATA}: {error}; remove the file: the start writes it anew"
+        ) from error

@@ -1,0 +1,96 @@
+"""Write snapshots of the metadata log, and drop the records and files that each replaces.
+
+In: the image of committed records. Out: `.checkpoint` files beside the log, and a log that begins at the newest. It
+never changes the image.
+"""
+
+import asyncio
+from typing import Final
+
+import structlog
+
+from stratalog.broker.coordination.cluster_image import ClusterImage
+from stratalog.broker.coordination.metadata_log import MetadataLog
+from stratalog.broker.storage.directory import Failure
+from stratalog.broker.storage.survey import METADATA_DIRECTORY
+from stratalog.config import BrokerConfig
+from stratalog.log.effects import ListDirectory, Program, Unlink, WriteFile
+from stratalog.metadata.image import Image
+from stratalog.metadata.snapshot import SnapshotId, parse_file_name, snapshot_batches, snapshot_id
+from stratalog.ports import Clock
+from stratalog.quorum.single import snapshot_control
+
+__all__ = ["MetadataSnapshots"]
+
+_LIMIT: Final = "metadata.log.max.record.bytes.between.snapshots"
+
+
+class MetadataSnapshots:
+    """The snapshots of one node's copy of the log."""
+
+    def __init__(
+        self, config: BrokerConfig, clock: Clock, log: MetadataLog, image: ClusterImage
+    ) -> None:
+        self._limit_bytes = config.int(_LIMIT)
+        self._clock = clock
+        self._metadata_log = log
+        self._image = image
+        self._writing: asyncio.Task[None] | None = None
+        self._log = structlog.get_logger()
+        image.on_published.append(self._write_if_due)
+
+    def close(self) -> None:
+        """Abandon a snapshot that is being written."""
+        if self._writing is not None:
+            self._writing.cancel()
+
+    def _write_if_due(self) -> None:
+        """Write a snapshot once the log has `metadata.log.max.record.bytes.between.snapshots`.
+
+        The snapshot is of the committed image. Records ahead of it may share the segment that is closed here; that
+        segment goes with a later snapshot.
+        """
+        log = self._metadata_log
+        if self._writing is not None or log.partition.log.size < self._limit_bytes:
+            return
+        if log.directory.failure is not None or any(hold() for hold in self._image.holds):
+            return
+        work = self._write(self._image.image)
+        self._writing = asyncio.get_running_loop().create_task(work)
+
+    async def _write(self, image: Image) -> None:
+        """Encode the image batch by batch, each in a turn of its own, and put it in the place of older records."""
+        directory, log = self._metadata_log.directory, self._metadata_log.partition.log
+        clock = self._clock
+        wall_ms = clock.now_ms()
+        identity = snapshot_id(image)
+        data = bytearray()
+        control = snapshot_control(self._metadata_log.voters)
+        for batch in snapshot_batches(image, wall_ms, wall_ms, control):
+            data += batch
+            await asyncio.sleep(0)
+        path = f"{METADATA_DIRECTORY}/{identity.file_name()}"
+
+        def written(error: Failure) -> None:
+            self._writing = None
+            if error is None and directory.failure is None:
+                log.raise_log_start(identity.end_offset)
+                directory.perform(log.due(clock.steady_ms(), wall_ms=clock.now_ms()), self._report)
+                dropped = directory.run(_drop_older(identity))
+                dropped.add_done_callback(lambda dropped: self._report(dropped.exception()))
+            self._report(error)
+
+        directory.perform([*log.roll(clock.steady_ms()), WriteFile(path, data)], written)
+
+    def _report(self, error: Failure) -> None:
+        if error is not None:
+            self._log.error("metadata snapshot", reason=str(error))
+
+
+def _drop_older(kept: SnapshotId) -> Program[None]:
+    entries = yield ListDirectory(METADATA_DIRECTORY)
+    assert isinstance(entries, list)
+    for entry in entries:
+        found = parse_file_name(entry.name)
+        if found is not None and found != kept:
+            yield Unlink(f"{METADATA_DIRECTORY}/{entry.name}")
