@@ -8,12 +8,12 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import structlog
@@ -24,14 +24,17 @@ from stratalog.adapters.memory import FreedMemory, collect_seldom, keep_freed_me
 from stratalog.adapters.network import event_loop
 from stratalog.adapters.system import outside as system
 from stratalog.adapters.threads import take_short_turns
-from stratalog.broker.broker import Broker
+from stratalog.broker.background import Background
+from stratalog.broker.broker import Broker, Coordinator
 from stratalog.broker.coordination.changes import tell_changes
+from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.coordination.cluster_metadata import open_cluster_metadata
 from stratalog.broker.network.connections import Connections
 from stratalog.broker.network.dispatch import Dispatcher
 from stratalog.broker.partitions.hosting import Hosting
-from stratalog.broker.partitions.moves import Moves
+from stratalog.broker.partitions.moves import Assign, Moves
 from stratalog.broker.partitions.partition import HostedPartition
+from stratalog.broker.partitions.upkeep import Upkeep
 from stratalog.broker.storage.claim import open_directories
 from stratalog.broker.storage.directory import LogDirectory
 from stratalog.broker.storage.survey import read_incarnation
@@ -47,12 +50,13 @@ from stratalog.wire.ids import TopicIdPartition
 from stratalog.wire.validation import INTERPRETED
 
 if TYPE_CHECKING:
+    from stratalog.broker.tier.service import TierService
+    from stratalog.broker.tier.state_upload import StateUpload
     from stratalog.console.server import Console
 
 _DRAIN_S: Final = 2.0
 _DRAIN_STEP_S: Final = 0.01
 _IDLE_CONNECTIONS_S: Final = 2.0
-_IDLE_FILES_S: Final = 60.0
 _SLOW_DISKS_S: Final = 10.0
 _FREED_MEMORY_S: Final = 5.0
 _SLOW_DISK_NS: Final = 1_000_000_000
@@ -71,18 +75,26 @@ class Ready:
 
 
 class Node:
-    """One node: controller, broker and tier. `start`, then `stop`, on one event loop."""
+    """One node: controller, broker and tier. `start`, then `stop`, on one event loop.
 
-    def __init__(self, config: BrokerConfig, outside: Outside) -> None:
+    `on_fatal` receives, once, the reason why the node must be stopped. `on_broken` receives every failure of background
+    work, which is always a bug.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        outside: Outside,
+        *,
+        on_fatal: Callable[[str], None] = lambda _why: None,
+        on_broken: Callable[[BaseException], None] = lambda _error: None,
+    ) -> None:
         self.config = config
         self.outside = outside
         self.node_id = config.int("node.id")
         self.directories: list[LogDirectory] = []
         self.broker: Broker | None = None
-        self.on_broken: Callable[[BaseException], None] = lambda _error: None
-        """Receives every failure of background work, which is always a bug."""
-        self.on_fatal: Callable[[str], None] = lambda _why: None
-        """Receives, once, the reason why the node must be stopped."""
+        self._on_fatal = on_fatal
         self._watches: list[TimedDisk] = []
         self._console: Console | None = None
         self._is_stopping = False
@@ -91,7 +103,7 @@ class Node:
             config, elapsed_ns=outside.clock.elapsed_ns, count=self._count_connection
         )
         self._bound: list[Bound] = []
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._background = Background(on_broken)
         self._log = structlog.get_logger()
 
     async def start(self) -> Ready:
@@ -121,40 +133,28 @@ class Node:
         self._stopping += (cluster.close, hosting.close)
         metadata = cluster.image
         metadata.holds.append(lambda: hosting.is_deleting)
-        tiering = None
-        if self.config.tier_url:
-            # As with the console: a broker without a bucket does not wait for the code of one.
-            from stratalog.broker.tier.service import open_tiering  # noqa: PLC0415
-
-            tiering = await open_tiering(
-                self.config,
-                self.outside,
-                metadata,
-                hosting,
-                incarnation=await self._metadata_directory().run(read_incarnation()),
-                spawn=self.spawn,
-            )
-            tiering.on_fenced = self.on_fatal
-            self._stopping.append(tiering.close)
+        tiering = await self._open_tier(metadata, hosting)
         assign = cluster.controller.assign_directories
-        moves = Moves(hosting, assign, self.outside.entropy, spawn=self.spawn)
+        moves = Moves(hosting, assign, self.outside.entropy, spawn=self._background.spawn)
         self._stopping.append(moves.close)
         memory = self._connections.memory
         self.broker = Broker(self.config, self.outside, cluster, hosting, tiering, moves, memory)
         self._configure(metadata.dynamic_configs.over(self.config))
+        state = None if tiering is None else self._upload_state(tiering, self.broker)
         self._stopping += (self.broker.recompression.close, self.broker.large.close)
-        self._follow(hosting)
+        upkeep = Upkeep(hosting, self.config, self._background)
+        self._follow(hosting, self.broker)
         await hosting.start(metadata.image, metadata.removed_topics)
-        endpoints = await self._listen()
+        endpoints = await self._listen(self.broker)
         await cluster.registration.register(endpoints)
-        await self._assign(hosting.unassigned())
+        await self._assign(assign, hosting.unassigned())
         await self._resume_moves(hosting, moves)
-        if tiering is not None:
-            tiering.start(self.broker.groups)
-        for directory in self.directories:
-            self._keep(directory)
-        self._repeat(self._close_idle_connections, _IDLE_CONNECTIONS_S)
-        self._repeat(self._tell_slow_disks, _SLOW_DISKS_S)
+        if tiering is not None and state is not None:
+            tiering.start()
+            self._background.spawn(state.repeat())
+        upkeep.start()
+        self._background.repeat(self._close_idle_connections, _IDLE_CONNECTIONS_S)
+        self._background.repeat(self._tell_slow_disks, _SLOW_DISKS_S)
         first = endpoints[0]
         self._log.info("serving", node=self.node_id, cluster=cluster_id, port=first.port)
         return Ready(self.node_id, first.host, first.port, os.getpid(), console_port)
@@ -165,7 +165,7 @@ class Node:
         for bound in self._bound:
             await bound.close()
         await self._finish_connections()
-        await self._cancel_tasks()
+        await self._background.cancel(_DRAIN_S)
         for close in reversed(self._stopping):
             await close()
         for directory in self.directories:
@@ -203,6 +203,32 @@ class Node:
         self._log.info("console", host=host, port=bound)
         return bound
 
+    async def _open_tier(self, metadata: ClusterImage, hosting: Hosting) -> "TierService | None":
+        """Open the bucket, if there is one. As with the console, no other broker loads the code of one."""
+        if not self.config.tier_url:
+            return None
+        from stratalog.broker.tier.bucket import open_bucket  # noqa: PLC0415
+        from stratalog.broker.tier.service import TierService  # noqa: PLC0415
+
+        bucket = await open_bucket(
+            self.config,
+            self.outside,
+            metadata,
+            incarnation=await self._metadata_directory().run(read_incarnation()),
+            on_fenced=self._on_fatal,
+        )
+        tiering = TierService(bucket, metadata, hosting, spawn=self._background.spawn)
+        self._stopping.append(tiering.close)
+        return tiering
+
+    def _upload_state(self, tiering: "TierService", broker: Broker) -> "StateUpload":
+        """Make the upload of the cluster's state, which knows the groups' offsets; it stops before the bucket does."""
+        from stratalog.broker.tier.state_upload import StateUpload  # noqa: PLC0415
+
+        state = StateUpload(tiering.bucket, broker.metadata, broker.hosting, broker.groups)
+        self._stopping.append(state.close)
+        return state
+
     async def _finish_connections(self) -> None:
         """Answer pending requests; end at once the waits that may never be over."""
         if self.broker is not None:
@@ -217,27 +243,6 @@ class Node:
             await asyncio.sleep(_DRAIN_STEP_S)
         for connection in self._connections:
             connection.abort()
-
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run a coroutine of the node's; a failure is logged, and ends nothing else."""
-        self._keep_task(asyncio.create_task(work))
-
-    def _keep_task(self, task: "asyncio.Task[Any]") -> None:
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: "asyncio.Task[Any]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._log.error("background work failed", exc_info=error)
-            self.on_broken(error)
-
-    async def _cancel_tasks(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=_DRAIN_S)
 
     def _open(self, path: str) -> Disk:
         watch = TimedDisk(
@@ -261,7 +266,7 @@ class Node:
         if self.broker is not None:
             self.broker.hosting.stop_failed(directory)
         if directory.path == self.config.metadata_log_dir:
-            self.on_fatal(f"the metadata log's directory failed: {directory.path}: {error}")
+            self._on_fatal(f"the metadata log's directory failed: {directory.path}: {error}")
 
     def _changed(
         self, hosting: Hosting, image: Image, delta: Delta
@@ -272,7 +277,7 @@ class Node:
             self._configure(DynamicConfigs.of(image.configs, self.node_id).over(self.config))
         if delta.deleted_topics and self.broker is not None:
             gone = {topic.name: topic.id for topic in delta.deleted_topics.values()}
-            self.spawn(self.broker.groups.forget_topics(gone))
+            self._background.spawn(self.broker.groups.forget_topics(gone))
         return done
 
     def _configure(self, in_effect: BrokerConfig) -> None:
@@ -281,12 +286,11 @@ class Node:
         if self.broker is not None and self.broker.tiering is not None:
             self.broker.tiering.configure(in_effect)
 
-    async def _assign(self, assigned: Mapping[TopicIdPartition, UUID]) -> None:
+    async def _assign(self, assign: Assign, assigned: Mapping[TopicIdPartition, UUID]) -> None:
         """Tell metadata in which directory partitions are, as the broker chose."""
-        assert self.broker is not None
         if assigned:
             try:
-                await self.broker.controller.assign_directories(assigned)
+                await assign(assigned)
             except Rejected as error:
                 self._log.warning("directories not assigned", reason=error.message)
 
@@ -299,27 +303,33 @@ class Node:
             except Rejected as error:
                 self._log.warning("move not begun again", reason=error.message)
 
-    def _follow(self, hosting: Hosting) -> None:
+    def _follow(self, hosting: Hosting, broker: Broker) -> None:
         """React to what happens to partitions."""
-        hosting.on_transition.append(self._coordinate)
-        hosting.on_placed.append(lambda placed: self.spawn(self._assign(placed)))
-        hosting.on_rolled.append(self._sync_closed)
+        hosting.on_transition.append(partial(self._coordinate, broker.coordinators))
+        hosting.on_placed.append(
+            lambda placed: self._background.spawn(
+                self._assign(broker.controller.assign_directories, placed)
+            )
+        )
 
-    def _coordinate(self, transition: Transition, hosted: HostedPartition) -> None:
+    def _coordinate(
+        self,
+        coordinators: Mapping[str, Coordinator],
+        transition: Transition,
+        hosted: HostedPartition,
+    ) -> None:
         """Have the coordinator of an internal topic follow its partition."""
-        assert self.broker is not None
-        coordinator = self.broker.coordinators.get(hosted.name.topic)
+        coordinator = coordinators.get(hosted.name.topic)
         if coordinator is None:
             return
         if transition is Transition.LED:
-            self.spawn(coordinator.lead(hosted))
+            self._background.spawn(coordinator.lead(hosted))
         elif transition is Transition.RESIGNED:
             coordinator.resign(hosted)
 
-    async def _listen(self) -> list[Endpoint]:
-        assert self.broker is not None
+    async def _listen(self, broker: Broker) -> list[Endpoint]:
         ports: dict[str, Listener] = {}
-        dispatcher = Dispatcher(self.broker, self._connections.turns)
+        dispatcher = Dispatcher(broker, self._connections.turns)
         for listener in self.config.listeners:
             try:
                 bound = await self.outside.network.listen(
@@ -359,66 +369,6 @@ class Node:
                     ms=took_ns // 1_000_000,
                 )
 
-    def _keep(self, directory: LogDirectory) -> None:
-        """Maintain each directory in a task of its own: a stalled drive delays no other directory."""
-        config = self.config
-        repeat = self._repeat
-        repeat(
-            lambda: self._retention(directory),
-            config.int("log.retention.check.interval.ms") / 1000,
-        )
-        repeat(
-            lambda: self._checkpoint(directory),
-            config.int("log.flush.offset.checkpoint.interval.ms") / 1000,
-        )
-        repeat(lambda: self._close_idle(directory), _IDLE_FILES_S)
-
-    def _repeat(self, work: Callable[[], Awaitable[None]], interval_s: float) -> None:
-        async def once() -> None:
-            await work()
-
-        async def loop() -> None:
-            while True:
-                await asyncio.sleep(interval_s)
-                # A task of its own: one failure must not be the last time.
-                task = asyncio.create_task(once())
-                self._keep_task(task)
-                await asyncio.wait((task,))
-
-        self.spawn(loop())
-
-    def _sync_closed(self, hosted: HostedPartition) -> None:
-        """Have a segment that was just closed made durable in the background."""
-
-        async def sync() -> None:
-            with suppress(
-                Rejected
-            ):  # its directory failed, which has its own line, or it was deleted
-                await hosted.sync_closed()
-
-        self.spawn(sync())
-
-    async def _retention(self, directory: LogDirectory) -> None:
-        assert self.broker is not None
-        for hosted in self.broker.hosting.all():
-            if hosted.directory is not directory:
-                continue
-            try:
-                await hosted.keep_retention()
-            except Rejected as error:
-                self._log.warning("retention", partition=str(hosted.name), reason=error.message)
-
-    async def _checkpoint(self, directory: LogDirectory) -> None:
-        assert self.broker is not None
-        if directory.failure is None:
-            try:
-                await self.broker.hosting.checkpoints.write(directory)
-            except Rejected as error:
-                self._log.warning("checkpoint", path=directory.path, reason=error.message)
-
-    async def _close_idle(self, directory: LogDirectory) -> None:
-        directory.close_idle()
-
 
 def _endpoint(advertised: Listener, bound: Listener) -> Endpoint:
     """Return the endpoint for clients: an address that they can reach, with the port that was bound."""
@@ -447,14 +397,13 @@ async def _serve(config: BrokerConfig, ready_file: str | None) -> None:
         # As Java does, and for nohup: a SIGHUP that the process was started to ignore stays ignored.
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             loop.add_signal_handler(number, stopping.set)
-    node = Node(config, system())
     reasons: list[str] = []
 
     def fatal(why: str) -> None:
         reasons.append(why)
         stopping.set()
 
-    node.on_fatal = fatal
+    node = Node(config, system(), on_fatal=fatal)
     try:
         ready = await node.start()
         collect_seldom()

@@ -94,10 +94,13 @@ class Machine:
         self._workers = SimWorkers(Random(world.chance.random()), self.slowness)
         self._process = Process(self.host.name)
         config = BrokerConfig.load(self.settings)[0]
-        self._node = Node(config, replace(self.host.outside, workers=self._workers))
+        self._node = Node(
+            config,
+            replace(self.host.outside, workers=self._workers),
+            on_fatal=self.reasons_to_stop.append,
+            on_broken=self.broken_tasks.append,
+        )
         self.starts += 1
-        self._node.on_broken = self.broken_tasks.append
-        self._node.on_fatal = self.reasons_to_stop.append
         await self._process.run(self._start(self._node, self._process))
         return self._node
 

@@ -322,8 +322,7 @@ def test_the_metadata_directory_is_not_done_without() -> None:
         world = World(1)
         machine = Machine(world, SETTINGS)
         client = await machine.restart()
-        reasons: list[str] = []
-        machine.node.on_fatal = reasons.append
+        reasons = machine.reasons_to_stop
         await create(client, "kept", 3)
         world.disk("/data").before = failing(errno.EIO)
         (refused,) = await client.create_topics([NewTopic("more", partitions=1)])

@@ -98,7 +98,7 @@ class Broker:
         self.hosting = hosting
         self.tiering = tiering
         self.fetch_bytes_max = config.int("fetch.max.bytes")
-        self.reads = Reads(tiering)
+        self.reads = Reads(None if tiering is None else tiering.history)
         self.client_memory = client_memory
         self.large = LargeRequests(outside.workers)
         self.recompression = Recompression(outside.workers)

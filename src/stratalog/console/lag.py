@@ -137,7 +137,7 @@ class GroupLags:
 
     def _tier(self, hosted: HostedPartition) -> TierWriter | None:
         tiering = self._broker.tiering
-        return None if tiering is None else tiering.known(hosted)
+        return None if tiering is None else tiering.history.writer(hosted)
 
     def _lag(
         self,

@@ -14,7 +14,8 @@ from uuid import UUID
 import structlog
 
 from stratalog.broker.coordination.cluster_image import ClusterImage
-from stratalog.broker.tier.partition_archiver import Bucket, PartitionArchiver
+from stratalog.broker.tier.bucket import Bucket
+from stratalog.broker.tier.partition_archiver import PartitionArchiver
 from stratalog.errors import Corrupt, Unavailable
 from stratalog.tier.bucket.identity import delete_topic, list_deleted, remove_deleted_topics
 from stratalog.tier.bucket.incarnation import check_incarnation, mark_strays
@@ -26,10 +27,10 @@ _STRAYS_MS: Final = 3600_000
 class DeletedTopics:
     """Those of one cluster. `forget` is called now and then, and after each deletion."""
 
-    def __init__(self, bucket: Bucket, metadata: ClusterImage, incarnation: int) -> None:
+    def __init__(self, bucket: Bucket, metadata: ClusterImage) -> None:
         self._bucket = bucket
         self._metadata = metadata
-        self._incarnation = incarnation
+        self._incarnation = bucket.claim.incarnation
         # A crash may have come between a deletion and its mark in the bucket.
         self._removed = set(metadata.removed_topics)
         metadata.holds.append(lambda: bool(self._removed))
@@ -74,7 +75,7 @@ class DeletedTopics:
             removed = list(self._removed)
             now_ms = bucket.outside.clock.now_ms()
             try:
-                self._marks_left = await bucket.expirer().submit(
+                self._marks_left = await bucket.threads.expirer.submit(
                     lambda: self._forget(
                         removed, steady_ms=steady_ms, now_ms=now_ms, strays_due=strays_due
                     )

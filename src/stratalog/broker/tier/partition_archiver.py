@@ -10,10 +10,9 @@ period.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -21,57 +20,21 @@ import structlog
 
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.storage.survey import TIER_MANIFEST
-from stratalog.broker.tier.copy_pace import CopyPace
-from stratalog.config import BrokerConfig
+from stratalog.broker.tier.bucket import Bucket
 from stratalog.errors import Corrupt, ErrorCode, Fenced, Rejected, Unavailable
 from stratalog.log.archiving import closed_segments, segment_parts
 from stratalog.log.effects import Unlink, WriteFile
 from stratalog.log.values import SegmentInfo
-from stratalog.metadata.image import Image
-from stratalog.ports import Disk, ObjectStore, Outside, Worker
+from stratalog.ports import Disk
 from stratalog.tier.bucket.identity import register_topic
-from stratalog.tier.bucket.leases import Leases
 from stratalog.tier.formats.manifest import Manifest
-from stratalog.tier.reading.archives import Archives
 from stratalog.tier.writing.archiver import ClosedSegment
-from stratalog.tier.writing.backoff import Backoff
 from stratalog.tier.writing.merging import MergeLimits
 from stratalog.tier.writing.tier_writer import Retention, TierWriter
 
 _CHUNK_BYTES: Final = 1 << 20
 _SEGMENTS_PER_COMMIT: Final = 8
 _SNAPSHOT_BYTES_MAX: Final = 64 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Bucket:
-    """What the partitions of one broker share: the bucket, and the threads that work on it.
-
-    `copier` returns the threads that upload from a partition's directory, `expirer` those that delete objects; `pace`
-    decides when the next upload may start.
-    """
-
-    config: BrokerConfig
-    outside: Outside
-    store: ObjectStore
-    cluster_id: str
-    image: Callable[[], Image]
-    copier: Callable[[HostedPartition], Worker]
-    expirer: Callable[[], Worker]
-    pace: CopyPace
-    check_incarnation: Callable[[], Awaitable[None]]
-    """Raises Fenced, and stops the node, if the cluster was taken over."""
-    archives: Archives
-    leases: Leases
-
-    def backoff(self) -> Backoff:
-        """The backoff of one caller of the bucket."""
-        return Backoff(
-            self.config.int("remote.log.manager.task.retry.backoff.ms"),
-            self.config.int("remote.log.manager.task.retry.backoff.max.ms"),
-            self.config.float("remote.log.manager.task.retry.jitter"),
-            self.outside.entropy,
-        )
 
 
 class PartitionArchiver:
@@ -181,7 +144,7 @@ class PartitionArchiver:
         """Log that this partition is fenced. A takeover of the whole cluster logs one line of its own instead."""
         with suppress(Unavailable, Corrupt):
             try:
-                await self._bucket.check_incarnation()
+                await self._bucket.claim.check_incarnation()
             except Fenced:
                 return
         self._log.error("fenced: a newer leader writes this partition's tier", reason=str(error))
@@ -258,9 +221,9 @@ class PartitionArchiver:
             )
             self.tier.activate(epoch, _small_file(disk, path), now_ms=now_ms)
 
-        await bucket.copier(hosted).submit(activate)
+        await bucket.threads.copier(hosted).submit(activate)
         # After the first version, not before: a takeover lists the manifests after it has begun.
-        await bucket.check_incarnation()
+        await bucket.claim.check_incarnation()
         if enabled:
             self._withdrawn = False
             self._continue()
@@ -285,7 +248,7 @@ class PartitionArchiver:
         file names no segment: if the tier is enabled again, local retention must not rely on the removed ones.
         """
         hosted, bucket = self._hosted, self._bucket
-        if not (hosted.was_tiered or await bucket.expirer().submit(self.tier.exists)):
+        if not (hosted.was_tiered or await bucket.threads.expirer.submit(self.tier.exists)):
             self._withdrawn = True
             return
         await self._activate()
@@ -300,7 +263,7 @@ class PartitionArchiver:
 
         path = f"{hosted.log.directory}/{TIER_MANIFEST}"
         await hosted.perform((WriteFile(path, b""),))
-        manifest = await bucket.expirer().submit(withdraw)
+        manifest = await bucket.threads.expirer.submit(withdraw)
         if start < end:
             self._log.info("tier taken away", first=start, end=end)
         if not (manifest.segments or manifest.archives):
@@ -331,7 +294,7 @@ class PartitionArchiver:
 
         before = self.tier.tiered_end
         try:
-            await bucket.copier(hosted).submit(archive)
+            await bucket.threads.copier(hosted).submit(archive)
         except (Unavailable, Corrupt):
             hosted.metrics.copy_errors += 1
             raise
@@ -350,7 +313,7 @@ class PartitionArchiver:
         looked = (self.tier.tiered_end, limits)
         if looked == self._looked_to_merge:
             return False
-        run = await bucket.expirer().submit(lambda: self.tier.mergeable(limits))
+        run = await bucket.threads.expirer.submit(lambda: self.tier.mergeable(limits))
         if not run:
             self._looked_to_merge = looked
             return False
@@ -358,7 +321,7 @@ class PartitionArchiver:
         now_ms = bucket.outside.clock.now_ms()
         first, end = run[0].base_offset, run[-1].last_offset + 1
         try:
-            await bucket.copier(self._hosted).submit(lambda: self.tier.merge(run, now_ms))
+            await bucket.threads.copier(self._hosted).submit(lambda: self.tier.merge(run, now_ms))
         except Corrupt as error:
             self._log.error("tiered segments not merged", first=first, end=end, reason=str(error))
             return True
@@ -372,7 +335,7 @@ class PartitionArchiver:
         if not self.tier.wants_spill:
             return
         now_ms = self._bucket.outside.clock.now_ms()
-        manifest = await self._bucket.expirer().submit(lambda: self.tier.spill(now_ms))
+        manifest = await self._bucket.threads.expirer.submit(lambda: self.tier.spill(now_ms))
         await self._keep_manifest()
         self._log.info(
             "tiered segments archived in the manifest",
@@ -406,7 +369,9 @@ class PartitionArchiver:
         version = self.tier.manifest.version if self.tier.manifest is not None else 0
         start = self.tier.start_offset
         try:
-            manifest = await bucket.expirer().submit(lambda: self.tier.expire(now_ms, retention))
+            manifest = await bucket.threads.expirer.submit(
+                lambda: self.tier.expire(now_ms, retention)
+            )
         except (Unavailable, Corrupt):
             hosted.metrics.delete_errors += 1
             raise

@@ -14,16 +14,16 @@ from stratalog.errors import ErrorCode, Rejected
 from stratalog.log.reading import NotLocal, Slices
 
 if TYPE_CHECKING:
-    from stratalog.broker.tier.service import TierService
+    from stratalog.broker.tier.history import History
 
 _ATTEMPTS_MAX: Final = 5
 
 
 class Reads:
-    """One broker's. `tier` is None where no bucket is configured."""
+    """One broker's. `history` is None where no bucket is configured."""
 
-    def __init__(self, tier: "TierService | None") -> None:
-        self._service = tier
+    def __init__(self, history: "History | None") -> None:
+        self._history = history
 
     def read(
         self,
@@ -61,13 +61,13 @@ class Reads:
         except NotLocal:  # local retention deleted it while the read waited for the drive
             return await self._tier(hosted).read(hosted, *span, minimum_one_batch=minimum_one_batch)
 
-    def _tier(self, hosted: HostedPartition) -> "TierService":
-        if self._service is None:
+    def _tier(self, hosted: HostedPartition) -> "History":
+        if self._history is None:
             raise Rejected(
                 ErrorCode.kafka_storage_error,
                 f"{hosted.name} is in a bucket; tier.url is not set",
             )
-        return self._service
+        return self._history
 
     async def offset_for_timestamp(
         self, hosted: HostedPartition, timestamp: int

@@ -9,8 +9,7 @@ Settings that are secrets are left out.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Final, NoReturn
+from typing import Final
 
 import structlog
 
@@ -18,10 +17,10 @@ from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.coordination.groups import Groups
 from stratalog.broker.coordination.runtime import in_turns
 from stratalog.broker.partitions.hosting import Hosting
-from stratalog.broker.tier.partition_archiver import Bucket
+from stratalog.broker.tier.bucket import Bucket
 from stratalog.config.broker_settings import is_secret
 from stratalog.coordinators.records import KeptOffset
-from stratalog.errors import Corrupt, Rejected, Unavailable
+from stratalog.errors import Corrupt, Fenced, Rejected, Unavailable
 from stratalog.metadata.image import Image, ResourceType
 from stratalog.tier.bucket.cluster_state import (
     ClusterState,
@@ -37,6 +36,7 @@ from stratalog.wire.ids import TopicIdPartition, topic_id_text
 Ends = dict[TopicIdPartition, tuple[int, int]]
 """Log start and end of each hosted partition."""
 _UNKNOWN: Final = (-1, -1)
+_CLOSE_S: Final = 5.0
 
 
 class StateUpload:
@@ -48,28 +48,27 @@ class StateUpload:
         metadata: ClusterImage,
         hosting: Hosting,
         groups: Groups,
-        incarnation: int,
-        is_ours: Callable[[], bool],
     ) -> None:
         self._bucket = bucket
-        self._is_ours = is_ours
         self._metadata = metadata
         self._hosting = hosting
         self._groups = groups
-        self._incarnation = incarnation
+        self._claims = 0
         self._version: int | None = None
         self._uploaded: tuple[int, Ends] | None = None
         self._log = structlog.get_logger()
 
-    async def repeat(self) -> NoReturn:
-        """Upload for ever. Raises Fenced once the cluster was taken over."""
+    async def repeat(self) -> None:
+        """Upload at every interval, until the cluster was taken over."""
         interval_s = self._bucket.config.int("tier.state.interval.ms") / 1000
         backoff = self._bucket.backoff()
         wait_s = interval_s
-        while True:
+        while not self._bucket.claim.is_fenced:
             await asyncio.sleep(wait_s)
             try:
                 await self.upload()
+            except Fenced as error:
+                self._bucket.claim.fence(error)
             except (Unavailable, Corrupt) as error:
                 self._log.warning("cluster state not in the bucket", reason=str(error))
                 wait_s = backoff.failed()
@@ -77,9 +76,15 @@ class StateUpload:
                 backoff.succeeded()
                 wait_s = interval_s
 
-    def tell_again(self) -> None:
-        """The bucket is another one than it was, and knows nothing."""
-        self._version, self._uploaded = None, None
+    async def close(self) -> None:
+        """Upload at a clean stop, with the offsets committed last. Wait a bounded time."""
+        if self._bucket.claim.is_fenced:
+            return
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                await self.upload()
+        except (Unavailable, Corrupt, Fenced, TimeoutError) as error:
+            self._log.warning("cluster state not in the bucket", reason=str(error) or "timed out")
 
     async def upload(self) -> None:
         """Put the state as it is now; nothing is asked of the bucket where nothing has changed since the last time.
@@ -91,10 +96,12 @@ class StateUpload:
         ends = self._ends()
         # Offsets are committed into a partition too: this sees them change.
         seen = (image.offset, ends)
-        if seen == self._uploaded or not (self._groups.is_loaded and self._is_ours()):
+        bucket, claim = self._bucket, self._bucket.claim
+        if self._claims != claim.times:  # a bucket that was claimed anew has no state
+            self._claims, self._version, self._uploaded = claim.times, None, None
+        if seen == self._uploaded or not (self._groups.is_loaded and claim.is_held):
             return
-        bucket, incarnation = self._bucket, self._incarnation
-        cluster_id = bucket.cluster_id
+        cluster_id, incarnation = claim.cluster_id, claim.incarnation
         now_ms = bucket.outside.clock.now_ms()
         committed: list[tuple[str, list[tuple[str, int, KeptOffset]]]] = []
         await in_turns(map(committed.append, self._groups.committed()))
@@ -121,7 +128,7 @@ class StateUpload:
                 after = state_version(bucket.store, cluster_id, incarnation)
             return put_state(bucket.store, state, after).version
 
-        self._version = await bucket.expirer().submit(put)
+        self._version = await bucket.threads.expirer.submit(put)
         self._uploaded = seen
 
     def _ends(self) -> Ends:

@@ -1,0 +1,67 @@
+"""The upkeep of log directories: retention, checkpoints, segments that were closed, idle files.
+
+In: hosted partitions, settings. Out: repeated work, for each directory in tasks of its own: a stalled drive delays no
+other directory. It decides nothing: a partition knows what is due.
+"""
+
+from contextlib import suppress
+from typing import Final
+
+import structlog
+
+from stratalog.broker.background import Background
+from stratalog.broker.partitions.hosting import Hosting
+from stratalog.broker.partitions.partition import HostedPartition
+from stratalog.broker.storage.directory import LogDirectory
+from stratalog.config import BrokerConfig
+from stratalog.errors import Rejected
+
+_IDLE_FILES_S: Final = 60.0
+
+
+class Upkeep:
+    """The upkeep of one broker's directories. It syncs closed segments at once; `start` it for the rest."""
+
+    def __init__(self, hosting: Hosting, config: BrokerConfig, background: Background) -> None:
+        self._hosting = hosting
+        self._retention_s = config.int("log.retention.check.interval.ms") / 1000
+        self._checkpoint_s = config.int("log.flush.offset.checkpoint.interval.ms") / 1000
+        self._background = background
+        self._log = structlog.get_logger()
+        hosting.on_rolled.append(lambda hosted: background.spawn(self._sync_closed(hosted)))
+
+    def start(self) -> None:
+        """Begin to maintain every directory."""
+        for directory in self._hosting.directories:
+            self._start(directory)
+
+    def _start(self, directory: LogDirectory) -> None:
+        repeat = self._background.repeat
+        repeat(lambda: self._keep_retention(directory), self._retention_s)
+        repeat(lambda: self._checkpoint(directory), self._checkpoint_s)
+        repeat(lambda: self._close_idle(directory), _IDLE_FILES_S)
+
+    async def _sync_closed(self, hosted: HostedPartition) -> None:
+        """Make a segment that was just closed durable."""
+        # A directory that failed has a log line of its own, and a deleted partition needs none.
+        with suppress(Rejected):
+            await hosted.sync_closed()
+
+    async def _keep_retention(self, directory: LogDirectory) -> None:
+        for hosted in self._hosting.all():
+            if hosted.directory is not directory:
+                continue
+            try:
+                await hosted.keep_retention()
+            except Rejected as error:
+                self._log.warning("retention", partition=str(hosted.name), reason=error.message)
+
+    async def _checkpoint(self, directory: LogDirectory) -> None:
+        if directory.failure is None:
+            try:
+                await self._hosting.checkpoints.write(directory)
+            except Rejected as error:
+                self._log.warning("checkpoint", path=directory.path, reason=error.message)
+
+    async def _close_idle(self, directory: LogDirectory) -> None:
+        directory.close_idle()

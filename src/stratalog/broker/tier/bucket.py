@@ -1,0 +1,102 @@
+"""The bucket of one broker: its store, the claim on it, and the threads, pace and caches that its users share.
+
+In: settings, ports, the cluster's id and incarnation. Out: a bucket that this cluster claimed, or an error that says
+what a person must mend. It uploads no record.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from stratalog.broker.coordination.cluster_image import ClusterImage
+from stratalog.broker.tier.bucket_claim import SUPERSEDED, BucketClaim
+from stratalog.broker.tier.copy_pace import CopyPace
+from stratalog.broker.tier.threads import TierThreads
+from stratalog.config import BrokerConfig
+from stratalog.errors import Corrupt, Fenced, Unavailable, UserError
+from stratalog.metadata.image import Image
+from stratalog.ports import ObjectStore, Outside
+from stratalog.tier.bucket.leases import Leases
+from stratalog.tier.reading.archives import Archives
+from stratalog.tier.writing.backoff import Backoff
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """What the partitions of one broker share. `pace` decides when the next upload may start."""
+
+    config: BrokerConfig
+    outside: Outside
+    store: ObjectStore
+    claim: BucketClaim
+    threads: TierThreads
+    image: Callable[[], Image]
+    pace: CopyPace
+    archives: Archives
+    leases: Leases
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster that claims the bucket."""
+        return self.claim.cluster_id
+
+    def backoff(self) -> Backoff:
+        """Return a backoff for one caller of the bucket."""
+        return Backoff(
+            self.config.int("remote.log.manager.task.retry.backoff.ms"),
+            self.config.int("remote.log.manager.task.retry.backoff.max.ms"),
+            self.config.float("remote.log.manager.task.retry.jitter"),
+            self.outside.entropy,
+        )
+
+
+async def open_bucket(
+    config: BrokerConfig,
+    outside: Outside,
+    metadata: ClusterImage,
+    *,
+    incarnation: int,
+    on_fenced: Callable[[str], None],
+) -> Bucket:
+    """Open the bucket and claim it for `incarnation`, the life of the cluster that this node belongs to.
+
+    `on_fenced` is called once, with the reason, if the cluster is taken over: the node must stop. Raises UserError, and
+    leaves nothing open, where the URL is wrong or the bucket is another cluster's or a later life's; also where the
+    bucket cannot be used and no broker has registered yet: on a first start a mistake is more likely than an outage.
+    """
+    threads = TierThreads(config, outside.workers)
+    try:
+        store = await threads.expirer.submit(lambda: outside.object_store(config.tier_url))
+        claim = BucketClaim(
+            store, metadata.cluster_id, incarnation, outside.clock, threads, on_fenced
+        )
+        await _claim_first(claim, config.tier_url, may_wait=bool(metadata.image.brokers))
+    except UserError as error:
+        await threads.expirer.close()
+        raise UserError(f"tier.url: {error}") from error.__cause__
+    return Bucket(
+        config,
+        outside,
+        store,
+        claim,
+        threads,
+        lambda: metadata.image,
+        CopyPace(config, outside.clock),
+        Archives(store),
+        Leases(store, metadata.cluster_id),
+    )
+
+
+async def _claim_first(claim: BucketClaim, url: str, *, may_wait: bool) -> None:
+    """Claim the bucket at the start of the node. `may_wait`: log that it cannot be reached, and claim it later."""
+    try:
+        await claim.claim()
+    except Fenced as error:
+        raise UserError(f"{error}; {SUPERSEDED}") from error
+    except Unavailable as error:
+        if not may_wait:
+            raise UserError(str(error)) from None
+        structlog.get_logger().warning("bucket not reached yet", url=url, reason=str(error))
+    except Corrupt as error:
+        raise UserError(f"bucket {url} cannot be used: {error}") from error
