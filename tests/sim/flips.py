@@ -1,6 +1,6 @@
-"""A node that was stopped cleanly, one byte of one of its files, and what the node makes of that.
+"""Flip one byte in a file of a cleanly stopped node, start the node, and judge what it does.
 
-In: the place of a byte, and what is flipped in it. Out: what became of it, a verdict. It never flips two.
+In: the place of a byte, and the bits to flip. Out: a verdict. It never flips two bytes.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ SETTINGS = {"offsets.topic.num.partitions": "1"}
 TOPIC = {"segment.ms": "300", "index.interval.bytes": "0", "file.delete.delay.ms": "1000"}
 REFUSED, SERVED, SAID, LEFT_TO_THE_CLIENT = "refused", "served", "said", "left to the client"
 INTACT = (".log", ".checkpoint", "partition.metadata")
-"""What cannot be made anew: every such file that was not flipped must be where it was."""
+"""Files that the node cannot rebuild: each one that was not flipped must still exist."""
 
 Records = dict[str, dict[int, bytes]]
 Offsets = dict[TopicPartition, int]
@@ -64,7 +64,7 @@ async def delete_records(world: World, topic: str, offset: int) -> None:
 
 
 class Stopped:
-    """A node's disk after a clean stop, and what must be on it."""
+    """A node's disk after a clean stop, and the records that it must hold."""
 
     def __init__(self, disk: SimDisk, records: Records, offsets: dict[TopicPartition, int]) -> None:
         self.disk = disk
@@ -99,11 +99,11 @@ class Stopped:
         return cls(world.disks["/data"].copy(), records, dict(offsets))
 
     def files(self) -> list[str]:
-        """Every file that has a byte."""
+        """Return every file that is not empty."""
         return [path for path in paths(self.disk) if self.disk.size(path)]
 
     async def flip(self, path: str, at: int, mask: int) -> str:
-        """Start a node on the same disk with one byte flipped, use it, and judge it. Raises AssertionError."""
+        """Start a node on the same disk with one byte flipped; return the verdict. Raises AssertionError."""
         try:
             return await self._flip(path, at, mask)
         except AssertionError as error:
@@ -117,7 +117,7 @@ class Stopped:
         disk.write_file(path, damaged)
         disk.before = lambda operation, name: world.note(operation, "/data", name)
         machine = Machine(world, SETTINGS)
-        with capture_logs() as told:
+        with capture_logs() as logged:
             try:
                 await machine.start()
             except UserError as error:
@@ -131,24 +131,26 @@ class Stopped:
         self._check_files(disk, path)
         if problem is None:
             return SERVED
-        if any(path in str(event) for event in told if event["log_level"] in ("error", "warning")):
+        if any(
+            path in str(event) for event in logged if event["log_level"] in ("error", "warning")
+        ):
             return SAID
-        assert problem == LEFT_TO_THE_CLIENT, f"{problem}; said: {told}"
+        assert problem == LEFT_TO_THE_CLIENT, f"{problem}; logged: {logged}"
         return problem
 
     async def _use(self, machine: Machine, client: Client) -> str | None:
-        """What is not as it was, of what a client sees."""
-        await asyncio.sleep(400)  # retention has looked at everything
+        """Return what a client sees that differs from before, or None."""
+        await asyncio.sleep(400)  # retention has run on every partition
         problems = []
         for name, expected in self.records.items():
             found, problem = await read_back(client, name)
-            # Deleted records may be back where the checkpoint that says so is damaged.
+            # Deleted records may return if the checkpoint that records the deletion is damaged.
             deleted = {at: value_of(at) for at in range(min(expected))}
             wrong = {
                 at: value for at, value in found.items() if (deleted | expected).get(at) != value
             }
             found = {at: value for at, value in found.items() if at in expected}
-            assert not wrong, f"{name}: {wrong} are not what was written"
+            assert not wrong, f"{name}: {wrong} differ from the written records"
             if problem is not None or found != expected:
                 problems.append(
                     problem or f"{name}: {sorted(set(expected) - set(found))} are missing"
@@ -180,7 +182,7 @@ class Stopped:
 
 
 async def read_back(client: Client, topic: str) -> tuple[dict[int, bytes], str | None]:
-    """Read a topic from its beginning as a consumer that checks every CRC and passes over what it cannot read."""
+    """Read a topic from its beginning, as a consumer that checks every CRC and skips unreadable batches."""
     found: dict[int, bytes] = {}
     try:
         partition = TopicPartition(topic, 0)

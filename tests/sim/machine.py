@@ -44,9 +44,9 @@ class Machine:
         """How likely a call of a drive or the bucket takes long, from the next start on."""
         self.starts = 0
         self.reasons_to_stop: list[str] = []
-        """Why the node said that it cannot go on."""
+        """The reasons that the node gave for stopping itself."""
         self.broken_tasks: list[BaseException] = []
-        """What background work of the node failed with that nobody expected."""
+        """Unexpected errors of the node's background tasks."""
         self.address = self.settings["listeners"].removeprefix("PLAINTEXT://")
         self.host = world.host(self.address.rpartition(":")[0])
         self._node: Node | None = None

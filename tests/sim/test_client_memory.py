@@ -1,4 +1,4 @@
-"""Memory that clients may take: requests wait for it in turn, none for ever, and the light ones never.
+"""The memory limit for clients: large requests wait for memory in turn, none for ever; small ones never wait.
 
 In virtual time, with limits small enough to be reached by a few requests.
 """
@@ -36,7 +36,9 @@ def story(
         assert machine.broken_tasks == []
         await machine.stop()
         memory = machine.node._connections.memory
-        assert (memory.requests, memory.answers) == (0, 0), "nothing is counted that is gone"
+        assert (memory.requests, memory.answers) == (0, 0), (
+            "memory of ended requests is still counted"
+        )
 
     run(whole())
 
@@ -59,7 +61,7 @@ def test_requests_larger_than_the_limit_are_served_one_after_another() -> None:
     story(tell)
 
 
-def test_requests_that_stop_half_way_are_let_go_when_memory_is_short() -> None:
+def test_half_sent_requests_are_dropped_when_memory_is_short() -> None:
     async def tell(machine: Machine) -> None:
         network = machine.world.network
         stuck = [await Raw.connect(network) for _ in range(4)]
@@ -68,12 +70,14 @@ def test_requests_that_stop_half_way_are_let_go_when_memory_is_short() -> None:
             await asyncio.sleep(0.1)
         memory = machine.node._connections.memory
         assert memory.is_short
-        assert memory.requests < 4 * 65_536 * 32, "what has come, not what was announced"
+        assert memory.requests < 4 * 65_536 * 32, (
+            "only received bytes count, not the announced size"
+        )
         light = await machine.connect()
-        assert (await light.metadata(["events"])).topics, "who asks for little goes on"
+        assert (await light.metadata(["events"])).topics, "a small request is served at once"
         produced = asyncio.create_task(light.produce("events", 0, large_batch()))
         await asyncio.sleep(2)
-        assert not produced.done(), "it waits for its turn"
+        assert not produced.done(), "the large request waits for its turn"
         assert (await produced).base_offset == 0
         assert memory.requests < memory.requests_max
         assert sum(raw.closed.done() for raw in stuck) >= 2
@@ -81,7 +85,7 @@ def test_requests_that_stop_half_way_are_let_go_when_memory_is_short() -> None:
     story(tell)
 
 
-def test_limits_of_connections_can_be_set_while_they_come() -> None:
+def test_connection_limits_can_be_changed_while_clients_connect() -> None:
     async def tell(machine: Machine) -> None:
         network = machine.world.network
         kept = [await Raw.connect(network) for _ in range(3)]
@@ -92,7 +96,7 @@ def test_limits_of_connections_can_be_set_while_they_come() -> None:
         refused = await Raw.connect(network)
         await asyncio.sleep(1)
         assert refused.closed.done()
-        assert not any(raw.closed.done() for raw in kept), "who is there stays"
+        assert not any(raw.closed.done() for raw in kept), "open connections stay open"
         more = {"max.connections.per.ip.overrides": "127.0.0.1:50"}
         await client.call(alter_configs(BROKER, "", more))
         again = await Raw.connect(network)
@@ -111,7 +115,7 @@ def test_limits_of_connections_can_be_set_while_they_come() -> None:
         ("max.connections.per.ip.overrides", "10.0.0.1:0", 5),
     ],
 )
-def test_a_limit_admits_so_many_and_more_when_one_has_gone(
+def test_a_limit_admits_a_further_connection_when_one_closes(
     setting: str, value: str, admitted: int
 ) -> None:
     async def tell(machine: Machine) -> None:

@@ -1,6 +1,6 @@
-"""A clock that somebody sets, forward or back by hours: durations do not notice, retention counts from it as Kafka's.
+"""The wall clock is set forward or back by hours: durations do not change, and retention follows it as Kafka's does.
 
-Method: the real node in virtual time, whose wall clock a test steps while its steady one goes on.
+Method: the real node in virtual time. A test steps its wall clock, and the steady clock runs on.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from stratalog.wire.records import Record, build_batch, read_records
 
 HOUR_MS = 3_600_000
 STEPS = [5 * HOUR_MS, -5 * HOUR_MS, 24 * 8 * HOUR_MS]
-"""The last is longer than any default of ours that is a duration."""
+"""The last step is longer than every duration among the defaults."""
 stepped = pytest.mark.parametrize("step_ms", STEPS)
 
 
@@ -39,7 +39,7 @@ class Tale:
         self.client: Client
 
     async def start(self, **configs: str) -> None:
-        """Begin, with a topic `t` of these settings, kept for ever by default."""
+        """Start, with a topic `t` of these settings; by default it keeps records for ever."""
         self.client = await self.machine.restart()
         named = {name.replace("_", "."): value for name, value in configs.items()}
         new = NewTopic("t", 1, configs={"retention.ms": "-1", **named})
@@ -47,7 +47,7 @@ class Tale:
         assert result.error == 0
 
     async def write(self, value: bytes = b"x") -> int:
-        """One record of now; its offset."""
+        """Append one record with the current time; return its offset."""
         data = batch([value], self.world.clock.now_ms())
         return (await self.client.produce("t", 0, data)).base_offset
 
@@ -72,7 +72,7 @@ def test_flush_ms_counts_steady_time_whatever_the_wall_clock_says(step_ms: int) 
         await tale.write()
         tale.world.clock.step_ms = 0
         await asyncio.sleep(61)
-        assert tale.log.recovery_point == 3, "the next one counts anew"
+        assert tale.log.recovery_point == 3, "the next record starts a new interval"
         assert tale.world.disk("/data").syncs > syncs
         await tale.machine.stop()
 
@@ -110,7 +110,7 @@ def test_deleted_files_wait_out_their_delay(step_ms: int) -> None:
             return [one.name for one in files if one.name.endswith(".deleted")]
 
         await asyncio.sleep(45)
-        assert waiting(), "somebody may have it in hand"
+        assert waiting(), "a reader may still use the file"
         await asyncio.sleep(20)
         assert not waiting()
         await tale.machine.stop()
@@ -119,7 +119,7 @@ def test_deleted_files_wait_out_their_delay(step_ms: int) -> None:
 
 
 @stepped
-def test_producers_are_known_as_long_as_was_said(step_ms: int) -> None:
+def test_producers_are_remembered_for_their_expiration_time(step_ms: int) -> None:
     async def story() -> None:
         tale = Tale(producer_id_expiration_ms="60000")
         await tale.start()
@@ -132,19 +132,19 @@ def test_producers_are_known_as_long_as_was_said(step_ms: int) -> None:
         assert await produce(0) == 0
         tale.world.clock.step_ms = step_ms
         await asyncio.sleep(50)
-        assert await produce(0) == 0, "a repeat of what it wrote is known as one"
+        assert await produce(0) == 0, "the log knows a repeated batch as a duplicate"
         assert await produce(1) == 1
         await asyncio.sleep(50)
         assert await produce(1) == 1
         await asyncio.sleep(65)
-        assert await produce(1) == 2, "forgotten: nothing was heard of it for so long"
+        assert await produce(1) == 2, "the producer sent nothing for so long that the log forgot it"
         await tale.machine.stop()
 
     run(story())
 
 
 @stepped
-def test_a_session_ends_for_silence_alone(step_ms: int) -> None:
+def test_a_session_ends_only_when_heartbeats_stop(step_ms: int) -> None:
     async def story() -> None:
         tale = Tale()
         await tale.start()
@@ -155,7 +155,7 @@ def test_a_session_ends_for_silence_alone(step_ms: int) -> None:
         for _ in range(60):
             tale.world.clock.step_ms = step_ms
             await asyncio.sleep(2)
-            assert await member.beat(), "it is alive"
+            assert await member.beat(), "the member is still in its session"
         assert member.generation == generation
 
         async def members() -> int:
@@ -193,7 +193,7 @@ def test_retention_counts_from_the_records_time_to_the_clocks() -> None:
     run(story())
 
 
-def test_records_without_timestamps_grow_old_by_what_passed() -> None:
+def test_records_without_timestamps_expire_by_elapsed_time() -> None:
     async def story() -> None:
         tale = Tale()
         await tale.start(retention_ms="60000")
@@ -210,7 +210,7 @@ def test_records_without_timestamps_grow_old_by_what_passed() -> None:
 
 
 @pytest.mark.parametrize("step_ms", STEPS[:2])
-def test_append_time_is_the_clocks_and_offsets_go_on(step_ms: int) -> None:
+def test_append_time_follows_the_wall_clock_and_offsets_continue(step_ms: int) -> None:
     async def story() -> None:
         tale = Tale()
         await tale.start(message_timestamp_type="LogAppendTime")
@@ -227,8 +227,8 @@ def test_append_time_is_the_clocks_and_offsets_go_on(step_ms: int) -> None:
 
 
 @stepped
-def test_what_retention_gives_up_in_the_bucket_stays_for_its_grace(step_ms: int) -> None:
-    """`remote.delete.grace.ms` is time that passed: readers of the older manifest have it whatever a clock says."""
+def test_an_expired_segment_stays_in_the_bucket_for_the_grace_period(step_ms: int) -> None:
+    """`remote.delete.grace.ms` is elapsed time: readers of the older manifest get all of it."""
 
     async def story() -> None:
         tale = Tale(**{"remote.delete.grace.ms": "60000"})
@@ -246,10 +246,10 @@ def test_what_retention_gives_up_in_the_bucket_stays_for_its_grace(step_ms: int)
         assert before
         changes = alter_configs(Resource.TOPIC, "t", {"retention.bytes": "0"})
         await tale.client.on_controller(changes)
-        await asyncio.sleep(31)  # the next look gives it up
+        await asyncio.sleep(31)  # the next cycle expires it
         tale.world.clock.step_ms = step_ms
         await asyncio.sleep(25)
-        assert segments() == before, "somebody may be reading it"
+        assert segments() == before, "a query may still read the segment"
         await asyncio.sleep(100)
         assert segments() == 0
         await tale.machine.stop()

@@ -1,4 +1,4 @@
-"""What the bucket is told of the cluster: when, how much, what of it, and that nobody waits for it.
+"""The cluster's state in the bucket: when the node uploads it, what it holds, and that no client waits for it.
 
 Method: the real node over a bucket that a test switches off and on, in virtual time.
 """
@@ -20,21 +20,21 @@ STATE = "/cluster/state/"
 
 
 async def commit(tale: Tale, group: str, offset: int, topic: str = "t") -> None:
-    """As a consumer that is no member."""
-    await tale.client.on_any(find_coordinator(group))  # makes the topic of the offsets
+    """Commit an offset as a consumer without a group membership does."""
+    await tale.client.on_any(find_coordinator(group))  # creates the offsets topic
     call = commit_offsets(group, {TopicPartition(topic, 0): offset})
     await tale.client.on_coordinator(group, call)
 
 
-def told(tale: Tale) -> ClusterState:
+def uploaded(tale: Tale) -> ClusterState:
     state, damaged = newest_state(tale.store, tale.machine.broker.cluster.cluster_id, 0)
     assert state is not None
     assert not damaged
     return state
 
 
-def told_offset(tale: Tale, group: str) -> int:
-    (kept,) = told(tale).groups[group]
+def uploaded_offset(tale: Tale, group: str) -> int:
+    (kept,) = uploaded(tale).groups[group]
     return kept.offset
 
 
@@ -42,7 +42,7 @@ def versions(tale: Tale) -> list[str]:
     return [info.path for info in tale.store.list("") if STATE in info.path]
 
 
-def test_the_bucket_knows_topics_settings_and_offsets_within_the_interval() -> None:
+def test_the_bucket_has_topics_settings_and_offsets_within_the_interval() -> None:
     async def story(tale: Tale) -> None:
         await tale.start()
         await tale.create(retention_ms="12345")
@@ -57,7 +57,7 @@ def test_the_bucket_knows_topics_settings_and_offsets_within_the_interval() -> N
             altered = alter_configs(Resource.BROKER, name, changes)
             assert (await tale.client.on_controller(altered)).error is ErrorCode.none
         await asyncio.sleep(INTERVAL_S + 1)
-        state = told(tale)
+        state = uploaded(tale)
         assert (state.incarnation, state.node_id) == (0, 1)
         topics = {topic.name: topic for topic in state.topics}
         assert set(topics) == {"t", "untiered", "__consumer_offsets"}
@@ -77,7 +77,7 @@ def test_the_bucket_knows_topics_settings_and_offsets_within_the_interval() -> N
     tell(story)
 
 
-def test_nothing_is_asked_of_the_bucket_while_nothing_changes() -> None:
+def test_the_node_sends_the_bucket_no_request_while_nothing_changes() -> None:
     async def story(tale: Tale) -> None:
         await tale.start()
         await tale.create()
@@ -88,24 +88,24 @@ def test_nothing_is_asked_of_the_bucket_while_nothing_changes() -> None:
         assert not [call for call in tale.store.calls if "/cluster/" in call[1]]
         await commit(tale, "g", 8)
         await asyncio.sleep(INTERVAL_S + 1)
-        assert told_offset(tale, "g") == 8
+        assert uploaded_offset(tale, "g") == 8
         await tale.machine.stop()
 
     tell(story)
 
 
-def test_a_clean_stop_tells_of_what_was_committed_until_then_and_a_restart_goes_on() -> None:
+def test_a_clean_stop_uploads_the_latest_commits_and_a_restart_continues() -> None:
     async def story(tale: Tale) -> None:
         await tale.start()
         await tale.create()
         await commit(tale, "g", 7)
         await tale.machine.stop()
-        assert told_offset(tale, "g") == 7
-        before = told(tale).version
+        assert uploaded_offset(tale, "g") == 7
+        before = uploaded(tale).version
         await tale.start()
         await asyncio.sleep(INTERVAL_S + 1)
-        assert told_offset(tale, "g") == 7
-        assert told(tale).version == before + 1, "its leaders have new epochs"
+        assert uploaded_offset(tale, "g") == 7
+        assert uploaded(tale).version == before + 1, "the restart gives leaders new epochs"
         await tale.machine.stop()
 
     tell(story)
@@ -119,7 +119,7 @@ def test_few_versions_are_kept() -> None:
             await commit(tale, "g", offset)
             await asyncio.sleep(INTERVAL_S)
         assert len(versions(tale)) == KEPT_STATES
-        assert told_offset(tale, "g") >= 3 * KEPT_STATES - 2
+        assert uploaded_offset(tale, "g") >= 3 * KEPT_STATES - 2
         await tale.machine.stop()
 
     tell(story)
@@ -134,10 +134,10 @@ def test_producing_goes_on_while_the_bucket_fails_and_the_state_follows_later() 
         await commit(tale, "g", 7)
         await tale.write()
         await asyncio.sleep(5 * INTERVAL_S)
-        assert "g" not in told_through(tale)
+        assert "g" not in state_in_the_bucket(tale)
         tale.store.down = False
         await asyncio.sleep(INTERVAL_S + 6)  # the longest wait after a failure, a fifth more
-        assert told_offset(tale, "g") == 7
+        assert uploaded_offset(tale, "g") == 7
         tale.store.kinds = ("after", "late")  # type: ignore[assignment]
         tale.store.trouble = 0.5
         for offset in range(20):
@@ -146,19 +146,19 @@ def test_producing_goes_on_while_the_bucket_fails_and_the_state_follows_later() 
         tale.store.trouble = 0.0
         tale.store.arrive()
         await asyncio.sleep(2 * INTERVAL_S)
-        assert told_offset(tale, "g") == 19
+        assert uploaded_offset(tale, "g") == 19
         await tale.machine.stop()
 
     tell(story)
 
 
-def told_through(tale: Tale) -> dict[str, object]:
-    """What the bucket has, whatever it answers now."""
+def state_in_the_bucket(tale: Tale) -> dict[str, object]:
+    """Return the offsets in the bucket's newest state, read past the injected faults."""
     state, _damaged = newest_state(tale.store.store, tale.machine.broker.cluster.cluster_id, 0)
     return {} if state is None else dict(state.groups)
 
 
-def test_a_damaged_version_gives_way_to_the_one_before() -> None:
+def test_readers_use_the_version_before_a_damaged_one() -> None:
     async def story(tale: Tale) -> None:
         await tale.start()
         await tale.create()
@@ -180,8 +180,8 @@ def test_a_damaged_version_gives_way_to_the_one_before() -> None:
     tell(story)
 
 
-def test_while_some_offsets_are_not_loaded_the_last_state_stays() -> None:
-    """A broker that does not coordinate all groups (yet) must not tell of a cluster without them."""
+def test_the_last_state_stays_until_all_offsets_are_loaded() -> None:
+    """A broker that has not loaded all groups must not upload a state without them."""
 
     async def story(tale: Tale) -> None:
         await tale.start()
@@ -194,14 +194,14 @@ def test_while_some_offsets_are_not_loaded_the_last_state_stays() -> None:
         assert not groups.is_loaded
         await tale.write()
         await asyncio.sleep(INTERVAL_S + 1)
-        assert told_offset(tale, "g") == 7
+        assert uploaded_offset(tale, "g") == 7
         await tale.machine.stop()
-        assert told_offset(tale, "g") == 7
+        assert uploaded_offset(tale, "g") == 7
 
     tell(story)
 
 
-def test_a_topic_made_later_and_a_deleted_one_are_reported() -> None:
+def test_the_state_follows_created_and_deleted_topics() -> None:
     async def story(tale: Tale) -> None:
         await tale.start()
         await tale.create("a")
@@ -210,7 +210,7 @@ def test_a_topic_made_later_and_a_deleted_one_are_reported() -> None:
         (deleted,) = await tale.client.delete_topics(["a"])
         assert deleted.error is ErrorCode.none
         await asyncio.sleep(INTERVAL_S + 1)
-        assert [topic.name for topic in told(tale).topics] == ["b"]
+        assert [topic.name for topic in uploaded(tale).topics] == ["b"]
         await tale.machine.stop()
 
     tell(story)

@@ -1,4 +1,4 @@
-"""A partition whose directory does not say any more which topic it is of: offline, untouched, and named."""
+"""A partition with a damaged identity file is offline; the node leaves its directory alone and logs its path."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def directory(disk: SimDisk, name: str) -> dict[str, bytes]:
 
 
 async def stopped(world: World, settings: dict[str, str] | None = None) -> Machine:
-    """A node that was stopped cleanly, with a record in each of two topics."""
+    """Return a cleanly stopped node with a record in each of two topics."""
     machine = Machine(world, settings)
     client = await machine.restart()
     await client.create_topics([NewTopic(name, 1) for name in ("kept", "other")])
@@ -40,7 +40,7 @@ async def stopped(world: World, settings: dict[str, str] | None = None) -> Machi
 
 
 async def refusals(client: Client) -> set[ErrorCode]:
-    """What a producer and a consumer of the damaged partition get."""
+    """Return the error codes that a producer and a consumer of the damaged partition get."""
     codes = set()
     for call in (
         client.produce("kept", 0, batch([b"new"], START_MS)),
@@ -52,12 +52,12 @@ async def refusals(client: Client) -> set[ErrorCode]:
     return codes
 
 
-def errors(told: list[Any]) -> list[str]:
-    return [event["reason"] for event in told if event["log_level"] == "error"]
+def errors(logged: list[Any]) -> list[str]:
+    return [event["reason"] for event in logged if event["log_level"] == "error"]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_an_intact_partition_with_a_damaged_identity_is_offline_and_stays_as_it_is(
+def test_a_partition_with_a_damaged_identity_is_offline_and_unchanged(
     damage: str,
 ) -> None:
     async def story() -> None:
@@ -71,9 +71,9 @@ def test_an_intact_partition_with_a_damaged_identity_is_offline_and_stays_as_it_
             disk.write_file(FILE, data)
         before = directory(disk, "kept-0")
         for _start in range(2):
-            with capture_logs() as told:
+            with capture_logs() as logged:
                 client = await machine.restart()
-            (reason,) = errors(told)
+            (reason,) = errors(logged)
             assert f"/data/{FILE}" in reason
             assert await refusals(client) == {ErrorCode.leader_not_available}
             assert await read_all(client, "other", 0, 1) == {0: b"other"}
@@ -87,7 +87,7 @@ def test_an_intact_partition_with_a_damaged_identity_is_offline_and_stays_as_it_
     run(story())
 
 
-def test_where_the_partition_is_in_another_directory_the_one_with_another_id_is_no_loss() -> None:
+def test_a_directory_with_another_id_is_ignored_if_the_partition_is_elsewhere() -> None:
     async def story() -> None:
         world = World(1)
         machine = await stopped(world, {"log.dirs": "/data,/more"})
@@ -97,9 +97,9 @@ def test_where_the_partition_is_in_another_directory_the_one_with_another_id_is_
         disk.make_directory("kept-0")
         disk.append(FILE, 0, [b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAEg"])
         disk.append(f"kept-0/{0:020}.log", 0, [b"old"])
-        with capture_logs() as told:
+        with capture_logs() as logged:
             client = await machine.restart()
-        assert not errors(told)
+        assert not errors(logged)
         assert await read_all(client, "kept", 0, 1) == {0: b"kept"}
         assert disk.read(f"kept-0/{0:020}.log", 0, 10) == b"old"
         await machine.stop()
@@ -112,7 +112,7 @@ def paths_of(world: World, path: str) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_topic_made_anew_does_not_overwrite_a_damaged_one_that_was_deleted(seed: int) -> None:
+def test_a_recreated_topic_does_not_overwrite_a_damaged_deleted_one(seed: int) -> None:
     async def story() -> None:
         world = World(seed)
         machine = await stopped(world)

@@ -1,7 +1,8 @@
-"""Goal: nobody keeps offsets of a topic that is gone, whenever the broker died.
+"""Goal: no group keeps offsets of a deleted topic, at whatever moment the broker died.
 
-Method: a group commits offsets of two topics, one is deleted, and the machine ends at once: the topic's end is on disk,
-the end of its offsets perhaps not. What a restarted broker tells and keeps is read, also where the name is taken again.
+Method: a group commits offsets of two topics, a client deletes one, and the machine ends at once. The topic's deletion
+is on disk; the deletion of its offsets may not be. The test reads the restarted broker's offsets, also after a topic of
+the same name was created.
 """
 
 import pytest
@@ -42,14 +43,14 @@ async def commit(asker: Raw, topic: str) -> None:
 
 
 async def coordinated(asker: Raw) -> None:
-    """Until the group has a coordinator."""
+    """Wait until the group has a coordinator."""
     body = FindCoordinatorRequest(key_type=0, coordinator_keys=[GROUP])
     answer = await asker.ask(4, body)
     assert answer.coordinators[0].error_code == ErrorCode.none
 
 
 async def committed(asker: Raw) -> set[str]:
-    """The topics that the group has offsets of, asked until the group is loaded."""
+    """Return the topics that the group has offsets of; repeat the request until the group is loaded."""
     body = OffsetFetchRequest(group_id=GROUP, topics=None, require_stable=False)
     for _ in range(1000):
         answer = await asker.ask(7, body)
@@ -82,7 +83,7 @@ def test_offsets_of_a_deleted_topic_end_after_a_crash(seed: int, *, again: bool)
         assert found == {"kept"} or (found == set() and seed % 2 == 0), (
             "power cut: both may be lost"
         )
-        # Not only told so: what would be replayed says so too.
+        # The log agrees with the answer: a replay finds no offsets either.
         await machine.stop()
         await machine.start()
         asker = await Raw.connect(machine.world.network)

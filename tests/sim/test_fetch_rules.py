@@ -1,7 +1,7 @@
-"""Goal: what a Fetch may ask is answered by Kafka's rules, and where an epoch ended is told.
+"""Goal: Fetch and OffsetForLeaderEpoch answer by Kafka's rules.
 
-Method: the real node, requests as they stand in the schemas, answers read field by field, in the first version that has
-a rule and in the newest. Who waits, and for how long, is in `test_waiting_fetches.py`.
+Method: the real node, requests written from the schemas, and answers read field by field, in the first version that has
+a rule and in the newest. `test_waiting_fetches.py` tests which fetches wait, and for how long.
 """
 
 import asyncio
@@ -32,14 +32,14 @@ STRANGER = UUID(int=77)
 
 
 def story(tell: Callable[[Machine, Any, Raw], Coroutine[Any, Any, None]]) -> None:
-    """A node with the topic `t`: in each of two partitions a large record's batch, then a small one's."""
+    """Start a node with the topic `t`: in each of two partitions a large record's batch, then a small one's."""
 
     async def whole() -> None:
         machine = Machine(World(3))
         client = await machine.restart()
         await client.create_topics([NewTopic("t", partitions=2)])
         await machine.stop()
-        client = await machine.restart()  # each start is an epoch: so there is one before
+        client = await machine.restart()  # each start is a new epoch, so this adds an earlier one
         for partition in (0, 1):
             for value in (LARGE, SMALL):
                 await client.produce(
@@ -78,12 +78,12 @@ def test_the_first_batch_comes_whole_however_small_the_limits(version: int) -> N
         everything = sizes(await fetched(raw, version, both))
         first = sizes(await fetched(raw, version, [(topic, 0, 0)], partition_max_bytes=1))[0]
         assert len(LARGE) < first < everything[0] == everything[1]
-        # The exception is for the first partition that has something, and for it alone.
+        # The exception holds only for the first partition that has records.
         assert sizes(await fetched(raw, version, both, max_bytes=1)) == [first, 0]
         assert sizes(await fetched(raw, version, both, partition_max_bytes=1)) == [first, 0]
         nothing_first = [(topic, 0, 2), (topic, 1, 0)]
         assert sizes(await fetched(raw, version, nothing_first, max_bytes=1)) == [0, first]
-        # Whole batches only where a limit falls within one.
+        # The answer holds whole batches only, also if a limit falls within one.
         middle = first + len(SMALL) // 2
         assert sizes(await fetched(raw, version, both, partition_max_bytes=middle)) == [first] * 2
         assert sizes(await fetched(raw, version, both, max_bytes=middle)) == [first, 0]
@@ -93,12 +93,12 @@ def test_the_first_batch_comes_whole_however_small_the_limits(version: int) -> N
 
 
 @pytest.mark.parametrize("version", [9, 12, NEWEST])
-def test_what_cannot_be_read_says_so_at_once_beside_what_can(version: int) -> None:
+def test_an_unreadable_partition_is_answered_at_once_beside_readable_ones(version: int) -> None:
     async def tell(machine: Machine, client: Any, raw: Raw) -> None:
         loop = asyncio.get_running_loop()
         topic = await topic_of(client, version)
         epoch = (await client.metadata(["t"])).topics["t"].partitions[0].leader_epoch
-        stranger: Any = STRANGER if version >= BY_ID_FROM else "nobody"
+        stranger: Any = STRANGER if version >= BY_ID_FROM else "missing"
         unknown = (
             ErrorCode.unknown_topic_id
             if version >= BY_ID_FROM
@@ -116,7 +116,7 @@ def test_what_cannot_be_read_says_so_at_once_beside_what_can(version: int) -> No
             (found,) = await fetched(raw, version, [wanted], min_bytes=1 << 20, **more)
             assert found.error_code == code, wanted
             assert not found.records
-            assert loop.time() - begun < 0.1, "nobody waits for more where something is wrong"
+            assert loop.time() - begun < 0.1, "a fetch with an error is answered at once"
         good, bad = await fetched(raw, version, [(topic, 0, 0), (topic, 7, 0)])
         assert (good.error_code, bad.error_code) == (
             ErrorCode.none,
@@ -152,8 +152,8 @@ def epoch_body(version: int, current: int, epoch: int, *, topic: str = "t") -> A
 
 
 @pytest.mark.parametrize("version", [3, 4])
-def test_the_end_of_an_epoch_is_answered(version: int) -> None:
-    """KIP-320: a consumer learns where the log of the epoch it read last was cut or goes on."""
+def test_offset_for_leader_epoch_answers_the_end_of_an_epoch(version: int) -> None:
+    """KIP-320: a consumer learns where the epoch that it read last ends in the log."""
 
     async def tell(machine: Machine, client: Any, raw: Raw) -> None:
         first = (await client.metadata(["t"])).topics["t"].partitions[0].leader_epoch
@@ -161,7 +161,7 @@ def test_the_end_of_an_epoch_is_answered(version: int) -> None:
         client = await machine.restart()
         raw = await Raw.connect(machine.world.network)
         now = (await client.metadata(["t"])).topics["t"].partitions[0].leader_epoch
-        assert now > first > 0, "each start is an epoch of its own"
+        assert now > first > 0, "each start is a new epoch"
         await client.produce("t", 0, build_batch([Record(0, START_MS, None, SMALL)]))
 
         async def ended(current: int, epoch: int, topic: str = "t") -> tuple[int, int, int]:
@@ -175,7 +175,7 @@ def test_the_end_of_an_epoch_is_answered(version: int) -> None:
         assert await ended(-1, now + 1) == (0, -1, -1), "no such epoch yet"
         assert await ended(now - 1, first) == (ErrorCode.fenced_leader_epoch, -1, -1)
         assert await ended(now + 1, first) == (ErrorCode.unknown_leader_epoch, -1, -1)
-        unknown = await ended(-1, first, topic="nobody")
+        unknown = await ended(-1, first, topic="missing")
         assert unknown[0] == ErrorCode.unknown_topic_or_partition
 
     story(tell)

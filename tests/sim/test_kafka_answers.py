@@ -317,7 +317,7 @@ def test_a_new_topic_is_answered_with_kafkas_settings_and_those_it_sets() -> Non
         plain = await create("plain")
         assert "retention.ms" in plain
         assert not plain.keys() & {"tier.max.lag.ms", "internal.segment.bytes"}
-        told = await create("told", tier_max_lag_ms="5", internal_segment_bytes="100")
-        assert (told["tier.max.lag.ms"], told["internal.segment.bytes"]) == ("5", "100")
+        chosen = await create("chosen", tier_max_lag_ms="5", internal_segment_bytes="100")
+        assert (chosen["tier.max.lag.ms"], chosen["internal.segment.bytes"]) == ("5", "100")
 
     story(tell)

@@ -1,6 +1,6 @@
-"""Goal: who asks for a coordinator while the topic of the offsets is deleted is told that there is none, and asks on.
+"""Goal: FindCoordinator gets COORDINATOR_NOT_AVAILABLE while the offsets topic is deleted, and succeeds afterwards.
 
-Method: the deletion is sent at each moment of the request that creates the topic, from another connection.
+Method: another connection deletes the topic at each moment of the request that creates it.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ def delete(name: str) -> Any:
 
 
 @pytest.mark.parametrize("turns", range(MOMENTS))
-def test_the_offsets_topic_is_deleted_while_it_is_made(turns: int) -> None:
+def test_find_coordinator_survives_the_deletion_of_the_offsets_topic(turns: int) -> None:
     async def story() -> None:
         machine = Machine(World(2))
         await machine.restart()

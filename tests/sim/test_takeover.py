@@ -1,7 +1,7 @@
-"""A cluster goes on from its bucket: what is there again, what goes on from where, and what becomes of the old node.
+"""A takeover restores a cluster from its bucket: the restored state, the new node's log, and the end of the old node.
 
-Method: the real node over a bucket in virtual time; the takeover runs at one moment of it, into a disk of its own, and
-a second machine starts on that.
+Method: the real node over a bucket in virtual time. The takeover writes to a new disk, and a second machine starts on
+that disk.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ def one_by_one(calls: Iterable[Callable[[], T]]) -> Iterator[T]:
 
 
 def taken(tale: Tale, path: str = "/new", node_id: int | None = None) -> Taken:
-    """Take the cluster over, at this moment, into a disk of its own."""
+    """Take the cluster over at this moment, into a new disk."""
     disk = tale.world.disk(path)
     try:
         return take_over(
@@ -54,7 +54,7 @@ def taken(tale: Tale, path: str = "/new", node_id: int | None = None) -> Taken:
 
 
 def successor(tale: Tale, path: str = "/new", **settings: str) -> Machine:
-    """A machine with the restored directory, at an address of its own."""
+    """Return a machine with the restored directory and another address."""
     return Machine(
         tale.world,
         {"tier.url": URL, "log.dirs": path, "listeners": "PLAINTEXT://127.0.0.1:9093", **settings},
@@ -66,7 +66,7 @@ def topics(machine: Machine) -> dict[str, Topic]:
 
 
 async def groups_of(client: Client, group: str) -> dict[TopicPartition, int]:
-    """What a group has committed, once its coordinator has loaded it."""
+    """Return a group's committed offset, once its coordinator has loaded the group."""
     for _ in range(100):
         try:
             return await client.on_coordinator(group, fetch_offsets(group))
@@ -83,7 +83,7 @@ def numbered(producer_id: int, sequence: int, values: list[bytes], timestamp: in
     return builder.build(0, -1, producer_id, 0, sequence)
 
 
-def test_what_the_bucket_knows_is_there_again_and_goes_on() -> None:
+def test_a_takeover_restores_topics_and_offsets_and_the_log_continues() -> None:
     async def story(tale: Tale) -> None:
         await tale.start()
         await tale.create(retention_ms="123456789")
@@ -116,7 +116,7 @@ def test_what_the_bucket_knows_is_there_again_and_goes_on() -> None:
         assert await groups_of(client, "reader") == {("t", 0): 7}
         tale.client, tale.machine = client, heir
         more = await tale.write()
-        assert min(more) == len(tiered), "the log goes on where the bucket ends"
+        assert min(more) == len(tiered), "the log continues where the bucket ends"
         await asyncio.sleep(10)
         assert await read_all(client, "t", 0, max(more) + 1) == tiered | more
         _manifest, now_tiered = in_bucket(tale.store, "t")
@@ -135,7 +135,7 @@ def test_what_the_bucket_knows_is_there_again_and_goes_on() -> None:
     tell(story)
 
 
-def test_an_offset_past_the_end_moves_to_it_so_that_nothing_new_is_passed_over() -> None:
+def test_a_commit_past_the_end_moves_to_the_end_so_that_no_new_record_is_skipped() -> None:
     async def story(tale: Tale) -> None:
         await tale.start()
         await tale.create()
@@ -158,7 +158,7 @@ def test_an_offset_past_the_end_moves_to_it_so_that_nothing_new_is_passed_over()
     tell(story)
 
 
-def test_repeats_of_idempotent_producers_are_found_and_no_producer_id_is_given_twice() -> None:
+def test_the_new_node_knows_duplicates_and_allocates_no_producer_id_twice() -> None:
     async def story(tale: Tale) -> None:
         await tale.start()
         await tale.create()
@@ -177,7 +177,7 @@ def test_repeats_of_idempotent_producers_are_found_and_no_producer_id_is_given_t
         heir = successor(tale)
         client = await heir.restart()
         last = numbered(producer_id, 4, [b"4"], START_MS + 4 * 1100)
-        assert (await client.produce("t", 0, last)).base_offset == 4, "it is there already"
+        assert (await client.produce("t", 0, last)).base_offset == 4, "the batch is a duplicate"
         lost = numbered(producer_id, 5, [b"5"], START_MS + 5 * 1100)
         assert (await client.produce("t", 0, lost)).base_offset == 5
         another, _epoch = await client.init_producer_id()
@@ -188,7 +188,7 @@ def test_repeats_of_idempotent_producers_are_found_and_no_producer_id_is_given_t
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_old_node_alive_and_archiving_commits_nothing_more_says_so_once_and_stops(
+def test_a_running_old_node_commits_nothing_more_logs_it_once_and_stops(
     seed: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def story(tale: Tale) -> None:
@@ -225,14 +225,14 @@ def test_the_old_node_alive_and_archiving_commits_nothing_more_says_so_once_and_
             await tale.machine.start()
         alone = Machine(tale.world, {"tier.url": ""})
         await alone.start()
-        assert set(topics(alone)) == {"a", "b", "later"}, "its disk is its own"
+        assert set(topics(alone)) == {"a", "b", "later"}, "the old node still has its local topics"
         await alone.stop()
         await heir.stop()
 
     tell(story, seed)
 
 
-def test_a_topic_deleted_on_the_old_node_lives_on_in_the_new_one() -> None:
+def test_a_deletion_on_the_old_node_does_not_reach_the_new_one() -> None:
     async def story(tale: Tale) -> None:
         await tale.start()
         for name in ("early", "late"):
@@ -243,7 +243,7 @@ def test_a_topic_deleted_on_the_old_node_lives_on_in_the_new_one() -> None:
         kept = {name: in_bucket(tale.store, name)[1] for name in ("early", "late")}
         late = topics(tale.machine)["late"].id
         await tale.client.delete_topics(["early"])
-        # As if the old node had looked for its successor just before there was one.
+        # As if the old node had checked its incarnation just before the takeover.
         delete_topic(tale.store, tale.machine.broker.cluster.cluster_id, late, 0)
         await asyncio.sleep(2 * INTERVAL_S)
         assert len(tale.machine.reasons_to_stop) == 1
@@ -259,8 +259,8 @@ def test_a_topic_deleted_on_the_old_node_lives_on_in_the_new_one() -> None:
     tell(story)
 
 
-def test_the_first_topic_that_an_old_node_makes_tells_it() -> None:
-    """Nobody has a manifest of that topic with a higher epoch."""
+def test_an_old_node_notices_the_takeover_at_the_first_topic_it_creates() -> None:
+    """No node has written a manifest of that topic with a higher epoch."""
 
     async def story(tale: Tale) -> None:
         await tale.start()
@@ -274,7 +274,7 @@ def test_the_first_topic_that_an_old_node_makes_tells_it() -> None:
     tell(story)
 
 
-def test_a_topic_that_an_old_node_made_too_late_leaves_the_bucket() -> None:
+def test_a_topic_that_an_old_node_created_too_late_leaves_the_bucket() -> None:
     async def story(tale: Tale) -> None:
         await tale.start()
         await tale.create("early")
@@ -303,7 +303,7 @@ def test_a_topic_that_an_old_node_made_too_late_leaves_the_bucket() -> None:
     tell(story)
 
 
-def test_an_old_node_that_changes_nothing_finds_out_at_its_next_start_or_change() -> None:
+def test_an_idle_old_node_notices_the_takeover_at_its_next_start_or_change() -> None:
     async def story(tale: Tale) -> None:
         await tale.start()
         await tale.create()
@@ -311,7 +311,7 @@ def test_an_old_node_that_changes_nothing_finds_out_at_its_next_start_or_change(
         await asyncio.sleep(3 * INTERVAL_S)
         taken(tale)
         await asyncio.sleep(10 * INTERVAL_S)
-        assert not tale.machine.reasons_to_stop, "nothing changes: nothing is asked of the bucket"
+        assert not tale.machine.reasons_to_stop, "nothing changes, so the node does not read the bucket"
         await tale.write(count=1)
         await asyncio.sleep(INTERVAL_S + 1)
         assert len(tale.machine.reasons_to_stop) == 1
@@ -320,7 +320,7 @@ def test_an_old_node_that_changes_nothing_finds_out_at_its_next_start_or_change(
     tell(story)
 
 
-def test_a_bucket_that_comes_late_tells_an_old_node_all_the_same() -> None:
+def test_an_old_node_notices_the_takeover_once_its_bucket_is_reachable() -> None:
     async def story(tale: Tale) -> None:
         await tale.start()
         await tale.create()

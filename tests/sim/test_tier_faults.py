@@ -1,6 +1,6 @@
-"""A bucket that fails in every way, seed by seed; how it is asked again; what a full disk and an emptied bucket do.
+"""The node over a bucket that fails in every way, seed by seed; its backoff; a full disk; an emptied bucket.
 
-Method: `tier_faults.py` plays the runs (by command as many as wanted); the rest are stories in virtual time.
+Method: `tier_faults.py` plays the random runs, and has a command for long ones; the rest are stories in virtual time.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ from stratalog.tier.reading.reader import open_bucket
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_tier_and_local_are_the_log_whatever_the_bucket_does(seed: int) -> None:
-    told = play(seed)
-    assert told.reads > 20, "hardly anything was read: the run shows nothing"
+def test_tier_and_local_log_keep_every_record_under_bucket_faults(seed: int) -> None:
+    played = play(seed)
+    assert played.reads > 20, "too few reads: the run proves nothing"
 
 
-def test_a_bucket_that_fails_is_asked_less_and_less_and_not_by_all_at_once() -> None:
+def test_retries_to_a_failing_bucket_back_off_and_spread_out() -> None:
     async def story(tale: Tale) -> None:
         await tale.start()
         for name in ("a", "b", "c"):
@@ -42,31 +42,33 @@ def test_a_bucket_that_fails_is_asked_less_and_less_and_not_by_all_at_once() -> 
 
         tale.store.fault = refuse
         began = loop.time()
-        for _ in range(40):  # every one closes a segment, which wants to be copied at once
+        for _ in range(40):  # each batch closes a segment, which the archiver uploads at once
             for name in ("a", "b", "c"):
                 await tale.write(name, 1)
             await asyncio.sleep(3)
         times = [[at - began for at in each] for each in asked.values()]
-        assert len(times) == 4, "a partition each, and what the bucket is told of the cluster"
+        assert len(times) == 4, "three partitions, and the upload of the cluster's state"
         for each in times:
             waits = [later - earlier for earlier, later in itertools.pairwise(each)]
-            assert len(each) < 14, "0.5 s, twice as long each time, up to 30 s: for two minutes"
+            assert len(each) < 14, (
+                "the backoff starts at 0.5 s and doubles up to 30 s, for two minutes"
+            )
             assert max(waits) > 20
-            assert max(waits) < 33, "30 s, and the time of a call"
+            assert max(waits) < 33, "at most 30 s and the time of a call"
         starts = sorted(each[3] for each in times)
         assert min(b - a for a, b in itertools.pairwise(starts)) > 0.005, "jitter"
         tale.store.fault = tale.store._draw
         await asyncio.sleep(35)
         for name in ("a", "b", "c"):
             log = tale.machine.partition(name).log
-            assert log.tiered_end == log.local_start_offset > 70, "it catches up"
+            assert log.tiered_end == log.local_start_offset > 70, "the archiver catches up"
         await tale.machine.stop()
 
     tell(story)
 
 
 def test_when_the_disk_is_full_producers_get_an_error_and_nothing_is_lost() -> None:
-    """The bucket is away, so nothing may leave the disk; then the disk has no room. Later both are well again."""
+    """The bucket is unreachable, so nothing may leave the disk; then the disk is full. Later both work again."""
 
     async def story(tale: Tale) -> None:
         await tale.start()
@@ -99,8 +101,8 @@ def test_when_the_disk_is_full_producers_get_an_error_and_nothing_is_lost() -> N
     tell(story)
 
 
-def test_what_an_emptied_bucket_held_is_an_error_and_never_other_data() -> None:
-    """A person removed every object. The rest of the log goes on, and what is written from then on is kept."""
+def test_reads_of_an_emptied_bucket_fail_and_never_return_other_data() -> None:
+    """An operator removed every object. The local log continues, and later records are kept."""
 
     async def story(tale: Tale) -> None:
         tale.machine.settings["tier.cache.bytes"] = "0"
@@ -110,7 +112,7 @@ def test_what_an_emptied_bucket_held_is_an_error_and_never_other_data() -> None:
         await asyncio.sleep(10)
         lost = tale.machine.partition("t").log.tiered_end
         assert lost > 0
-        await tale.machine.kill()  # or the youngest of it would be in memory still
+        await tale.machine.kill()  # a kill empties the read cache, which has the youngest segments
         await tale.start()
         tale.store.delete([info.path for info in tale.store.list("")])
         raw = await tale.raw()
@@ -127,7 +129,7 @@ def test_what_an_emptied_bucket_held_is_an_error_and_never_other_data() -> None:
         assert await read_all(tale.client, "t", lost, len(both)) == {
             at: value for at, value in both.items() if at >= lost
         }
-        # It is this cluster's again, without a restart, and enough to begin anew with what it has.
+        # The node claims the bucket again without a restart, and archives what the local log has.
         bucket = open_bucket(tale.store)
         assert bucket.cluster_id == tale.machine.broker.cluster.cluster_id
         assert [topic.name for topic in bucket.topics()] == ["t"]
@@ -144,7 +146,7 @@ def test_what_an_emptied_bucket_held_is_an_error_and_never_other_data() -> None:
     tell(story)
 
 
-def test_a_bucket_made_anew_that_another_cluster_took_first_gets_nothing() -> None:
+def test_a_recreated_bucket_that_another_cluster_claimed_gets_no_upload() -> None:
     async def story(tale: Tale) -> None:
         await tale.start()
         await tale.create()
@@ -155,7 +157,7 @@ def test_a_bucket_made_anew_that_another_cluster_took_first_gets_nothing() -> No
         await tale.write()
         await asyncio.sleep(40)
         before = sorted(info.path for info in tale.store.list(""))
-        assert await tale.write(), "producers never notice"
+        assert await tale.write(), "producers are not affected"
         await asyncio.sleep(40)
         assert sorted(info.path for info in tale.store.list("")) == before
         await tale.machine.stop()

@@ -1,7 +1,7 @@
-"""Retention that a person changes on a live topic whose history is in the bucket: nothing early, everything in time;
-and a quiet topic's history does not fall to pieces.
+"""Retention settings change on a live topic with history in the bucket: records expire neither early nor late. A quiet
+topic's history does not fall into many small objects.
 
-Method: a batch every few seconds of virtual time, each closing a segment; the log's start is looked at all the while.
+Method: a batch every few seconds of virtual time, each of which closes a segment; the tests watch the log's start.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ INTERVAL_MS = 1000
 
 
 class Watched:
-    """A topic that is written to, with the time of each batch."""
+    """A topic with regular writes, and the time of each batch."""
 
     def __init__(self, tale: Tale) -> None:
         self.tale = tale
@@ -53,15 +53,15 @@ class Watched:
             await asyncio.sleep(EVERY_S)
 
     async def hold(self, seconds: int, retention_ms: int) -> None:
-        """For so long the start is where `retention_ms` has it: no record younger is gone, none older stays longer than
-        it takes to look.
+        """For `seconds`, check that the log's start follows `retention_ms`: no younger record is deleted, and no older
+        one stays for more than two intervals of the archiver.
         """
         began = self.now_ms()
         for _ in range(2 * seconds):
             await asyncio.sleep(0.5)
             now_ms, start = self.now_ms(), self.start
             slack = INTERVAL_MS * 2 if now_ms - began > INTERVAL_MS * 2 else 1 << 60
-            # Where the newest ones are not closed or not tiered yet they cannot be due.
+            # The newest records are not closed or not tiered yet, so retention cannot delete them.
             for offset, time_ms in enumerate(self.times[:-1]):
                 age = now_ms - time_ms
                 if offset < start:
@@ -73,7 +73,7 @@ class Watched:
         return len(in_bucket_segments(self.tale))
 
     async def check(self) -> None:
-        """What is kept is all there, and the bucket holds nothing else."""
+        """Check that readers get every kept record, and that the bucket holds nothing else."""
         end = self.hosted.log.log_end_offset
         kept = {at: value for at, value in self.written.items() if at >= self.start}
         assert await read_all(self.tale.client, "t", self.start, end) == kept
@@ -97,10 +97,10 @@ def test_retention_lowered_and_raised_on_a_live_topic() -> None:
         await watched.hold(2, 40_000)
         assert 0 < watched.start < 20
         await tale.set(retention_ms="-1")
-        await asyncio.sleep(1)  # one cycle may have begun before
+        await asyncio.sleep(1)  # one cycle may have started before
         start = watched.start
         await asyncio.sleep(60)
-        assert watched.start == start, "what is raised keeps what is still there"
+        assert watched.start == start, "a longer retention keeps the records that still exist"
         await watched.check()
 
         await tale.set(retention_ms="100000")
@@ -113,7 +113,7 @@ def test_retention_lowered_and_raised_on_a_live_topic() -> None:
     tell(story)
 
 
-def test_partitions_added_to_a_live_topic_are_known_to_a_reader_of_the_bucket_alone() -> None:
+def test_a_reader_of_the_bucket_finds_partitions_added_to_a_live_topic() -> None:
     async def story(tale: Tale) -> None:
         await tale.start()
         await tale.create()
@@ -137,7 +137,7 @@ def test_partitions_added_to_a_live_topic_are_known_to_a_reader_of_the_bucket_al
     tell(story)
 
 
-def test_retention_by_size_lowered_and_raised_and_lowered_while_the_bucket_is_away() -> None:
+def test_retention_by_size_lowered_and_raised_and_lowered_while_the_bucket_is_down() -> None:
     async def story(tale: Tale) -> None:
         await tale.start()
         await tale.create()
@@ -157,7 +157,7 @@ def test_retention_by_size_lowered_and_raised_and_lowered_while_the_bucket_is_aw
         tale.store.down = True
         await tale.set(retention_bytes=str(5 * size))
         await asyncio.sleep(30)
-        assert watched.start == 10, "nobody may give up what no manifest says"
+        assert watched.start == 10, "no segment expires before a manifest says so"
         tale.store.down = False
         await asyncio.sleep(35)
         assert watched.start == 20
@@ -167,7 +167,7 @@ def test_retention_by_size_lowered_and_raised_and_lowered_while_the_bucket_is_aw
     tell(story)
 
 
-def test_a_quiet_topic_whose_every_batch_went_up_by_itself_has_few_objects_in_the_end() -> None:
+def test_small_segments_of_a_quiet_topic_are_merged_into_few_objects() -> None:
     async def story(tale: Tale) -> None:
         await tale.start()
         await tale.create(tier_max_lag_ms="1000", segment_ms="3600000")
@@ -183,7 +183,9 @@ def test_a_quiet_topic_whose_every_batch_went_up_by_itself_has_few_objects_in_th
         live = list(manifest.recent())
         assert manifest.tiered_end >= 59
         assert len(live) < 20, [segment.entry.base_offset for segment in live]
-        assert max(segment.entry.records for segment in live) >= 16, "merged ones are merged again"
+        assert max(segment.entry.records for segment in live) >= 16, (
+            "merged segments are merged again"
+        )
         later = tale.world.clock.now_ms() + 1
         sweep(tale.store, now_ms=later, grace_ms=0)  # uploads whose answer was lost
         await watched.check()
@@ -196,8 +198,8 @@ def test_a_quiet_topic_whose_every_batch_went_up_by_itself_has_few_objects_in_th
     tell(story)
 
 
-def test_what_piled_up_in_small_segments_is_merged_before_it_is_archived() -> None:
-    """Archived segments are never merged: were the manifest spilled first, an outage would leave crumbs for ever."""
+def test_a_backlog_of_small_segments_is_merged_before_it_is_archived() -> None:
+    """Archived entries are never merged: a spill before the merge would keep small objects for ever."""
 
     async def story(tale: Tale) -> None:
         await tale.start()
@@ -219,7 +221,7 @@ def test_what_piled_up_in_small_segments_is_merged_before_it_is_archived() -> No
         tell(story)
 
 
-def test_a_damaged_archive_manifest_is_reported_once_and_the_rest_goes_on() -> None:
+def test_a_damaged_archive_manifest_is_logged_once_and_the_archiver_continues() -> None:
     async def story(tale: Tale) -> None:
         await tale.start()
         await tale.create()
@@ -230,27 +232,29 @@ def test_a_damaged_archive_manifest_is_reported_once_and_the_rest_goes_on() -> N
         assert manifest is not None
         oldest = next(manifest.live_archives())
         path = manifest.archive_path(oldest)
-        await tale.machine.kill()  # or it would be in memory still
+        await tale.machine.kill()  # the broker's memory still has the archive manifest
         tale.store.put(path, [b"x" * oldest.size])
-        with capture_logs() as told:
+        with capture_logs() as logged:
             await tale.start()
             await tale.set(retention_ms="60000")
             await watched.write(5)
-            assert watched.start == 0, "what is due of it nobody knows"
+            assert watched.start == 0, "retention cannot read the entries of the damaged archive"
             bucket = open_bucket(tale.store)
             topic = bucket.topic("t")
             assert topic is not None
             newest = bucket.manifest(topic, 0)
             assert newest is not None
-            assert len(list(newest.live_archives())) > 1, "what is younger is archived elsewhere"
+            assert len(list(newest.live_archives())) > 1, (
+                "younger entries go into another archive manifest"
+            )
             await watched.write(20)
             await asyncio.sleep(5)
             await watched.hold(8, 60_000)
             await tale.set(retention_ms="-1")
-            await asyncio.sleep(5)  # what was given up last goes too
-        (line,) = [one for one in told if one["event"] == "archive manifest unreadable"]
+            await asyncio.sleep(5)  # the segments that expired last are deleted too
+        (line,) = [one for one in logged if one["event"] == "archive manifest unreadable"]
         assert (line["object"], line["log_level"]) == (path, "error")
-        assert not [one for one in told if one["event"].startswith("tiering stopped")]
+        assert not [one for one in logged if one["event"].startswith("tiering stopped")]
         assert watched.hosted.metrics.delete_errors == 1
         sweep(tale.store, now_ms=watched.now_ms() + 1, grace_ms=0)
         await watched.check()

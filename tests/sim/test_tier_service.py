@@ -1,6 +1,6 @@
-"""A bucket that comes late, goes away and comes back; what readers are told meanwhile; what deletion leaves.
+"""The node over a bucket that fails and recovers: reads and writes meanwhile, retention, deletion, KIP-950.
 
-Method: the real node over a bucket that a test switches off and on, in virtual time.
+Method: the real node in virtual time, over a bucket that a test switches off and on.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ Story = Callable[["Tale"], Coroutine[Any, Any, None]]
 
 
 class Tale:
-    """A machine with a bucket, and a topic to write to."""
+    """A machine with a bucket and a topic."""
 
     def __init__(self, seed: int) -> None:
         self.world = World(seed)
@@ -51,7 +51,7 @@ class Tale:
         self.client = await self.machine.restart()
 
     async def start_once_without_a_bucket(self) -> None:
-        """Later starts do not need the bucket, which nobody has claimed yet."""
+        """Start once without the bucket, so that later starts do not need it. No cluster has claimed it yet."""
         url = self.machine.settings.pop("tier.url")
         await self.start()
         await self.machine.stop()
@@ -65,7 +65,7 @@ class Tale:
         self.written = 0
 
     async def write(self, name: str = "t", count: int = BATCHES) -> dict[int, bytes]:
-        """`count` batches of two records, a second apart in the records' time: nearly each closes a segment."""
+        """Append `count` batches of two records, a second apart in record time. Nearly each closes a segment."""
         written: dict[int, bytes] = {}
         for number in range(self.written, self.written + count):
             self.written += 1
@@ -116,7 +116,7 @@ def test_producing_goes_on_while_the_bucket_is_unreachable() -> None:
         await asyncio.sleep(60)
         tale.store.down = False
         await asyncio.sleep(10)
-        assert log.tiered_end > len(written), "it catches up"
+        assert log.tiered_end > len(written), "the archiver catches up"
         _manifest, tiered = in_bucket(tale.store, "t")
         assert tiered == {at: (written | more)[at] for at in range(log.tiered_end)}
         await tale.machine.stop()
@@ -124,7 +124,7 @@ def test_producing_goes_on_while_the_bucket_is_unreachable() -> None:
     tell(story)
 
 
-def test_what_a_lost_bucket_holds_is_asked_for_again_and_never_out_of_range() -> None:
+def test_reads_of_an_unreachable_bucket_get_retriable_errors_and_never_out_of_range() -> None:
     async def story(tale: Tale) -> None:
         await tale.start()
         await tale.create()
@@ -144,7 +144,9 @@ def test_what_a_lost_bucket_holds_is_asked_for_again_and_never_out_of_range() ->
         tale.store.down = True
         cold = await raw.ask(12, fetch_body([("t", 0, 0)]))
         code = cold.responses[0].partitions[0].error_code
-        assert code in {ErrorCode.none, ErrorCode.kafka_storage_error}, "cached, or come again"
+        assert code in {ErrorCode.none, ErrorCode.kafka_storage_error}, (
+            "cached, or a retriable error"
+        )
         await tale.machine.stop()
 
     tell(story)
@@ -222,7 +224,7 @@ def test_retention_in_the_bucket_moves_the_start_and_a_crash_does_not_bring_it_b
         start = log.log_start_offset
         assert 0 < start < len(written)
         await tale.machine.kill()
-        tale.store.down = True  # nothing but this machine's own files can tell
+        tale.store.down = True  # only this machine's own files have the start
         await tale.start()
         raw = await tale.raw()
         answer = await raw.ask(8, list_offsets_body("t", -2))
@@ -237,8 +239,8 @@ def test_retention_in_the_bucket_moves_the_start_and_a_crash_does_not_bring_it_b
     tell(story)
 
 
-def test_the_start_that_only_the_manifest_beside_the_log_knows_survives_a_crash() -> None:
-    """No checkpoint was written since the bucket's retention moved the start, and the bucket cannot be asked."""
+def test_a_log_start_found_only_in_the_local_manifest_survives_a_crash() -> None:
+    """No checkpoint was written since retention moved the start, and the bucket is unreachable."""
 
     async def story(tale: Tale) -> None:
         tale.machine.settings["log.flush.offset.checkpoint.interval.ms"] = "3600000"
@@ -261,7 +263,7 @@ def test_the_start_that_only_the_manifest_beside_the_log_knows_survives_a_crash(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_created_and_deleted_in_a_loop_leaves_nothing_anywhere(seed: int) -> None:
+def test_topics_created_and_deleted_in_a_loop_leave_no_file_or_object(seed: int) -> None:
     async def story(tale: Tale) -> None:
         chance = tale.world.chance
         tale.machine.slowness = chance.choice((0.0, 0.2))
@@ -294,7 +296,7 @@ def test_created_and_deleted_in_a_loop_leaves_nothing_anywhere(seed: int) -> Non
     tell(story, seed)
 
 
-def test_a_topic_deleted_while_the_bucket_is_away_is_deleted_there_once_it_is_back() -> None:
+def test_a_topic_deleted_while_the_bucket_is_down_is_deleted_there_later() -> None:
     async def story(tale: Tale) -> None:
         tale.machine.settings["metadata.log.max.record.bytes.between.snapshots"] = "2000"
         await tale.start()
@@ -337,7 +339,7 @@ def test_a_new_topic_inherits_nothing_from_the_one_before_it() -> None:
     tell(story)
 
 
-def test_a_tier_that_is_taken_away_leaves_what_is_on_the_disk() -> None:
+def test_a_disabled_tier_leaves_the_local_records() -> None:
     async def story(tale: Tale) -> None:
         await tale.start()
         await tale.create()
@@ -365,10 +367,10 @@ def test_a_tier_that_is_taken_away_leaves_what_is_on_the_disk() -> None:
         manifest, left = in_bucket(tale.store, "t")
         assert manifest is not None
         assert pinned is not None
-        # A reader of the bucket finds the end where it was, and nothing before it: an end, not a hole.
+        # A reader of the bucket finds the same end and no segment before it: an end, not a hole.
         assert (manifest.start_offset, manifest.tiered_end, left) == (end, end, {})
         for segment in pinned.recent():
-            assert tale.store.size(segment.path) == segment.entry.size, "readers under way read on"
+            assert tale.store.size(segment.path) == segment.entry.size, "running readers continue"
         await asyncio.sleep(10)
         assert not in_bucket_segments(tale)
         beside = [path for path in paths(tale.world.disks["/data"]) if "tier-manifest" in path]
@@ -382,13 +384,13 @@ def test_a_tier_that_is_taken_away_leaves_what_is_on_the_disk() -> None:
         }
         manifest, _ = in_bucket(tale.store, "t")
         assert manifest is not None
-        assert manifest.version <= versions + 2, "the bucket is left alone from then on"
+        assert manifest.version <= versions + 2, "later writes leave the bucket alone"
         await tale.machine.stop()
 
     tell(story)
 
 
-def test_what_a_tier_has_left_goes_though_nothing_but_a_file_beside_the_log_tells_of_it() -> None:
+def test_objects_of_a_disabled_tier_are_deleted_after_a_crash() -> None:
     async def story(tale: Tale) -> None:
         await tale.start()
         await tale.create()
@@ -410,8 +412,8 @@ def test_what_a_tier_has_left_goes_though_nothing_but_a_file_beside_the_log_tell
 
 
 @pytest.mark.parametrize("seed", [*range(8), 48, 67])
-def test_a_tier_taken_away_and_brought_back_through_crashes_loses_nothing(seed: int) -> None:
-    """Whatever is interrupted, what the log has is there, and in the end the bucket holds that or nothing."""
+def test_a_tier_disabled_and_enabled_again_through_crashes_loses_no_record(seed: int) -> None:
+    """After any interruption the log has its records, and in the end the bucket holds the same records or none."""
 
     async def story(tale: Tale) -> None:
         chance = tale.world.chance
@@ -433,7 +435,7 @@ def test_a_tier_taken_away_and_brought_back_through_crashes_loses_nothing(seed: 
             await asyncio.sleep(chance.choice((0, 0.1, 3)))
             ending = chance.choice(("", "kill", "power", "stop"))
             if ending:
-                # What is in the bucket alone was synced here before, so that no ending takes it.
+                # Records only in the bucket were fsynced here before, so no kind of stop loses them.
                 start = tale.machine.partition("t").log.log_start_offset
                 await {
                     "kill": tale.machine.kill,

@@ -1,7 +1,7 @@
-"""Goal: who waits with others for one append gets what he would have got alone.
+"""Goal: fetches that wait together for one append get the same answers as each would get alone.
 
-Method: a crowd at one partition's tail in several versions, with and without sessions, with different limits; every
-answer is held against one asked for alone, in virtual time.
+Method: many fetches wait at one partition's tail in several versions, with and without sessions, with different limits.
+Each answer is compared with that of a lone fetch, in virtual time.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ def story(tell: Callable[[Machine, Any], Coroutine[Any, Any, None]]) -> None:
         assert machine.broken_tasks == []
         broker = machine.node.broker
         assert broker is not None
-        assert len(broker.purgatory) == 0, "who waits no longer is not remembered"
+        assert len(broker.purgatory) == 0, "the purgatory still holds an ended fetch"
         await machine.stop()
 
     run(whole())
@@ -66,7 +66,7 @@ CROWD: list[tuple[int, dict[str, int]]] = [
 ]
 
 
-def test_a_crowd_gets_what_each_would_get_alone() -> None:
+def test_waiting_fetches_get_the_answers_of_lone_ones() -> None:
     async def tell(machine: Machine, client: Any) -> None:
         topic_id = await topic_id_of(client)
         raws = [await Raw.connect(machine.world.network) for _ in CROWD]
@@ -82,12 +82,14 @@ def test_a_crowd_gets_what_each_would_get_alone() -> None:
         for answer, (version, limits) in zip(answers, CROWD, strict=True):
             same = await alone.ask(version, body(version, topic_id, 0, **limits, max_wait_ms=0))
             assert records(answer) == records(same) != [b""]
-        assert len({tuple(records(answer)) for answer in answers}) == 2, "limits were kept"
+        assert len({tuple(records(answer)) for answer in answers}) == 2, (
+            "each fetch keeps its limits"
+        )
 
     story(tell)
 
 
-def test_a_fetch_that_needs_more_bytes_waits_on_and_no_longer_than_allowed() -> None:
+def test_a_fetch_that_needs_more_bytes_waits_up_to_its_limit() -> None:
     async def tell(machine: Machine, client: Any) -> None:
         loop = asyncio.get_running_loop()
         topic_id = await topic_id_of(client)
@@ -105,7 +107,7 @@ def test_a_fetch_that_needs_more_bytes_waits_on_and_no_longer_than_allowed() -> 
     story(tell)
 
 
-def test_each_session_of_a_crowd_is_its_own() -> None:
+def test_waiting_fetches_keep_separate_sessions() -> None:
     async def tell(machine: Machine, client: Any) -> None:
         topic_id = await topic_id_of(client)
         await send(client, SMALL)

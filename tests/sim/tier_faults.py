@@ -1,16 +1,16 @@
-"""`python -m tests.sim.tier_faults --runs 1000`: a broker over a bucket that fails in every way, for as long as wanted.
+"""`python -m tests.sim.tier_faults --runs 1000`: a broker over a bucket that fails in every way, for many seeds.
 
-In: a seed. Out: nothing, or the checker that failed with the seed that repeats it. Method: lives of one machine, each
-under a weather of its own and each ended by a stop, kill -9 or loss of power, while two topics are written and their
-history is read. What the checkers say (DESIGN §10):
+In: a seed. Out: nothing, or the checker that failed with the seed that repeats it. Method: one machine starts and
+ends many times, by a stop, kill -9 or loss of power. Each life has its own kind of faults, while clients write two
+topics and read their history. The checkers (DESIGN §10):
 
 - AckedRecordsSurvive and no gap, after every life (`lives.py`);
-- CorruptionIsNoData: what a reader gets through any weather is what was written;
+- CorruptionIsNoData: under any faults, a reader gets only the written records;
 - NothingLocalDroppedEarly: the disk never begins above what the bucket's newest manifest names;
-- NothingInRetentionDeleted: what a topic keeps is never less than its `retention.bytes`, once anything went;
+- NothingInRetentionDeleted: once records expired, a topic still keeps at least its `retention.bytes`;
 - ProducingGoesOn: while nothing but the bucket fails, batches are acknowledged;
-- TierEqualsLog: at the end the bucket holds what the log gave those offsets, byte for byte;
-- NoOrphansAfterCleanup: all that is left over is found by a sweep, which takes nothing else.
+- TierEqualsLog: at the end the bucket holds the log's bytes at the same offsets;
+- NoOrphansAfterCleanup: a sweep removes every leftover object and nothing else.
 """
 
 import argparse
@@ -67,7 +67,7 @@ WEATHERS: dict[str, tuple[float, tuple[Fault, ...]]] = {
 QUICK = {
     "remote.log.manager.task.retry.backoff.ms": "50",
     "remote.log.manager.task.retry.backoff.max.ms": "2000",
-    # A request that is late must have happened before what it concerns may be gone.
+    # A late request must arrive before the grace of its object ends.
     "remote.delete.grace.ms": "1000",
 }
 
@@ -94,14 +94,14 @@ class Run:
         assert all(result.error == 0 for result in await client.create_topics(wanted))
         for _life in range(LIVES):
             client = await self._live(client)
-        await asyncio.sleep(30)  # everything closed by now goes into the bucket
+        await asyncio.sleep(30)  # the archiver uploads all closed segments
         await self._look(client, lost_power=False)
         await self.machine.stop()
         self._check_bucket()
         assert not self.machine.broken_tasks, self.machine.broken_tasks
 
     async def _live(self, client: Client) -> Client:
-        """One life, and the start of the next; the client of that."""
+        """Play one life and start the next; return a client of the next."""
         name = self.chance.choice(list(WEATHERS))
         self.store.trouble, self.store.kinds = WEATHERS[name]
         self.store.skew_ms = self.chance.choice((0, 0, -600_000, 600_000))
@@ -131,12 +131,12 @@ class Run:
             self.store.trouble = 0.0
         try:
             client = await self.machine.restart()
-        except UserError:  # what says whose bucket it is came damaged: a person is told at once
+        except UserError:  # the bucket's claim was read damaged, which is a UserError
             self.store.trouble = 0.0
             client = await self.machine.restart()
         self.store.trouble = 0.0
         self.store.arrive()
-        await asyncio.sleep(2.5)  # whoever met a failure comes back within this
+        await asyncio.sleep(2.5)  # every backoff ends within this time
         await self._look(client, lost_power=ending == "power")
         return client
 
@@ -156,7 +156,7 @@ class Run:
                 assert isinstance(data, memoryview)
                 fetched += len(data)
                 offset = max(at for at, _ in values_in(data)) + 1
-            if lost_power:  # which takes from the end what retention had counted
+            if lost_power:  # which truncates records that retention had counted
                 self.kept_bytes = min(self.kept_bytes, fetched)
             assert fetched >= self.kept_bytes, f"NothingInRetentionDeleted: {fetched} bytes left"
             if fetched >= KEPT_BYTES:
@@ -169,7 +169,7 @@ class Run:
         assert start <= named, f"NothingLocalDroppedEarly: {topic} from {start}, bucket to {named}"
 
     async def _read_history(self) -> None:
-        """Read at random offsets, whatever the weather."""
+        """Read at random offsets under the current faults."""
         client = await self.machine.connect()
         while True:
             story = self.stories[self.chance.choice(list(TOPICS))]
@@ -192,7 +192,7 @@ class Run:
         story = self.stories[KEEPS]
         manifest, tiered = in_bucket(self.truth, KEEPS)
         assert manifest is not None
-        assert manifest.tiered_end > 0, "nothing was tiered: the run shows nothing"
+        assert manifest.tiered_end > 0, "nothing was tiered: the run proves nothing"
         assert len(list(manifest.recent())) < 5 or any(manifest.archives), "nothing was spilled"
         assert tiered == {at: story.acknowledged[at] for at in range(manifest.tiered_end)}
         now_ms = self.world.clock.now_ms() + (1 << 40)
@@ -202,11 +202,13 @@ class Run:
         sweep(self.truth, now_ms=now_ms, grace_ms=0)
         left = verify(self.truth, now_ms=now_ms, grace_ms=0)
         assert not left, f"NoOrphansAfterCleanup: {left}"
-        assert in_bucket(self.truth, KEEPS)[1] == tiered, "the sweep took what was named"
+        assert in_bucket(self.truth, KEEPS)[1] == tiered, (
+            "the sweep removed objects that the manifest names"
+        )
 
 
 def play(seed: int) -> Run:
-    """One run; raises AssertionError naming the checker."""
+    """Play one run and return it. Raises AssertionError that names the checker."""
 
     async def main() -> Run:
         made = Run(seed)
@@ -228,13 +230,13 @@ def main() -> None:
     began = time.monotonic()
     for seed in range(chosen.seed, chosen.seed + chosen.runs):
         try:
-            told = play(seed)
-        except BaseException:  # whatever it was, the seed must be told
+            played = play(seed)
+        except BaseException:  # print the seed for every failure
             print(f"failed: python -m tests.sim.tier_faults --runs 1 --seed {seed}")
             raise
         print(
-            f"seed {seed}: {told._acknowledged()} records, {told.store.failures} faults, "
-            f"{told.reads} reads of history, {told.refusals} refused, "
+            f"seed {seed}: {played._acknowledged()} records, {played.store.failures} faults, "
+            f"{played.reads} reads of history, {played.refusals} refused, "
             f"{time.monotonic() - began:.0f} s",
             flush=True,
         )
