@@ -1,6 +1,6 @@
-"""A server that takes OpenSearch's bulk requests and does with each as it is told, for what a real one does rarely.
+"""A server of OpenSearch's bulk requests that follows a rule for each, also for failures that a real one rarely has.
 
-In: rules, each for one request. Out: what it was asked, and the documents that it keeps by index and id. It has no
+In: rules, each for one request. Out: the requests that it received, and its documents by index and id. It has no
 mappings and no searches; `tests/compat/test_opensearch.py` has the real one.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 Rule = Callable[[list[str]], tuple[int, list[int]] | None]
-"""Ids of a bulk request -> the answer's status and each item's; None hangs up within an answer's headers."""
+"""Ids of a bulk request -> the answer's status and each item's. None: close the connection within the headers."""
 
 
 def taken(ids: list[str]) -> tuple[int, list[int]]:
@@ -28,7 +28,7 @@ def whole(status: int) -> Rule:
 
 
 def each(**statuses: int) -> Rule:
-    """By the last number of an id: `each(_3=429)`."""
+    """Return a rule of one status for each id, by the last number in the id: `each(_3=429)`."""
     return lambda ids: (200, [statuses.get(f"_{one.rpartition('-')[2]}", 200) for one in ids])
 
 
@@ -38,7 +38,7 @@ def hang_up(ids: list[str]) -> None:
 
 @dataclass
 class BulkServer:
-    """`rules` are used up one by one, then everything is taken. `refuse_more_than`: bytes, else 413."""
+    """Each request uses up one of `rules`; without a rule, all is accepted. More bytes than `refuse_more_than`: 413."""
 
     url: str = ""
     rules: list[Rule] = field(default_factory=list)
@@ -78,18 +78,18 @@ class BulkServer:
         try:
             if len(body) > self.refuse_more_than:
                 return 413, {"error": "too large"}
-            told = rule(ids)
+            answer = rule(ids)
         finally:
             with self._guard:
                 self._at_once -= 1
-        if told is None:
+        if answer is None:
             return None
-        status, statuses = told
+        status, statuses = answer
         if status != 200:
             return status, {"error": {"type": "rejected", "reason": "not now"}}
         items = []
         for one, source, of_item in zip(ids, lines[1::2], statuses, strict=True):
-            error = {"error": {"type": "refused", "reason": "as told"}} if of_item > 299 else {}
+            error = {"error": {"type": "refused", "reason": "by a rule"}} if of_item > 299 else {}
             items.append({"index": {"status": of_item, **error}})
             if of_item < 300:
                 self.documents[index][one] = json.loads(source)
@@ -98,7 +98,7 @@ class BulkServer:
 
 @contextmanager
 def bulk_server(certificates: Path | None = None) -> Iterator[BulkServer]:
-    """One on 127.0.0.1; with TLS where a directory of `public.crt` and `private.key` is given."""
+    """Serve on 127.0.0.1; with TLS if there is a directory of `public.crt` and `private.key`."""
     made = BulkServer()
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,8 +1,8 @@
-"""A member of a consumer group in a process of its own: writes down all that happens to it.
+"""A member of a consumer group, in its own process, that writes down each assignment, record and commit.
 
-In: a broker's address, a group, a topic, a file. Out: lines of JSON in the file, each written before the next thing is
-done: `{"assigned": [partitions]}`, `{"record": [partition, offset, value]}`, `{"committed": {partition: offset}}` once
-the broker has acknowledged it. It runs until it is told to end (SIGTERM).
+In: a broker's address, a group, a topic, a file. Out: lines of JSON in the file, each written before the next step:
+`{"assigned": [partitions]}`, `{"record": [partition, offset, value]}`, `{"committed": {partition: offset}}` once the
+broker has acknowledged the commit. It runs until SIGTERM.
 """
 
 import json
@@ -31,7 +31,7 @@ class Member:
     _read_bytes: int = 0
 
     def lines(self) -> list[dict[str, Any]]:
-        """What it wrote; a line that is being written is left out. Asked for again and again: each is read once."""
+        """Return the complete lines of the file so far. Each call reads only the new ones."""
         if self.output.exists():
             with self.output.open("rb") as output:
                 output.seek(self._read_bytes)
@@ -44,7 +44,7 @@ class Member:
         return [tuple(line["record"]) for line in self.lines() if "record" in line]
 
     def committed(self) -> dict[int, int]:
-        """The furthest acknowledged commit of each partition."""
+        """Return the furthest acknowledged commit of each partition."""
         found: dict[int, int] = {}
         for line in self.lines():
             for partition, offset in line.get("committed", {}).items():
@@ -52,7 +52,7 @@ class Member:
         return found
 
     def assignments(self) -> list[list[int]]:
-        """The partitions of each assignment so far."""
+        """Return the partitions of each assignment so far."""
         return [line["assigned"] for line in self.lines() if "assigned" in line]
 
     def stop(self) -> None:
@@ -63,7 +63,7 @@ class Member:
 
 @contextmanager
 def member(address: str, group: str, topic: str, output: Path) -> Iterator[Member]:
-    """A member, ended however the block ends."""
+    """Run a member; end it when the block ends, also by an error."""
     with output.with_suffix(".log").open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.integration.group_member", address, group, topic, output],
@@ -115,7 +115,7 @@ def consume(address: str, group: str, topic: str, output: Path) -> None:
 
 
 def commit(consumer: Consumer, messages: list[Message], tell: Any) -> None:
-    """Commit what was consumed; what the broker did not acknowledge is not told."""
+    """Commit the consumed offsets; write down only acknowledged commits."""
     ends: dict[int, int] = {}
     for message in messages:
         ends[message.partition()] = message.offset() + 1
@@ -123,7 +123,7 @@ def commit(consumer: Consumer, messages: list[Message], tell: Any) -> None:
     try:
         done = consumer.commit(offsets=offsets, asynchronous=False)
     except KafkaException:
-        return  # a broker that is away, a group that rebalances: somebody will consume these again
+        return  # the broker is down or the group rebalances: a member will consume these records again
     tell(committed={one.partition: one.offset for one in done if one.error is None})
 
 

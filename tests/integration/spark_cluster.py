@@ -1,7 +1,7 @@
-"""A standalone cluster of Spark's, and its Connect server: JVMs from the installed pyspark, for tests.
+"""A standalone Spark cluster and its Connect server, for tests: JVMs from the installed pyspark.
 
-In: a directory, an environment for each kind of process. Out: addresses of what serves, ended however the block ends.
-Everything listens on 127.0.0.1, on ports of its own choice, which its log names.
+In: a directory, an environment for each kind of process. Out: addresses of the servers, which end when the block ends.
+Each server listens on 127.0.0.1, on a free port that its log names.
 """
 
 import os
@@ -34,7 +34,7 @@ appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 
 
 def environment(path: Path | None = None, **more: str) -> dict[str, str]:
-    """This process's, less what leads Python and Java to our packages; `path` is looked through for programs first."""
+    """Return this process's environment without the variables that lead to our packages; `path` comes first in PATH."""
     hidden = {"CLASSPATH", "PYTHONPATH", "VIRTUAL_ENV", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"}
     kept = {name: value for name, value in os.environ.items() if name not in hidden}
     if path is not None:
@@ -43,7 +43,7 @@ def environment(path: Path | None = None, **more: str) -> dict[str, str]:
 
 
 def bare_python(place: Path) -> Path:
-    """An interpreter without a single package of ours; the directory that its `python3` is in."""
+    """Make an interpreter without our packages; return the directory of its `python3`."""
     venv.create(place, with_pip=False, symlinks=True)
     found = subprocess.run(
         [place / "bin/python3", "-c", "import stratalog"],
@@ -57,7 +57,7 @@ def bare_python(place: Path) -> Path:
 
 
 def driver_python(place: Path) -> Path:
-    """An interpreter with everything that this one has, but by no variable that Spark would pass on to executors."""
+    """Make an interpreter with all packages of this one, without a variable that Spark would pass to executors."""
     venv.create(place, with_pip=False, symlinks=True)
     (library,) = place.glob("lib/python3*/site-packages")
     (library / "all.pth").write_text("\n".join([*getsitepackages(), *sys.path[1:]]))
@@ -66,13 +66,13 @@ def driver_python(place: Path) -> Path:
 
 @dataclass
 class Daemon:
-    """A JVM of Spark's and its log."""
+    """One of Spark's JVMs and its log."""
 
     process: "subprocess.Popen[bytes]"
     log: Path
 
     def said(self, pattern: str) -> str:
-        """The first group of the first line that matches. AssertionError where it never comes."""
+        """Return the first group of the first line that matches. Raises AssertionError if no line does in time."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
             text = self.log.read_text()
@@ -88,7 +88,7 @@ class Daemon:
 def daemon(
     place: Path, name: str, words: list[str], variables: Mapping[str, str]
 ) -> Iterator[Daemon]:
-    """One of Spark's classes in a JVM: `spark-class WORDS`, or `spark-submit WORDS` where they begin with `--`."""
+    """Run one of Spark's classes: `spark-class WORDS`, or `spark-submit WORDS` if they begin with `--`."""
     place.mkdir(parents=True, exist_ok=True)
     (place / "conf").mkdir(exist_ok=True)
     (place / "conf/log4j2.properties").write_text(QUIET)
@@ -130,7 +130,7 @@ class Cluster:
 
 @contextmanager
 def standalone(place: Path, workers: int, variables: Mapping[str, str]) -> Iterator[Cluster]:
-    """A master and workers of one core each; `variables` are the workers', and so their executors'."""
+    """Run a master and workers of one core each. `variables` is the environment of workers and executors."""
     with ExitStack() as stack:
         words = ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", "0"]
         words += ["--webui-port", "0"]
@@ -150,14 +150,14 @@ def standalone(place: Path, workers: int, variables: Mapping[str, str]) -> Itera
 def connect_server(
     place: Path, conf: Mapping[str, str], variables: Mapping[str, str]
 ) -> Iterator[str]:
-    """Spark's Connect server; the address for `spark.remote`."""
-    told = {
+    """Run Spark's Connect server; yield the address for `spark.remote`."""
+    settings = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": "0",
         **conf,
     }
     words = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
-    for name, value in told.items():
+    for name, value in settings.items():
         words += ["--conf", f"{name}={value}"]
     with daemon(place, "connect", [*words, "spark-internal"], variables) as server:
         port = server.said(r"Spark Connect server started at: 127\.0\.0\.1:(\d+)")

@@ -1,7 +1,8 @@
 """A Spark driver for tests: a command a line on stdin (JSON), an answer a line on stdout (JSON).
 
 In: {"do": name, …arguments}; Spark's configuration as arguments, NAME=VALUE. Out: {"result": …} or {"error": text};
-{"ready": true} first. In a process of its own, so that it can be killed, and so that no JVM lives in the test's own.
+{"ready": true} first. It is its own process, so that a test can kill it, and no JVM runs in the
+test's process.
 """
 
 import json
@@ -21,11 +22,11 @@ from pyspark.sql.functions import lit
 CONF = {
     "spark.master": "local[2]",
     "spark.driver.memory": "512m",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # a driver of a test lives for seconds
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # a test's driver runs for seconds
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
-    "spark.python.authenticate.socketTimeout": "120s",  # a loaded machine is no failure
+    "spark.python.authenticate.socketTimeout": "120s",  # a loaded machine must not fail the test
 }
 
 SUMMARY = """
@@ -38,13 +39,13 @@ SUMMARY = """
 
 
 def summary(found: DataFrame) -> list[dict[str, Any]]:
-    """What there is, by partition and origin; `wrong` counts records that are not what their offset says."""
+    """Return counts by partition and origin; `wrong` counts records that do not match their offset."""
     found.createOrReplaceTempView("found")
     return [row.asDict() for row in found.sparkSession.sql(SUMMARY).collect()]
 
 
 def with_origin(found: DataFrame) -> DataFrame:
-    """What Spark's own Kafka source gives has no such column."""
+    """Add the column `origin`, which rows of Spark's own Kafka source lack."""
     return found if "origin" in found.columns else found.withColumn("origin", lit("kafka"))
 
 
@@ -55,7 +56,7 @@ def batch(
 
 
 def gated(spark: SparkSession, options: dict[str, str], gate: str) -> list[dict[str, Any]]:
-    """A batch whose tasks take their first rows, say so below `gate`, and wait there until `gate`/go is there."""
+    """Run a batch whose tasks read their first rows, make a file below `gate`, and wait until `gate`/go exists."""
 
     def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number, rows in enumerate(batches):
@@ -65,7 +66,7 @@ def gated(spark: SparkSession, options: dict[str, str], gate: str) -> list[dict[
                 (Path(gate) / f"begun-{context.partitionId()}").touch()
                 deadline = monotonic() + 300
                 while not (Path(gate) / "go").exists():
-                    assert monotonic() < deadline, "nobody opens the gate"
+                    assert monotonic() < deadline, "the test does not open the gate"
                     sleep(0.05)
             yield rows
 
@@ -74,7 +75,7 @@ def gated(spark: SparkSession, options: dict[str, str], gate: str) -> list[dict[
 
 
 def pruned(spark: SparkSession, options: dict[str, str], where: str) -> dict[str, Any]:
-    """The rows that pass a condition, and how many tasks it takes to find them, in a session that allows pushdown."""
+    """Return the rows that pass a condition and the number of tasks, in a session that allows pushdown."""
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
         found = spark.read.format("stratalog").options(**options).load().where(where)
@@ -93,9 +94,9 @@ def stream(
     source: str = "stratalog",
     table: str | None = None,
 ) -> dict[str, Any] | None:
-    """Append a stream to parquet files: all that is there now (returning the last progress), or without end.
+    """Append a stream to parquet files: all present records (returning the last progress), or without end.
 
-    `table`: one of the catalog is read, not `source`.
+    `table`: read this table of the catalog, not `source`.
     """
     reader = spark.readStream.format(source).options(**options)
     found = with_origin(reader.load() if table is None else reader.table(table))
@@ -109,12 +110,12 @@ def stream(
     query.awaitTermination()
     progress = query.lastProgress
     assert progress is not None
-    told = [one["sources"][0] for one in query.recentProgress]
-    return {"batches": len(told), "source": progress["sources"][0], "progress": told}
+    every = [one["sources"][0] for one in query.recentProgress]
+    return {"batches": len(every), "source": progress["sources"][0], "progress": every}
 
 
 def fails_once(mark: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Rows as they are; the first time the fourth task fails, when two others at least have ended (of `local[2]`)."""
+    """Return the rows unchanged; in the first attempt task four fails, once two others have ended (of `local[2]`)."""
 
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -134,8 +135,8 @@ def copy(
     checkpoint: str | None,
     mark: str | None = None,
 ) -> None:
-    """A topic's keys and values to another: in one job, or as a stream of what is there now (with `mark`, one whose
-    first attempt fails).
+    """Copy a topic's keys and values to another, in one job or as a stream of the present records. With `mark`, the
+    first attempt of the stream fails.
     """
     if checkpoint is None:
         found = spark.read.format("stratalog").options(**options).load()
@@ -152,7 +153,7 @@ def copy(
 
 
 def index(spark: SparkSession, sink: dict[str, str], rows: int, mode: str = "append") -> None:
-    """Rows that name themselves into OpenSearch, by a job of two tasks."""
+    """Write rows that name themselves to OpenSearch, in a job of two tasks."""
     frame = spark.range(rows).selectExpr(
         "'t' AS topic",
         "int(id % 3) AS partition",
@@ -166,7 +167,7 @@ def index(spark: SparkSession, sink: dict[str, str], rows: int, mode: str = "app
 
 
 def write_headers(spark: SparkSession, options: dict[str, str]) -> list[dict[str, Any]]:
-    """How many rows and how many different rows each write (job or query, batch) sent, by the sink's header."""
+    """Count the rows and the different rows that each write (job or query, batch) sent, by the sink's header."""
     found = spark.read.format("stratalog").options(includeHeaders="true", **options).load()
     found.createOrReplaceTempView("sent")
     rows = spark.sql("""
@@ -178,7 +179,7 @@ def write_headers(spark: SparkSession, options: dict[str, str]) -> list[dict[str
 
 
 def once(spark: SparkSession, options: dict[str, str], program: str) -> dict[str, int]:
-    """What a program leaves of a topic's rows as `once`: how many, and how many different ones."""
+    """Run a program that makes `once` from a topic's rows; count its rows and its different rows."""
     found = spark.read.format("stratalog").options(includeHeaders="true", **options).load()
     known: dict[str, Any] = {"rows": found}
     exec(program, known)
@@ -189,7 +190,7 @@ def once(spark: SparkSession, options: dict[str, str], program: str) -> dict[str
 
 
 def sql(spark: SparkSession, statements: list[str]) -> list[list[Any]]:
-    """The rows of the last statement."""
+    """Run SQL statements; return the rows of the last one."""
     for statement in statements[:-1]:
         spark.sql(statement)
     return [list(row) for row in spark.sql(statements[-1]).collect()]
@@ -200,7 +201,7 @@ def read_back(spark: SparkSession, sink: str) -> list[dict[str, Any]]:
 
 
 def where(spark: SparkSession) -> list[str]:
-    """Where the driver's UI is, and the application's name in its API."""
+    """Return the address of the driver's UI, and the application's id in its API."""
     context = spark.sparkContext
     assert context.uiWebUrl is not None, "a driver without a UI"
     return [context.uiWebUrl, context.applicationId]

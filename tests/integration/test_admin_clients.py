@@ -1,4 +1,4 @@
-"""Administration by other people's clients against a real broker process."""
+"""Administration with third-party clients against a real broker process."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -89,7 +89,7 @@ def alter(
 
 
 def setting(admin: AdminClient, topic: str, name: str) -> tuple[str, int]:
-    """The value in effect, and where it comes from."""
+    """Return a setting's effective value and its source."""
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     entry = admin.describe_configs([resource])[resource].result(TIMEOUT_S)[name]
     return entry.value, entry.source
@@ -130,7 +130,7 @@ def test_deleted_records_stay_deleted(tmp_path: Path) -> None:
         broker.kill()
         broker.start()
         assert watermarks(broker, "cut") == (25, 40)
-        # A new one: the old may remember what it was told while the broker started.
+        # A new client: the old one may still have metadata from the broker's start.
         admin = AdminClient({"bootstrap.servers": broker.address})
         beyond = TopicPartition("cut", 0, 41)
         assert (

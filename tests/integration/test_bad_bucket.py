@@ -1,4 +1,4 @@
-"""A `tier.url` that cannot work ends the server and every command in one line, whatever is wrong with it."""
+"""A `tier.url` that cannot work ends the server and every command with one line, for every kind of mistake."""
 
 import os
 import threading
@@ -19,11 +19,11 @@ REFUSED = (
     '<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>InvalidAccessKeyId</Code><Message>No such key.</Message>'
     "<AWSAccessKeyId>planted</AWSAccessKeyId><Token-0>planted</Token-0></Error>"
 )
-KEYS = {"AWS_ACCESS_KEY_ID": "someone", "AWS_SECRET_ACCESS_KEY": "planted"}
+KEYS = {"AWS_ACCESS_KEY_ID": "testkey", "AWS_SECRET_ACCESS_KEY": "planted"}
 
 
 class Answering(ThreadingHTTPServer):
-    """Gives one answer to every request, and counts them."""
+    """A server that gives one answer to every request, and counts the requests."""
 
     daemon_threads = True
 
@@ -69,7 +69,7 @@ def answering(status: int, body: str) -> Iterator[Answering]:
 
 @pytest.fixture(autouse=True)
 def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[Answering]:
-    """What stands for a cloud's metadata service; nothing else in the environment names a key."""
+    """Run a stand-in for a cloud's metadata service, in an environment without keys."""
     for name in [name for name in os.environ if name.startswith(("AWS_", "GOOGLE_", "AZURE_"))]:
         monkeypatch.delenv(name)
     with answering(404, "") as service:

@@ -1,5 +1,5 @@
-"""What a broker process does with what is wrong: Kafka's code for the client, or one connection closed; nobody else
-notices, and nothing is lost.
+"""A broker process answers bad input with Kafka's error code, or closes one connection. Other clients are not affected,
+and no record is lost.
 """
 
 import asyncio
@@ -104,7 +104,7 @@ def request(key: int, version: int, correlation: int = 7, body: bytes = b"") -> 
 
 
 def answer(connection: socket.socket) -> bytes:
-    """One frame without its length; b"" where the broker closed."""
+    """Return one frame without its length, or b"" if the broker closed the connection."""
     prefix = connection.recv(4, socket.MSG_WAITALL)
     if len(prefix) < 4:
         return b""
@@ -152,7 +152,7 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0(broker: Bro
         "HTTP",
     ],
 )
-def test_what_cannot_be_parsed_closes_that_connection_with_a_line(
+def test_an_unparsable_request_closes_its_connection_and_logs_one_line(
     broker: BrokerProcess, sent: bytes
 ) -> None:
     before = broker.log_text.count("connection closed")
@@ -160,7 +160,7 @@ def test_what_cannot_be_parsed_closes_that_connection_with_a_line(
         connection.sendall(sent)
         assert is_closed(connection)
         bystander.sendall(request(18, 0))
-        assert answer(bystander), "the others never notice"
+        assert answer(bystander), "other clients are served as before"
     assert broker.log_text.count("connection closed") == before + 1
     assert "Traceback" not in broker.log_text
 

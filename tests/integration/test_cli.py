@@ -417,7 +417,7 @@ def test_topic_missing_or_refused(server: Server) -> None:
         (["storage", "info", "--override", "log.dirs=no/such"], "no/such does not exist"),
     ],
 )
-def test_what_a_person_gets_wrong_is_one_line(words: list[str], said: str, tmp_path: Path) -> None:
+def test_a_users_mistake_is_one_line(words: list[str], said: str, tmp_path: Path) -> None:
     assert said in line_of(strata(*words, cwd=tmp_path))
 
 

@@ -1,4 +1,4 @@
-"""Topics, settings and groups as a person changes them, with clients that are not ours looking on."""
+"""Topics, settings and groups changed with `strata`, and checked with third-party clients."""
 
 import json
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from stratalog.cli.cluster.topic import skew_of
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    # In a process of its own: what a broker logs must not be taken for what the command prints.
+    # A separate process: the broker's log lines must not mix with the command's output.
     quick = ("node.id=1", "group.initial.rebalance.delay.ms=0", "offsets.topic.num.partitions=1")
     with Server(tmp_path_factory.mktemp("admin"), quick) as started:
         yield started
@@ -39,7 +39,7 @@ def foreign_configs(broker: Server, topic: str) -> dict[str, str]:
     return {name: entry.value for name, entry in future.result(20).items()}
 
 
-def test_a_topic_is_given_settings_and_partitions(one: Server) -> None:
+def test_topic_alter_changes_settings_and_partitions(one: Server) -> None:
     ok(one, "topic", "create", "altered", "-c", "retention.ms=5000")
     ok(
         one,
@@ -63,7 +63,7 @@ def test_a_topic_is_given_settings_and_partitions(one: Server) -> None:
     assert "does not exist" in refused(one, "topic", "alter", "no", "--partitions", "2")
 
 
-def test_sizes_and_skew_are_what_was_sent(one: Server) -> None:
+def test_topic_describe_shows_the_sizes_and_skew_of_the_records(one: Server) -> None:
     ok(one, "topic", "create", "skewed", "--partitions", "4")
     lines = "".join(f"{'x' * 100}\n" for _ in range(60))
     ok(one, "produce", "skewed", "--partition", "1", stdin=lines)
@@ -81,7 +81,7 @@ def test_skew_of_even_and_empty() -> None:
     assert skew_of([9, 0, 0]) == 3.0
 
 
-def test_settings_are_shown_with_where_they_come_from(one: Server) -> None:
+def test_config_describe_shows_each_settings_source(one: Server) -> None:
     ok(one, "topic", "create", "shown", "-c", "retention.ms=5000")
     rows = json.loads(ok(one, "config", "describe", "--topic", "shown", "--json"))
     assert [(r["name"], r["value"], r["from"]) for r in rows if r["from"] == "topic"] == [
@@ -128,9 +128,9 @@ def test_a_group_is_described_moved_and_deleted(one: Server) -> None:
     assert {"group": "readers", "state": "Stable", "type": "consumer"} in json.loads(
         ok(one, "group", "list", "--json")
     )
-    told = json.loads(ok(one, "group", "describe", "readers", "--json"))
-    assert (told["state"], told["members"], told["lag"]) == ("Stable", 1, 2)
-    rows = {row["partition"]: row for row in told["partitions"]}
+    described = json.loads(ok(one, "group", "describe", "readers", "--json"))
+    assert (described["state"], described["members"], described["lag"]) == ("Stable", 1, 2)
+    rows = {row["partition"]: row for row in described["partitions"]}
     assert (rows[0]["offset"], rows[0]["end"], rows[0]["lag"]) == (1, 3, 2)
     assert (rows[1]["offset"], rows[1]["lag"]) == (None, None)
     assert rows[0]["member"] == rows[1]["member"]
@@ -144,7 +144,7 @@ def test_a_group_is_described_moved_and_deleted(one: Server) -> None:
     assert committed(one, "readers", "read", 2)[0] == 1
     ok(one, *move, "end")
     assert committed(one, "readers", "read", 2) == [3, 1]
-    ok(one, *move, "99", "--partition", "0")  # the nearest there is
+    ok(one, *move, "99", "--partition", "0")  # the nearest existing offset
     assert committed(one, "readers", "read", 2) == [3, 1]
     ok(one, *move, "beginning")
     assert committed(one, "readers", "read", 2) == [0, 0]
@@ -155,7 +155,7 @@ def test_a_group_is_described_moved_and_deleted(one: Server) -> None:
         assert "group readers does not exist" in refused(one, *words)
 
 
-def test_a_log_is_verified_whole(one: Server, tmp_path: Path) -> None:
+def test_log_verify_checks_a_whole_log(one: Server, tmp_path: Path) -> None:
     ok(one, "topic", "create", "checked")
     ok(one, "produce", "checked", stdin="1\n2\n")
     file = one.data / "checked-0" / f"{0:020}.log"
@@ -203,7 +203,7 @@ def test_headers_and_json_make_the_round_trip(one: Server) -> None:
     assert "expected NAME=VALUE" in refused(one, "produce", "copied", "-H", "x")
 
 
-def test_a_line_that_is_no_record_is_named_and_those_before_it_are_sent(
+def test_an_invalid_line_is_named_and_the_lines_before_it_are_sent(
     one: Server, tmp_path: Path
 ) -> None:
     ok(one, "topic", "create", "lines", "--partitions", "2", "-c", "retention.ms=-1")
@@ -211,8 +211,8 @@ def test_a_line_that_is_no_record_is_named_and_those_before_it_are_sent(
     file = tmp_path / "in.txt"
     file.write_text("".join(f"{n} {n}\n" for n in range(5000)) + "soon x\n9 late\n")
     said = refused(one, "produce", "lines", str(file), "--timestamp-separator", " ")
-    told = "no timestamp in front: 'soon'; 5000 record(s) before it were sent"
-    assert said == f"strata: {file}, line 5001: {told}\n"
+    reason = "no timestamp in front: 'soon'; 5000 record(s) before it were sent"
+    assert said == f"strata: {file}, line 5001: {reason}\n"
     assert sorted(map(int, ok(one, *read).split())) == list(range(5000))
     for bad, why in (
         ("[]", "AttributeError"),
@@ -242,7 +242,7 @@ def test_records_acknowledged_before_a_refusal_are_counted(one: Server) -> None:
     assert len(ok(one, "consume", "small", "--from", "beginning", "--until-end").split()) == 3
 
 
-def test_a_group_goes_on_where_it_was(one: Server) -> None:
+def test_a_group_continues_at_its_committed_offsets(one: Server) -> None:
     ok(one, "topic", "create", "followed", "--partitions", "2")
     ok(one, "produce", "followed", "--partition", "0", stdin="1\n2\n3\n")
     as_group = ("consume", "followed", "--group", "shell", "--from", "beginning")

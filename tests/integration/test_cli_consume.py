@@ -1,4 +1,4 @@
-"""`strata consume` as a member of a group, beside others of its kind and clients that are not ours; and its forms."""
+"""`strata consume` as a member of a group, beside other members and third-party clients; and its output formats."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ def ok(server: Server, *words: str, stdin: str | bytes = b"") -> str:
 
 
 class Reader:
-    """`strata consume --group` in a process of its own."""
+    """`strata consume --group` in its own process."""
 
     def __init__(self, server: Server, place: Path, topic: str, group: str) -> None:
         self.out, self.err = place.with_suffix(".out"), place.with_suffix(".err")
@@ -46,24 +46,24 @@ class Reader:
             )
 
     def generations(self) -> list[tuple[int, set[int]]]:
-        """(generation, partitions) of each assignment so far."""
-        told = re.findall(r"generation (\d+): partitions (.*)", self.err.read_text())
+        """Return (generation, partitions) of each assignment so far."""
+        lines = re.findall(r"generation (\d+): partitions (.*)", self.err.read_text())
         return [
             (int(number), set() if some == "none" else set(map(int, some.split(", "))))
-            for number, some in told
+            for number, some in lines
         ]
 
     @property
     def assigned(self) -> set[int]:
-        told = self.generations()
-        return told[-1][1] if told else set()
+        generations = self.generations()
+        return generations[-1][1] if generations else set()
 
     def records(self) -> list[tuple[int, int]]:
         lines = self.out.read_text().splitlines()
         return [(r["partition"], r["offset"]) for r in map(json.loads, lines)]
 
     def end(self, number: int = signal.SIGINT) -> None:
-        """Interrupt it and see that it says so in one line."""
+        """Interrupt the process, and check that it prints one line."""
         self.process.send_signal(number)
         assert self.process.wait(PATIENCE_S) == 0, self.err.read_text()
         assert "Traceback" not in self.err.read_text()
@@ -101,7 +101,9 @@ def fill(server: Server, topic: str, each: int, partitions: int = 4) -> None:
         ok(server, "produce", topic, "--partition", str(index), stdin="x\n" * each)
 
 
-def test_two_share_the_partitions_and_one_goes_on_for_both(server: Server, tmp_path: Path) -> None:
+def test_two_members_share_the_partitions_and_one_takes_over_both_shares(
+    server: Server, tmp_path: Path
+) -> None:
     ok(server, "topic", "create", "shared", "--partitions", "4")
     fill(server, "shared", 5)
     with reader(server, tmp_path / "one", "shared", "pair") as one:
@@ -116,20 +118,22 @@ def test_two_share_the_partitions_and_one_goes_on_for_both(server: Server, tmp_p
             assert (described["state"], described["protocol"]) == ("Stable", "range")
             assert described["members"] == 2
             two.end()
-            # It left: the other need not wait until its session has ended.
+            # The member left: the other need not wait for the end of its session.
             until(lambda: one.assigned == {0, 1, 2, 3}, "one has all again")
         fill(server, "shared", 1)
         until(lambda: len(one.records()) + len(two.records()) == 44, "one goes on for both")
         one.end(signal.SIGTERM)
     each = one.records() + two.records()
-    # Rebalanced twice and interrupted: nothing twice, nothing missing, since everyone committed before.
+    # After two rebalances and an interrupt no record is repeated or missing: each member committed before.
     assert sorted(each) == [(index, offset) for index in range(4) for offset in range(11)]
     assert committed(server, "pair", "shared", 4) == [11] * 4
     assert json.loads(ok(server, "group", "describe", "pair", "--json"))["members"] == 0
 
 
 @pytest.mark.parametrize("ours_first", [True, False])
-def test_beside_a_client_that_is_not_ours(server: Server, tmp_path: Path, ours_first: bool) -> None:
+def test_it_shares_a_group_with_a_third_party_client(
+    server: Server, tmp_path: Path, ours_first: bool
+) -> None:
     topic = f"mixed-{ours_first}".lower()
     ok(server, "topic", "create", topic, "--partitions", "4")
     fill(server, topic, 3)
@@ -186,7 +190,7 @@ def test_a_member_beyond_the_partitions_waits_and_takes_over(
             idle.end()
 
 
-def test_a_member_that_was_thrown_out_comes_back(server: Server, tmp_path: Path) -> None:
+def test_a_removed_member_joins_again(server: Server, tmp_path: Path) -> None:
     ok(server, "topic", "create", "frozen", "--partitions", "2")
     with reader(server, tmp_path / "one", "frozen", "cold") as one:
         until(lambda: one.assigned == {0, 1}, "it has both")
@@ -200,7 +204,7 @@ def test_a_member_that_was_thrown_out_comes_back(server: Server, tmp_path: Path)
 
 
 def remove(server: Server, group: str, member: str) -> None:
-    """Throw a member out, as an administrator does."""
+    """Remove a member from the group, as an administrator does."""
 
     async def leave() -> None:
         async with await Client.connect(TcpNetwork(), server.address) as client:
@@ -232,7 +236,7 @@ def test_forms(server: Server) -> None:
     assert "leave --json" in both.stderr
 
 
-def test_it_ends_where_nothing_comes(server: Server) -> None:
+def test_it_ends_when_no_record_comes(server: Server) -> None:
     ok(server, "topic", "create", "quiet", "--partitions", "2")
     ok(server, "produce", "quiet", "--partition", "1", stdin="x\n")
     read = ("consume", "quiet", "--from", "beginning", "--timeout", "0.2")

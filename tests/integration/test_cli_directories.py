@@ -24,7 +24,8 @@ def server(places: list[str], tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield started
 
 
-def told(server: Server, *words: str) -> Any:
+def json_of(server: Server, *words: str) -> Any:
+    """Run a command with `--json`; return its parsed output."""
     done = strata(*words, "-b", server.address, "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -44,11 +45,13 @@ def refused(server: Server, *words: str) -> str:
 
 
 def where(server: Server, topic: str) -> dict[int, str]:
-    rows = told(server, "log", "dirs", "--topic", topic)
+    rows = json_of(server, "log", "dirs", "--topic", topic)
     return {row["partition"]: row["directory"] for row in rows if row["state"] == "here"}
 
 
-def test_a_partition_is_moved_and_seen_where_it_is(server: Server, places: list[str]) -> None:
+def test_topic_move_moves_a_partition_and_log_dirs_shows_it(
+    server: Server, places: list[str]
+) -> None:
     ok(server, "topic", "create", "orders", "--partitions", "2")
     ok(server, "produce", "orders", "--partition", "1", stdin="x\ny\n")
     before = where(server, "orders")
@@ -61,7 +64,7 @@ def test_a_partition_is_moved_and_seen_where_it_is(server: Server, places: list[
     assert (Path(target) / "orders-1").is_dir()
     read = ("consume", "orders", "--partition", "1", "--from", "beginning", "--until-end")
     assert ok(server, *read).splitlines()[:2] == ["x", "y"]
-    (row,) = [r for r in told(server, "log", "dirs", "--topic", "orders") if r["partition"] == 1]
+    (row,) = [r for r in json_of(server, "log", "dirs", "--topic", "orders") if r["partition"] == 1]
     assert (row["broker"], row["behind"], row["state"]) == (1, 0, "here")
     assert row["bytes"] > 0
     table = ok(server, "log", "dirs", "--topic", "orders")
@@ -69,18 +72,18 @@ def test_a_partition_is_moved_and_seen_where_it_is(server: Server, places: list[
     assert "moving" not in table
 
 
-def test_the_directories_and_what_is_in_them(server: Server, places: list[str]) -> None:
-    rows = told(server, "log", "dirs")
+def test_log_dirs_lists_directories_and_their_contents(server: Server, places: list[str]) -> None:
+    rows = json_of(server, "log", "dirs")
     assert [row["directory"] for row in rows] == places
     for row in rows:
         assert row["state"] == "ok"
         assert 0 < row["free"] <= row["total"]
     ok(server, "topic", "create", "many", "--partitions", "6")
-    more = told(server, "log", "dirs")
+    more = json_of(server, "log", "dirs")
     assert sum(r["partitions"] for r in more) == sum(r["partitions"] for r in rows) + 6
 
 
-def test_what_cannot_be_moved_is_one_line(server: Server, places: list[str]) -> None:
+def test_a_move_that_cannot_work_is_one_line(server: Server, places: list[str]) -> None:
     ok(server, "topic", "create", "stays")
     move = ("topic", "move", "stays", "--partition")
     assert f"is none of broker 1's log.dirs: {', '.join(places)}" in refused(
@@ -101,7 +104,7 @@ def test_lag_is_reported_in_seconds_too(server: Server) -> None:
     ok(server, "produce", "slow", "--partition", "0", stdin="new\n")
     reset = ("group", "reset-offsets", "late", "--topic", "slow")
     ok(server, *reset, "--to", "1")
-    found = told(server, "group", "describe", "late")
+    found = json_of(server, "group", "describe", "late")
     behind = [(row["lag"], row["seconds"]) for row in found["partitions"]]
     assert [lag for lag, _ in behind] == [2, 1, 0]
     assert 3600 <= behind[0][1] < 3900
@@ -109,6 +112,6 @@ def test_lag_is_reported_in_seconds_too(server: Server) -> None:
     assert behind[2][1] == 0
     assert (found["lag"], found["lag_seconds"]) == (3, behind[0][1])
     ok(server, *reset, "--to", "2", "--partition", "0")
-    found = told(server, "group", "describe", "late")
-    assert found["partitions"][0]["seconds"] < 300, "the first that is not read is a new one"
+    found = json_of(server, "group", "describe", "late")
+    assert found["partitions"][0]["seconds"] < 300, "the first unread record is a new one"
     assert "seconds" in ok(server, "group", "describe", "late")

@@ -1,4 +1,4 @@
-"""`strata perf` against a real broker: what it says was sent is there, what it says was read is what was there."""
+"""`strata perf` against a real broker: it counts exactly the records that it sent and read."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def ok(server: Server, *words: str) -> str:
 
 
 def values(server: Server, topic: str, partitions: int, count: int) -> list[bytes]:
-    """What a client that is not ours finds."""
+    """Return the values that a third-party client reads."""
     consumer = Consumer({"bootstrap.servers": server.address, "group.id": "looks"})
     try:
         consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
@@ -38,15 +38,15 @@ def values(server: Server, topic: str, partitions: int, count: int) -> list[byte
         consumer.close()
 
 
-def test_what_was_sent_is_there_and_read_back(server: Server) -> None:
+def test_perf_consume_reads_all_that_perf_produce_sent(server: Server) -> None:
     ok(server, "topic", "create", "sent", "--partitions", "3")
     small = ("-X", "batch.size=4000", "-X", "acks=1", "-X", "compression.type=lz4")
-    told = json.loads(
+    sent = json.loads(
         ok(server, "perf", "produce", "sent", "--num-records", "3000", "--record-size", "100")
         and ok(server, "perf", "produce", "sent", "--num-records", "2000", "--json", *small)
     )
-    assert told["records"] == 2000
-    assert 0 < told["latency ms"]["p50"] <= told["latency ms"]["p99.9"] <= told["latency ms"]["max"]
+    assert sent["records"] == 2000
+    assert 0 < sent["latency ms"]["p50"] <= sent["latency ms"]["p99.9"] <= sent["latency ms"]["max"]
     assert {len(value) for value in values(server, "sent", 3, 5000)} == {100, 1024}
     read = json.loads(ok(server, "perf", "consume", "sent", "--json"))
     assert read["records"] == 5000
@@ -55,7 +55,7 @@ def test_what_was_sent_is_there_and_read_back(server: Server) -> None:
     assert " records read, " in ok(server, "perf", "consume", "sent")
 
 
-def test_a_file_is_sent_in_a_circle(server: Server, tmp_path: Path) -> None:
+def test_a_payload_file_is_sent_repeatedly(server: Server, tmp_path: Path) -> None:
     ok(server, "topic", "create", "file")
     (tmp_path / "lines").write_text("one\ntwo\nthree\n")
     line = ok(
@@ -76,7 +76,7 @@ def test_a_file_is_sent_in_a_circle(server: Server, tmp_path: Path) -> None:
     ]
 
 
-def test_nothing_comes(server: Server) -> None:
+def test_perf_consume_ends_when_no_record_comes(server: Server) -> None:
     ok(server, "topic", "create", "silent")
     done = strata(
         *("perf", "consume", "silent", "--num-records", "1", "--timeout", "50"),
@@ -106,19 +106,17 @@ def test_a_sweep_measures_every_codec_and_leaves_no_topic(server: Server, tmp_pa
     assert not [topic for topic in topics if topic.startswith("strata-perf")]
 
 
-def test_the_brokers_cpu_time_is_its_own_however_it_is_asked_for(
-    server: Server, tmp_path: Path
-) -> None:
+def test_the_brokers_cpu_time_by_pid_and_by_metrics_agree(server: Server, tmp_path: Path) -> None:
     port = json.loads((server.place / "ready.json").read_text())["console_port"]
     url = f"http://127.0.0.1:{port}/metrics"
     by_metrics, by_pid = broker_cpu(url, None), broker_cpu(None, server.pid)
     assert by_metrics is not None
     assert by_pid is not None
-    tick_s = 0.02  # the system tells it in hundredths of a second
+    tick_s = 0.02  # the system reports CPU time in hundredths of a second
     for _ in range(3):
         least = by_pid()
-        told = by_metrics()
-        assert least - tick_s <= told <= by_pid() + tick_s
+        reported = by_metrics()
+        assert least - tick_s <= reported <= by_pid() + tick_s
     (tmp_path / "lines").write_text("one line\n" * 3000)
     words = ("perf", "produce", "--sweep", str(tmp_path / "lines"), "--seconds", "0.1")
     rows = json.loads(ok(server, *words, "--json", "--metrics", url))
@@ -137,14 +135,14 @@ def test_the_brokers_cpu_time_is_its_own_however_it_is_asked_for(
         (["perf", "consume", "t", "-X", "group.id=g"], "not a setting of this client"),
     ],
 )
-def test_what_a_person_gets_wrong_is_one_line(server: Server, words: list[str], said: str) -> None:
+def test_a_users_mistake_is_one_line(server: Server, words: list[str], said: str) -> None:
     done = strata(*words, "-b", server.address)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert said in line
 
 
-def test_a_broker_whose_cpu_cannot_be_had(server: Server, tmp_path: Path) -> None:
+def test_an_unknown_cpu_time_is_reported(server: Server, tmp_path: Path) -> None:
     (tmp_path / "lines").write_text("a\n")
     words = ("perf", "produce", "--sweep", str(tmp_path / "lines"), "-b", server.address)
     gone = strata(*words, "--broker-pid", str(2**22 + 1))

@@ -68,7 +68,7 @@ def test_missing_objects_and_absent_ones(store):
     assert paths(store) == []
 
 
-def test_lists_are_by_the_beginning_of_the_path(store):
+def test_list_returns_the_objects_below_a_prefix(store):
     for path in ("a/b/1", "a/b/2", "a/bc/1", "a/c", "b"):
         store.put(path, [path.encode()])
     assert paths(store) == ["a/b/1", "a/b/2", "a/bc/1", "a/c", "b"]

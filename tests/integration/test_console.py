@@ -1,7 +1,7 @@
-"""Goal: what a broker tells Prometheus is what happened, and what it says of its health is so.
+"""Goal: a broker's metrics and health reports are true.
 
-Method: a server process is scraped over HTTP while librdkafka produces and consumes; every figure that can be known
-from outside is compared exactly. Times are only held to be there.
+Method: the tests scrape a server process over HTTP while librdkafka produces and consumes. They compare every metric
+that a client can compute exactly; of times they check only that they exist.
 """
 
 import json
@@ -52,7 +52,7 @@ def create(broker: BrokerProcess, name: str, partitions: int = 1, **config: str)
 
 
 def produce(broker: BrokerProcess, topic: str, count: int, *, at_ms: int = 0, size: int = 100):
-    """`count` records, all in partition 0, in a batch of their own."""
+    """Produce `count` records to partition 0, in one batch."""
     producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 1000, "log_level": 0})
     for _ in range(count):
         producer.produce(topic, bytes(size), partition=0, timestamp=at_ms)
@@ -97,12 +97,12 @@ def test_bytes_messages_and_offsets_are_exact(broker: BrokerProcess) -> None:
         assert found("partition_log_bytes", **where) == (size if end else 0)
     read(broker, "exact", 250)
     found = scrape(broker)
-    # A client may fetch a batch twice (it drops what it has): whole reads of the log, once at least.
+    # A client may fetch a batch twice (it drops records): count whole reads of the log, at least one.
     assert found("topic_bytes_out_total", topic="exact") >= size
     assert found("topic_messages_out_total", topic="exact") >= 250
 
 
-def test_what_was_there_at_the_start_did_not_come_in(tmp_path: Path) -> None:
+def test_records_from_before_the_start_are_not_counted_as_received(tmp_path: Path) -> None:
     with broker_process(tmp_path, console__listener="127.0.0.1:0") as broker:
         create(broker, "again")
         produce(broker, "again", 5)
@@ -114,7 +114,7 @@ def test_what_was_there_at_the_start_did_not_come_in(tmp_path: Path) -> None:
         assert found("partition_log_end_offset", topic="again", partition="0") == 7
 
 
-def test_lag_is_exact_and_seconds_are_the_records_own(broker: BrokerProcess) -> None:
+def test_lag_is_exact_and_its_seconds_come_from_record_times(broker: BrokerProcess) -> None:
     create(broker, "late")
     now_ms = int(time.time() * 1000)
     for minutes_ago in (30, 20, 5):
@@ -134,7 +134,7 @@ def test_lag_is_exact_and_seconds_are_the_records_own(broker: BrokerProcess) -> 
     assert found("group_lag_seconds", **slow) == 0
 
 
-def test_headroom_is_what_retention_leaves(broker: BrokerProcess) -> None:
+def test_headroom_is_the_time_and_bytes_until_retention(broker: BrokerProcess) -> None:
     create(broker, "kept", retention_ms=str(HOUR_MS), retention_bytes=str(4 * SEGMENT_BYTES))
     create(broker, "kept-for-ever", retention_ms="-1")
     now_ms = int(time.time() * 1000)
@@ -175,7 +175,7 @@ def test_the_bucket_has_metrics(broker: BrokerProcess) -> None:
     scraped: list[Scrape] = []
 
     def at_rest() -> bool:
-        """Every closed segment is in the bucket and nowhere else: how many there are is up to the client's batches."""
+        """Whether every closed segment is in the bucket only. The client's batches decide how many there are."""
         scraped.append(scrape(broker))
         found = scraped[-1]
         return (
@@ -221,7 +221,7 @@ def test_requests_and_errors_by_api(broker: BrokerProcess) -> None:
     assert found("request_duration_seconds_bucket", api="CreateTopics", le="+Inf") == asked + 1
 
 
-def test_what_is_no_request_is_counted(broker: BrokerProcess) -> None:
+def test_bytes_that_are_no_request_are_counted(broker: BrokerProcess) -> None:
     with socket.create_connection(("127.0.0.1", broker.port), TIMEOUT_S) as client:
         client.sendall(bytes.fromhex("0000000a 7fff 0000 00000001 ffff"))
         assert client.recv(100) == b""
@@ -246,18 +246,18 @@ def test_connections_directories_and_the_process(broker: BrokerProcess) -> None:
     assert found.samples["process_resident_memory_bytes", frozenset()] > 0
 
 
-def test_every_metric_of_the_table_is_there_and_no_other(broker: BrokerProcess) -> None:
+def test_the_console_serves_exactly_the_metrics_of_the_table(broker: BrokerProcess) -> None:
     text = scrape(broker).text
     heads = [line.split()[2:] for line in text.splitlines() if line.startswith("# TYPE")]
-    told = {name: kind for name, kind in heads if name.startswith("stratalog_")}
-    assert told == {metric.name: metric.kind.value for metric in METRICS}
+    described = {name: kind for name, kind in heads if name.startswith("stratalog_")}
+    assert described == {metric.name: metric.kind.value for metric in METRICS}
     assert len(heads) == len({name for name, _kind in heads}), "a metric comes in one piece"
     assert all(
         metric.name.endswith("_total") == (metric.kind is Kind.COUNTER) for metric in METRICS
     )
 
 
-def test_percentiles_can_be_had_of_every_latency(broker: BrokerProcess) -> None:
+def test_every_latency_is_a_histogram_with_percentiles(broker: BrokerProcess) -> None:
     """As Prometheus' histogram_quantile needs: buckets by bound that only grow, the last of which has all."""
     create(broker, "timed")
     produce(broker, "timed", 10)
@@ -383,7 +383,9 @@ def test_it_stops_with_scrapes_in_flight(tmp_path: Path) -> None:
             socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as unread,
             socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as half,
         ):
-            unread.sendall(asked * 1000)  # far more than fits between us, and nobody reads it
+            unread.sendall(
+                asked * 1000
+            )  # far more than the socket buffers hold, and the test reads none of it
             half.sendall(asked[:20])
             assert get(port, "/healthz")[0] == 200
             assert broker.stop() == 0
@@ -394,7 +396,7 @@ NO_CHUNK = b"ZZZZ\r\nabc\r\n"
 
 
 def answer_of(port: int, *pieces: bytes) -> bytes:
-    """All that comes back; each piece after the first is sent once something of the answer is there."""
+    """Return the whole answer; send each piece after the first once a part of the answer has come."""
     with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as connection:
         connection.sendall(pieces[0])
         found = b""
@@ -412,7 +414,7 @@ def test_a_malformed_chunk_is_a_400_and_nothing_in_the_log(
 ) -> None:
     port = console_port(broker)
     assert answer_of(port, CHUNKED % path + NO_CHUNK).startswith(b"HTTP/1.1 400 ")
-    # What is answered already is answered once.
+    # Requests answered before the error get one answer.
     answered = answer_of(port, CHUNKED % path, NO_CHUNK)
     assert answered.startswith((b"HTTP/1.1 404 ", b"HTTP/1.1 405 "))
     assert answered.count(b"HTTP/1.1") == 1

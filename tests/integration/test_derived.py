@@ -1,7 +1,7 @@
-"""Sessions and flags of the real log through Spark, beside the same worked out in plain Python here.
+"""Sessions and flags of the real log through Spark, compared with the same computed in plain Python here.
 
 Method: half of the log, then lines that come late (some within the delay, some past it), then the rest, with a new
-Spark process from the checkpoints in between. What Python says is worked out from the lines alone, by other means:
+Spark process from the checkpoints in between. Python computes them from the lines alone, by other means:
 sessions by sorting, baselines by weighing every hour instead of hour by hour.
 """
 
@@ -222,8 +222,8 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield running
 
 
-def test_streams_that_go_on_from_their_checkpoints_say_what_history_says(tmp_path, server, story):
-    """Goal: nothing but what came too late tells a stream, however it was interrupted, from a batch over all."""
+def test_streams_restarted_from_checkpoints_agree_with_history(tmp_path, server, story):
+    """Goal: an interrupted stream gives the same result as a batch over all lines, except for late lines."""
     append(server, tmp_path / "first.log", story.first, create=True)
     said = derived(server, tmp_path)
     check(said, story.lines[:HALF], story.lines[:HALF])
@@ -241,7 +241,7 @@ def test_streams_that_go_on_from_their_checkpoints_say_what_history_says(tmp_pat
 def test_the_declarative_pipeline_gives_these_sessions_and_names_the_revised(
     tmp_path, server, story
 ):
-    """Goal: two updates of `strata pipeline run pipelines/sessions`; what came too late is told, not lost."""
+    """Goal: two updates of `strata pipeline run pipelines/sessions`; late lines are reported, not lost."""
     run = PipelineRun(
         PIPELINES / "sessions",
         tmp_path / "state",

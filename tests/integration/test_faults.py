@@ -1,10 +1,10 @@
-"""What happens to real processes: killed, stopped, out of room, without their drive; while groups consume.
+"""Faults of real processes while groups consume: kill -9, SIGSTOP, a full drive, a lost drive, a changed clock.
 
-Method: a real `strata server`, an idempotent producer and group members of librdkafka, which know nothing of us. What
-was acknowledged must be in the log at the offset that was told, in order and once; every member's records must be the
-log's; what a group has committed never goes back. A disk that is full needs a mount, which needs rights: instead the
-system refuses files beyond a size (RLIMIT_FSIZE), which any user may set for his own processes and which reaches the
-broker by the same call. The error number of a full disk is in `tests/sim/test_log_directories.py`.
+Method: a real `strata server`, and librdkafka's idempotent producer and group members. Each acknowledged record must be
+in the log at its acknowledged offset, in order and once. Each member's records must equal the log's. Committed offsets
+never go back. A full disk needs a mount, which needs privileges. Instead the system refuses files beyond a size
+(RLIMIT_FSIZE): any user may set that limit for own processes, and the broker sees it in the same system call.
+`tests/sim/test_log_directories.py` has the error number of a full disk.
 
 `FAULTS_KILLS` and `FAULTS_STOPPED_S` make it longer (`CONTRIBUTING.md`).
 """
@@ -63,13 +63,13 @@ def create(broker: BrokerProcess, topic: str, partitions: int, **configs: str) -
 
 
 class Load:
-    """An idempotent producer that numbers what it sends to each partition, and what came of it."""
+    """An idempotent producer that numbers its records for each partition and keeps each delivery report."""
 
     def __init__(self, address: str, topic: str = TOPIC, size: int = 100) -> None:
         self.acknowledged: list[dict[int, str]] = [{} for _ in range(PARTITIONS)]
         self.refused: list[str] = []
         self.times: list[int] = []
-        """The timestamps that records have, as the broker told them."""
+        """The timestamps of the records, from the broker's acknowledgements."""
         self.topic = topic
         self._size = size
         self._sent = [0] * PARTITIONS
@@ -86,7 +86,7 @@ class Load:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
-    def _told(self, error: object, message: Message) -> None:
+    def _delivered(self, error: object, message: Message) -> None:
         if error is not None:
             self.refused.append(str(error))
             return
@@ -99,7 +99,7 @@ class Load:
         self._sent[partition] += 1
         value = f"{partition}:{number} ".ljust(self._size, ".")
         self._producer.produce(
-            self.topic, value.encode(), partition=partition, on_delivery=self._told
+            self.topic, value.encode(), partition=partition, on_delivery=self._delivered
         )
 
     def _run(self) -> None:
@@ -116,7 +116,7 @@ class Load:
         self.end()
 
     def end(self) -> None:
-        """Send nothing more, and wait for what is under way."""
+        """Stop sending, and wait for the records in flight."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join(WAIT_S)
@@ -156,7 +156,7 @@ def read_log(broker: BrokerProcess, partition: int, topic: str = TOPIC) -> list[
 
 
 def committed(broker: BrokerProcess, topic: str = TOPIC) -> dict[int, int]:
-    """What the broker says that a topic's group has committed; asked until its coordinator is there."""
+    """Return the offsets that a topic's group has committed; retry until the coordinator answers."""
     admin = AdminClient({"bootstrap.servers": broker.address})
     asked = ConsumerGroupTopicPartitions(group_of(topic))
     result = admin.list_consumer_group_offsets([asked])[asked.group_id].result(WAIT_S)
@@ -164,18 +164,18 @@ def committed(broker: BrokerProcess, topic: str = TOPIC) -> dict[int, int]:
 
 
 def check_log(broker: BrokerProcess, load: Load) -> list[list[str]]:
-    """What was acknowledged is there, in order, once."""
+    """Check that the log has each acknowledged record, in order and once."""
     logs = [read_log(broker, partition, load.topic) for partition in range(PARTITIONS)]
     for partition, log in enumerate(logs):
         for offset, value in load.acknowledged[partition].items():
             assert log[offset] == value, f"{partition}: {offset}"
         numbers = [int(value.split(":")[1]) for value in log]
-        assert numbers == sorted(set(numbers)), "out of order, or there twice"
+        assert numbers == sorted(set(numbers)), "out of order or repeated"
     return logs
 
 
 def check_members(members: list[Member], logs: list[list[str]]) -> None:
-    """Together they saw every record; each saw what the log has, in order."""
+    """Check that the members together read every record, and that each read the log's records in order."""
     seen: set[tuple[int, int]] = set()
     for one in members:
         ends: dict[int, int] = {}
@@ -222,7 +222,7 @@ def group(
 
 
 def nothing_is_lost(broker: BrokerProcess, load: Load, members: list[Member]) -> None:
-    """End the load: what was acknowledged is in the log once and in order, and the group has read all of it."""
+    """End the load; check that the log has each acknowledged record once and in order, and that the group read all."""
     load.end()
     assert not load.refused
     logs = check_log(broker, load)
@@ -249,7 +249,9 @@ def test_kill_9_under_load_while_a_group_consumes(tmp_path: Path) -> None:
                     lambda commits=commits: acknowledged_commits(members) != commits,  # type: ignore[misc]
                     "the group goes on",
                 )
-                time.sleep(chance.uniform(0, 0.3))  # any moment will do: not what is waited for
+                time.sleep(
+                    chance.uniform(0, 0.3)
+                )  # a random moment: the test does not depend on it
                 broker.kill()
                 before = acknowledged_commits(members)
                 broker.start()
@@ -263,21 +265,21 @@ import pathlib, time
 _step, _now_ns = pathlib.Path(__file__).with_name("step"), time.time_ns
 time.time_ns = lambda: _now_ns() + int(_step.read_text()) * 10**9
 """
-"""A `sitecustomize` with which a process takes its clock to be set by the seconds in a file beside it.
+"""A `sitecustomize` that shifts a process's clock by the seconds in a file beside it.
 
-To set the machine's own clock takes rights, and would set it for everybody.
+Setting the machine's own clock needs privileges, and would change it for every process.
 """
 
 
 @dataclass
 class Shared:
-    """A broker for the faults that leave it running; its clock can be set."""
+    """A broker for the faults that leave it running; tests can set its clock."""
 
     broker: BrokerProcess
     step: Path
 
     def set_clock(self, seconds: int) -> None:
-        """Let its clock be ahead by so many seconds."""
+        """Set the broker's clock ahead by so many seconds."""
         whole = self.step.with_suffix(".new")
         whole.write_text(str(seconds))
         whole.replace(self.step)
@@ -293,7 +295,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
         yield Shared(broker, hooks / "step")
 
 
-def test_a_broker_that_is_stopped_for_a_while_goes_on(shared: Shared, tmp_path: Path) -> None:
+def test_a_broker_stopped_by_a_signal_continues_afterwards(shared: Shared, tmp_path: Path) -> None:
     broker, topic = shared.broker, "stopped"
     create(broker, topic, PARTITIONS)
     assert broker.process is not None
@@ -348,38 +350,38 @@ def test_a_clock_set_by_hours_moves_no_session_and_loses_nothing(
             never_back(before, committed(broker, topic))
             after = acknowledged_commits(members)
             until(lambda after=after: acknowledged_commits(members) != after, "they go on")  # type: ignore[misc]
-        assert [one.assignments() for one in members] == assignments, "nobody was thrown out"
+        assert [one.assignments() for one in members] == assignments, "no member lost its session"
         nothing_is_lost(broker, load, members)
     shared.set_clock(0)
-    hours = {round((told / 1000 - time.time()) / 3600) for told in load.times}
-    assert hours == {-5, 0, 5}, "the broker's clock was set: else this shows nothing"
+    hours = {round((time_ms / 1000 - time.time()) / 3600) for time_ms in load.times}
+    assert hours == {-5, 0, 5}, "the broker's clock was not set, so the run proves nothing"
 
 
 # Drives
 
 
 def limit_files(broker: BrokerProcess, size: int) -> None:
-    """From now on the system refuses this broker's files beyond `size` bytes."""
+    """Make the system refuse this broker's files beyond `size` bytes from now on."""
     assert broker.process is not None
     _soft, hard = resource.prlimit(broker.process.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(broker.process.pid, resource.RLIMIT_FSIZE, (size, hard))
 
 
 def produce_until_refused(broker: BrokerProcess, topic: str, partition: int) -> tuple[int, str]:
-    """(how many were acknowledged, why the next was not)."""
-    told: list[object] = []
+    """Return (how many records were acknowledged, the error of the next one)."""
+    errors: list[object] = []
     settings = {"bootstrap.servers": broker.address, "retries": 0, "log_level": 2}
     producer = Producer(settings)
-    while not told or told[-1] is None:
-        assert len(told) < 1000, "it was never refused"
+    while not errors or errors[-1] is None:
+        assert len(errors) < 1000, "the broker refused no record"
         producer.produce(
             topic,
-            (b"%d " % len(told)).ljust(SIZE, b"."),
+            (b"%d " % len(errors)).ljust(SIZE, b"."),
             partition=partition,
-            on_delivery=lambda error, _message: told.append(error),
+            on_delivery=lambda error, _message: errors.append(error),
         )
         assert producer.flush(WAIT_S) == 0
-    return len(told) - 1, str(told[-1])
+    return len(errors) - 1, str(errors[-1])
 
 
 def two_directories(tmp_path: Path) -> dict[str, str]:
@@ -387,7 +389,7 @@ def two_directories(tmp_path: Path) -> dict[str, str]:
 
 
 def where(tmp_path: Path, topic: str, partitions: int) -> dict[str, int]:
-    """Which partition is in which directory, one for each."""
+    """Return one partition for each directory."""
     return {
         name: partition
         for partition in range(partitions)
@@ -426,7 +428,7 @@ def test_a_full_drive_is_reported_and_after_a_restart_with_room_it_serves_again(
         assert broker.stop() == 0
 
 
-def test_a_node_whose_only_drive_is_full_says_so_and_ends_and_comes_back(tmp_path: Path) -> None:
+def test_a_node_whose_only_drive_is_full_ends_with_a_line_and_can_restart(tmp_path: Path) -> None:
     with broker_process(tmp_path) as broker:
         create(broker, TOPIC, 1)
         limit_files(broker, 300_000)
@@ -443,7 +445,7 @@ def test_a_node_whose_only_drive_is_full_says_so_and_ends_and_comes_back(tmp_pat
         assert broker.stop() == 0
 
 
-def test_a_drive_that_goes_away_takes_its_own_partitions_only(tmp_path: Path) -> None:
+def test_a_lost_drive_takes_only_its_own_partitions_offline(tmp_path: Path) -> None:
     with broker_process(tmp_path, **two_directories(tmp_path)) as broker:
         create(broker, TOPIC, 2, segment__bytes="1048576")
         places = where(tmp_path, TOPIC, 2)
@@ -455,7 +457,7 @@ def test_a_drive_that_goes_away_takes_its_own_partitions_only(tmp_path: Path) ->
         producer.produce(TOPIC, b"0 ", partition=places["first"])
         assert producer.flush(30) == 0
         assert broker.stop() == 0
-        broker.start()  # where the drive was mounted there is an empty directory now
+        broker.start()  # the mount point is an empty directory now
         assert read_log(broker, places["first"]) == ["0"]
         assert "log directory away" in broker.log_text
         create(broker, "new", 2)

@@ -1,6 +1,6 @@
-"""Goal: fetch sessions over the wire: a client is told what changed and no more, and Java's consumer lives in one.
+"""Goal: fetch sessions over the wire: an answer holds only changed partitions, and Java's consumer uses a session.
 
-Method: requests of our own making against a broker process with room for one session, which shows who has it.
+Method: hand-made requests to a broker process with room for one session, which shows whether the room is taken.
 """
 
 import socket
@@ -50,7 +50,7 @@ def produce(broker: BrokerProcess, index: int, values: Sequence[str]) -> None:
 
 
 class Reader:
-    """One connection that sends Fetch requests as it is told."""
+    """One connection that sends hand-made Fetch requests."""
 
     def __init__(self, broker: BrokerProcess, version: int, topic: Any) -> None:
         self.socket = socket.create_connection(("127.0.0.1", broker.port), TIMEOUT_S)
@@ -92,8 +92,8 @@ class Reader:
         return answer
 
 
-def told(answer: FetchResponse) -> dict[int, int]:
-    """Partition -> bytes of records."""
+def sizes(answer: FetchResponse) -> dict[int, int]:
+    """Return partition -> bytes of records."""
     return {
         one.partition_index: len(one.records)
         for topic in answer.responses
@@ -122,25 +122,25 @@ def test_only_changes_are_answered(broker: BrokerProcess, version: int) -> None:
     with reading(broker, version) as reader:
         first = reader.fetch(0, 0, {0: 0, 1: 0, 2: 0})
         assert first.session_id > 0
-        assert told(first) == {0: 0, 1: 0, 2: 0}
+        assert sizes(first) == {0: 0, 1: 0, 2: 0}
         session_id = first.session_id
-        assert told(reader.fetch(session_id, 1, {})) == {}
+        assert sizes(reader.fetch(session_id, 1, {})) == {}
         produce(broker, 1, ["x"])
         news = reader.fetch(session_id, 2, {})
         assert news.session_id == session_id
-        [size] = told(news).values()
-        assert told(news) == {1: size}
+        [size] = sizes(news).values()
+        assert sizes(news) == {1: size}
         assert size > 0
-        assert told(reader.fetch(session_id, 3, {1: 1})) == {}
+        assert sizes(reader.fetch(session_id, 3, {1: 1})) == {}
         produce(broker, 1, ["y"])
         produce(broker, 2, ["z"])
-        assert told(reader.fetch(session_id, 4, {}, forgotten=[1])).keys() == {2}
+        assert sizes(reader.fetch(session_id, 4, {}, forgotten=[1])).keys() == {2}
         assert reader.fetch(session_id, 4, {}).error_code == ErrorCode.invalid_fetch_session_epoch
         other = reader.fetch(session_id + 1, 4, {}).error_code
         assert other == ErrorCode.fetch_session_id_not_found
-        assert reader.fetch(0, 0, {0: 0}).session_id == 0, "there is no room for a second"
+        assert reader.fetch(0, 0, {0: 0}).session_id == 0, "there is no room for a second session"
         assert reader.fetch(session_id, -1, {0: 0}).session_id == 0
-        assert reader.fetch(0, 0, {0: 0}).session_id > 0, "the first was ended"
+        assert reader.fetch(0, 0, {0: 0}).session_id > 0, "the first session has ended"
 
 
 def test_names_and_ids_do_not_mix_in_one_session(broker: BrokerProcess) -> None:
@@ -152,7 +152,7 @@ def test_names_and_ids_do_not_mix_in_one_session(broker: BrokerProcess) -> None:
 
 
 def test_javas_consumer_reads_in_a_session(broker: BrokerProcess) -> None:
-    """It reads what comes in several goes; meanwhile the only slot is taken, and free again after it."""
+    """Java's consumer reads in several fetches. Meanwhile it holds the only session; afterwards the room is free."""
     goes = [[f"{go} {number}" for number in range(50)] for go in range(4)]
     command = java_command(
         "org.apache.kafka.tools.consumer.ConsoleConsumer",
@@ -171,14 +171,14 @@ def test_javas_consumer_reads_in_a_session(broker: BrokerProcess) -> None:
     ):
         deadline_s = time.monotonic() + TIMEOUT_S
         while (session_id := reader.fetch(0, 0, {0: 0}).session_id) != 0:
-            # Room is still there: give it back.
+            # The room was still free: close this session again.
             reader.fetch(session_id, -1, {})
-            assert time.monotonic() < deadline_s, "the consumer asked for no session"
+            assert time.monotonic() < deadline_s, "the consumer opened no session"
             time.sleep(0.05)
         for go, values in enumerate(goes):
             produce(broker, go % PARTITIONS, values)
-            assert reader.fetch(0, 0, {0: 0}).session_id == 0, "it has lost its session"
+            assert reader.fetch(0, 0, {0: 0}).session_id == 0, "the consumer has lost its session"
             time.sleep(0.2)
         out, err = consumer.communicate(timeout=TIMEOUT_S)
-        assert reader.fetch(0, 0, {0: 0}).session_id > 0, "it closes its session"
+        assert reader.fetch(0, 0, {0: 0}).session_id > 0, "the consumer has closed its session"
     assert sorted(out.split("\n")[:-1]) == sorted(value for values in goes for value in values), err

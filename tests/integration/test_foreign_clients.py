@@ -1,4 +1,4 @@
-"""Other people's clients against a real broker process: what is produced is consumed, by each and across."""
+"""Third-party clients against a real broker process: each consumes what it and the others produce."""
 
 import subprocess
 from collections.abc import Iterator
@@ -84,7 +84,7 @@ def test_confluent_kafka_with_every_codec(broker: BrokerProcess, codec: str) -> 
     assert sorted(found) == sorted(expected())
 
 
-def test_a_group_goes_on_where_it_committed(broker: BrokerProcess) -> None:
+def test_a_group_continues_at_its_committed_offset(broker: BrokerProcess) -> None:
     create(broker, "resumed", partitions=1)
     produce(broker, "resumed", 100)
     assert len(consume_group(broker, "resumed", "resuming", 100)) == 100
@@ -145,10 +145,10 @@ def test_a_topic_is_created_deleted_and_created_in_a_loop(broker: BrokerProcess)
             future.result(TIMEOUT_S)
 
 
-def test_a_topic_tells_its_settings(broker: BrokerProcess) -> None:
-    create(broker, "settled", retention__ms="12345")
+def test_describe_configs_answers_a_topics_settings(broker: BrokerProcess) -> None:
+    create(broker, "limited", retention__ms="12345")
     admin = AdminClient({"bootstrap.servers": broker.address})
-    resource = ConfigResource(ConfigResource.Type.TOPIC, "settled")
+    resource = ConfigResource(ConfigResource.Type.TOPIC, "limited")
     found = admin.describe_configs([resource])[resource].result(TIMEOUT_S)
     assert found["retention.ms"].value == "12345"
     assert found["cleanup.policy"].value == "delete"
@@ -194,7 +194,7 @@ def test_javas_console_producer_and_consumer(broker: BrokerProcess) -> None:
     assert said.splitlines() == lines
 
 
-def test_a_clean_stop_exits_with_0_and_everything_is_there_afterwards(tmp_path: Path) -> None:
+def test_a_clean_stop_exits_with_0_and_loses_no_record(tmp_path: Path) -> None:
     with broker_process(tmp_path) as broker:
         create(broker, "kept")
         produce(broker, "kept", 100)

@@ -1,6 +1,6 @@
-"""Goal: what people do to groups from outside, with librdkafka's, kafka-python's and Kafka's own tools, takes effect.
+"""Goal: librdkafka, kafka-python and Kafka's own tools can list, describe, change and delete groups.
 
-Method: one broker process; each test has groups of its own.
+Method: one broker process; each test has its own groups.
 """
 
 import time
@@ -48,7 +48,7 @@ def topic(broker: BrokerProcess, admin: AdminClient, name: str) -> None:
 
 @contextmanager
 def member(broker: BrokerProcess, group: str, *topics: str) -> Iterator[Consumer]:
-    """One that has read and committed all of some topics, and is still there."""
+    """Run a member that has read and committed all records of some topics, and stays in its group."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.address,
@@ -109,16 +109,16 @@ def test_groups_are_listed_described_and_deleted(broker: BrokerProcess, admin: A
             admin.delete_consumer_groups(["g"])["g"].result(TIMEOUT_S)
         assert code(refused) == KafkaError.NON_EMPTY_GROUP
     assert listed(admin, states={ConsumerGroupState.EMPTY})["g"] is ConsumerGroupState.EMPTY
-    deleted = admin.delete_consumer_groups(["g", "nobody"])
+    deleted = admin.delete_consumer_groups(["g", "missing"])
     deleted["g"].result(TIMEOUT_S)
     with pytest.raises(KafkaException) as refused:
-        deleted["nobody"].result(TIMEOUT_S)
+        deleted["missing"].result(TIMEOUT_S)
     assert code(refused) == KafkaError.GROUP_ID_NOT_FOUND
     assert "g" not in listed(admin)
     assert committed(admin, "g") == {}
 
 
-def test_offsets_are_changed_from_outside_once_the_group_has_no_member(
+def test_admin_clients_change_the_offsets_of_a_group_without_members(
     broker: BrokerProcess, admin: AdminClient
 ) -> None:
     topic(broker, admin, "moved")
@@ -132,7 +132,7 @@ def test_offsets_are_changed_from_outside_once_the_group_has_no_member(
     assert committed(admin, "m") == {("moved", 0): 10, ("moved", 1): 3}
 
 
-def test_offsets_go_with_their_topic_and_do_not_come_back_with_its_name(
+def test_offsets_are_deleted_with_their_topic_and_a_new_one_starts_without(
     broker: BrokerProcess, admin: AdminClient
 ) -> None:
     topic(broker, admin, "gone")
@@ -143,8 +143,10 @@ def test_offsets_go_with_their_topic_and_do_not_come_back_with_its_name(
     assert committed(admin, "f") == {("stays", 0): 10, ("stays", 1): 10}
 
 
-def test_an_empty_group_without_offsets_goes(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What needs a minute at least, the end of offsets, is told in tests/golden/groups."""
+def test_an_empty_group_without_offsets_is_deleted(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """The expiry of offsets takes a minute at least; tests/golden/groups covers it."""
     place = tmp_path_factory.mktemp("expiry")
     with broker_process(place, offsets__retention__check__interval__ms="200") as broker:
         admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
@@ -158,7 +160,7 @@ def test_an_empty_group_without_offsets_goes(tmp_path_factory: pytest.TempPathFa
                 empty.poll(0.1)
             empty.close()
             while "empty" in listed(admin):
-                assert time.monotonic() < deadline_s, "a group of nothing stays"
+                assert time.monotonic() < deadline_s, "the empty group was not deleted"
                 time.sleep(0.05)
             assert listed(admin) == {"kept": ConsumerGroupState.STABLE}
 
@@ -195,8 +197,8 @@ def test_kafkas_own_tool(broker: BrokerProcess, admin: AdminClient) -> None:
     topic(broker, admin, "java")
     topic(broker, admin, "other")
     with member(broker, "tool", "java"):
-        told = lines(tool(broker, "--describe", "--group", "tool"))
-        rows = [row[:6] for row in told if row[0] == "tool"]
+        described = lines(tool(broker, "--describe", "--group", "tool"))
+        rows = [row[:6] for row in described if row[0] == "tool"]
         assert rows == [["tool", "java", str(index), "10", "10", "0"] for index in (0, 1)]
         refused = tool(broker, "--delete", "--group", "tool")
         assert "GroupNotEmptyException" in refused

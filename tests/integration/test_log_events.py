@@ -1,6 +1,6 @@
-"""Goal: what a person would want to know of a broker is one line in its log, and nothing is that happens all the time.
+"""Goal: each notable event of a broker is one line in its log, and frequent events leave no line.
 
-Method: the product's own node in this process, whose events are caught; each story says which line it must leave.
+Method: a real node in this process, whose log events are captured. Each test names the line that must appear.
 """
 
 import socket
@@ -37,7 +37,7 @@ def lines() -> Iterator[Lines]:
 
 
 def named(lines: Lines, event: str, **fields: object) -> Lines:
-    """The lines of an event whose fields say so."""
+    """Return an event's lines whose fields have these values."""
     return [
         line
         for line in lines
@@ -52,7 +52,7 @@ def admin(broker: TemporaryBroker) -> AdminClient:
 def create(broker: TemporaryBroker, name: str, partitions: int = 1, **config: str) -> None:
     settings = {key.replace("_", "."): value for key, value in config.items()}
     new = NewTopic(name, partitions, 1, config=settings)
-    client = admin(broker)  # kept: what it was asked dies with it
+    client = admin(broker)  # kept in a variable: its requests end with it
     client.create_topics([new])[name].result(TIMEOUT_S)
 
 
@@ -94,8 +94,8 @@ def test_a_topics_life(lines: Lines) -> None:
         )
         [done] = client.incremental_alter_configs([change]).values()
         done.result(TIMEOUT_S)
-        [told] = named(lines, "config changed", resource="topic t")
-        assert told["settings"] == {"retention.bytes": "7", "retention.ms": None}
+        [changed] = named(lines, "config changed", resource="topic t")
+        assert changed["settings"] == {"retention.bytes": "7", "retention.ms": None}
         client.delete_topics(["t"])["t"].result(TIMEOUT_S)
         assert named(lines, "topic deleted", topic="t", id=made["id"])
 
@@ -199,10 +199,10 @@ def test_a_slow_disk(lines: Lines) -> None:
         watch.append("some-file", 0, (b"x",))
         node._watches.append(watch)
         broker._run(node._tell_slow_disks())
-        told = {"path": "/d", "operation": "write", "file": "some-file", "ms": 1500}
-        assert len(named(lines, "slow disk", **told)) == 1
+        event = {"path": "/d", "operation": "write", "file": "some-file", "ms": 1500}
+        assert len(named(lines, "slow disk", **event)) == 1
         broker._run(node._tell_slow_disks())
-        assert len(named(lines, "slow disk")) == 1, "told once"
+        assert len(named(lines, "slow disk")) == 1, "one line for one slow write"
 
 
 def test_requests_leave_no_line(lines: Lines) -> None:

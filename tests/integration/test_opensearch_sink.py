@@ -1,7 +1,7 @@
-"""The sink's side of a bulk request, over real connections to a server that fails as it is told.
+"""The sink's side of bulk requests, over real connections to a server with injected failures.
 
-Method: rows that name themselves go in; afterwards the server has each document once, or the write has said which
-record it could not write. The real OpenSearch is in `tests/compat/test_opensearch.py`.
+Method: the test writes rows that name themselves. Afterwards the server has each document once, or the write's error
+names the record that failed. The real OpenSearch is in `tests/compat/test_opensearch.py`.
 """
 
 from collections.abc import Iterator
@@ -58,7 +58,7 @@ def test_rows_become_documents_in_bounded_requests(server: BulkServer) -> None:
     has(server, 12)
 
 
-def test_only_what_was_not_taken_is_sent_again(server: BulkServer) -> None:
+def test_only_documents_that_were_not_accepted_are_sent_again(server: BulkServer) -> None:
     server.rules = [each(_1=429, _3=503), each(_3=429)]
     assert write_documents([rows(5)], options(server)) == Counts(5, 0)
     assert server.requests == [
@@ -69,7 +69,7 @@ def test_only_what_was_not_taken_is_sent_again(server: BulkServer) -> None:
     has(server, 5)
 
 
-def test_a_request_that_failed_whole_is_sent_again_whole(server: BulkServer) -> None:
+def test_a_request_that_failed_completely_is_sent_again_completely(server: BulkServer) -> None:
     server.rules = [whole(429), whole(503), hang_up, whole(502)]
     assert write_documents([rows(5)], options(server)) == Counts(5, 0)
     assert len(server.requests) == 5
@@ -77,7 +77,7 @@ def test_a_request_that_failed_whole_is_sent_again_whole(server: BulkServer) -> 
     has(server, 5)
 
 
-def test_an_answer_cut_off_within_its_headers_is_none(server: BulkServer) -> None:
+def test_an_answer_cut_off_within_its_headers_is_retried(server: BulkServer) -> None:
     server.rules = [hang_up]
     body = bulk_body([Document("t-0-0", b"{}")])
     with closing(connect([server.url], 30)) as client:
@@ -86,7 +86,7 @@ def test_an_answer_cut_off_within_its_headers_is_none(server: BulkServer) -> Non
         assert client.request("POST", f"/{INDEX}/_bulk", body).status == 200
 
 
-def test_patience_ends_but_not_while_something_is_taken(server: BulkServer) -> None:
+def test_retries_end_only_when_no_document_is_accepted(server: BulkServer) -> None:
     few = options(server, max_retries="2")
     server.rules = [whole(429), whole(429), whole(429)]
     with pytest.raises(
@@ -99,25 +99,25 @@ def test_patience_ends_but_not_while_something_is_taken(server: BulkServer) -> N
     has(server, 5)
 
 
-def test_a_refused_document_is_named_or_becomes_a_letter(server: BulkServer) -> None:
+def test_a_refused_document_is_named_or_goes_to_the_dead_letter_index(server: BulkServer) -> None:
     server.rules = [each(_3=400, _4=400)]
     with pytest.raises(UserError) as error:
         write_documents([rows(5)], options(server))
     said = str(error.value)
-    assert "access refuses topic t, partition 0, offset 3 (and 1 more): refused: as told" in said
+    assert "access refuses topic t, partition 0, offset 3 (and 1 more): refused: by a rule" in said
     assert "dead_letter_index" in said
     server.rules = [each(_3=400, _4=429), each(_4=400)]
     lettered = options(server, dead_letter_index=LETTERS)
     assert write_documents([rows(6)], lettered) == Counts(4, 2)
     letters = server.documents[LETTERS]
     assert letters.keys() == {"t-0-3", "t-0-4"}
-    assert letters["t-0-3"]["error"] == {"type": "refused", "reason": "as told"}
+    assert letters["t-0-3"]["error"] == {"type": "refused", "reason": "by a rule"}
     server.rules = [each(_3=400), each(_3=400)]
     with pytest.raises(UserError, match="index letters refuses topic t, partition 0, offset 3"):
         write_documents([rows(6)], lettered)
 
 
-def test_what_is_too_large_goes_in_pieces(server: BulkServer) -> None:
+def test_a_request_that_is_too_large_is_sent_in_pieces(server: BulkServer) -> None:
     server.refuse_more_than = 400
     assert write_documents([rows(16)], options(server)) == Counts(16, 0)
     has(server, 16)
@@ -126,7 +126,7 @@ def test_what_is_too_large_goes_in_pieces(server: BulkServer) -> None:
         write_documents([rows(2)], options(server))
 
 
-def test_no_more_requests_are_under_way_than_workers(server: BulkServer) -> None:
+def test_at_most_one_request_per_worker_is_in_flight(server: BulkServer) -> None:
     several = options(server, worker="3", bulk_max_size="5")
     server.rules = [whole(429) for _ in range(9)]
     assert write_documents([rows(100)], several) == Counts(100, 0)
@@ -134,23 +134,23 @@ def test_no_more_requests_are_under_way_than_workers(server: BulkServer) -> None
     has(server, 100)
 
 
-def test_another_host_is_asked_where_one_does_not_answer(server: BulkServer) -> None:
+def test_another_host_is_used_if_one_does_not_answer(server: BulkServer) -> None:
     with bulk_server() as gone:
-        nobody = gone.url
-    both = options(server, hosts=f"{nobody},{server.url}")
+        unreachable = gone.url
+    both = options(server, hosts=f"{unreachable},{server.url}")
     assert write_documents([rows(5)], both) == Counts(5, 0)
     with pytest.raises(Unavailable, match=r"after 1 retries: http://127.0.0.1"):
-        write_documents([rows(5)], options(server, hosts=nobody, max_retries="1"))
+        write_documents([rows(5)], options(server, hosts=unreachable, max_retries="1"))
 
 
-def test_an_index_is_made_once_with_what_was_asked_for(server: BulkServer) -> None:
+def test_an_index_is_created_once_with_the_given_settings(server: BulkServer) -> None:
     asked = {"index.number_of_shards": "3", "index.refresh_interval": "30s"}
     given = options(server, dead_letter_index=LETTERS, **asked)
     prepare(given, rows(0).schema)
     assert server.shards == {INDEX: "3", LETTERS: "1"}
     server.seen.clear()
     prepare(given, rows(0).schema)
-    assert f"PUT /{INDEX}/_settings" in server.seen, "what may be changed is"
+    assert f"PUT /{INDEX}/_settings" in server.seen, "the sink updates dynamic settings"
     assert f"PUT /{INDEX}" not in server.seen
     refresh(given)
     assert server.seen[-2:] == [f"POST /{INDEX}/_refresh", f"POST /{LETTERS}/_refresh"]

@@ -1,7 +1,7 @@
-"""No line that the product writes holds a secret that it was given: a whole run, and every start that fails.
+"""No line that the product writes holds a secret from its settings: a whole run, and every start that fails.
 
-Method: secrets are planted wherever a setting can carry one, all of them with one word in them. Real processes run
-over them, and every line of every log and answer is searched for the word.
+Method: every setting that can carry a secret has one, and all secrets contain one word. The tests run real processes
+and search every line of every log and answer for the word.
 """
 
 import json
@@ -34,7 +34,7 @@ ENVIRONMENT = {
     "KAFKA_SASL_JAAS_CONFIG": f"{WORD}10",
     "KAFKA_UNKNOWN_PASSWORD": f"{WORD}11",
     "CONFLUENT_TIER_S3_CRED_SECRET": f"{WORD}12",
-    "AWS_ACCESS_KEY_ID": "someone",
+    "AWS_ACCESS_KEY_ID": "testkey",
     "AWS_SECRET_ACCESS_KEY": f"{WORD}13",
     "AWS_SESSION_TOKEN": f"{WORD}14",
 }
@@ -43,7 +43,7 @@ USER = f"user:{WORD}"
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The URL of a bucket, with the planted environment around it."""
+    """Return a bucket's URL, and set the environment with the secrets."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     for name, value in ENVIRONMENT.items():
@@ -76,7 +76,7 @@ def page(port: int, path: str) -> str:
 
 
 def alter_stores(address: str) -> str:
-    """Settings that a running broker takes, a password among them."""
+    """Set dynamic settings of a running broker, a password among them."""
     name = "listener.name.plaintext.ssl.keystore.password"
     words = ("config", "alter", "--broker", "1", "-s", f"{name}={WORD}15", "-b", address)
     return printed(*words)

@@ -1,4 +1,4 @@
-"""What Kafka answers to produce requests that no client library would send, and to those by topic id."""
+"""Kafka's answers to produce requests that no client library sends, and to requests by topic id."""
 
 from collections.abc import Iterator
 from uuid import UUID
@@ -40,15 +40,15 @@ def test_every_version_appends(wire: Wire, version: int) -> None:
 
 
 def test_an_unknown_topic_id(wire: Wire) -> None:
-    told = wire.produce(UUID(int=77), batch(), version=13)
-    assert told.error_code == ErrorCode.unknown_topic_id
+    answer = wire.produce(UUID(int=77), batch(), version=13)
+    assert answer.error_code == ErrorCode.unknown_topic_id
     there = wire.topic_id("t")
-    told = wire.produce(there, batch(), version=13, index=9)
-    assert told.error_code == ErrorCode.unknown_topic_or_partition
+    answer = wire.produce(there, batch(), version=13, index=9)
+    assert answer.error_code == ErrorCode.unknown_topic_or_partition
 
 
 @pytest.mark.parametrize("acks", [2, -2, 127])
-def test_acks_that_mean_nothing(wire: Wire, acks: int) -> None:
+def test_invalid_acks_are_refused(wire: Wire, acks: int) -> None:
     assert wire.produce("t", batch(), acks=acks).error_code == ErrorCode.invalid_required_acks
 
 
@@ -56,12 +56,12 @@ def test_acks_that_mean_nothing(wire: Wire, acks: int) -> None:
     "records", [None, b"", batch() + batch()], ids=["null", "empty", "two batches"]
 )
 def test_exactly_one_batch(wire: Wire, records: bytes | None) -> None:
-    told = wire.produce("t", records)
-    assert told.error_code == ErrorCode.invalid_record
-    assert told.error_message
+    answer = wire.produce("t", records)
+    assert answer.error_code == ErrorCode.invalid_record
+    assert answer.error_message
 
 
-def test_zstd_needs_a_version_that_knows_it(wire: Wire) -> None:
+def test_zstd_needs_produce_version_7_or_later(wire: Wire) -> None:
     made = batch(codec="zstd")
     assert wire.produce("t", made, version=6).error_code == ErrorCode.unsupported_compression_type
     assert wire.produce("t", made, version=7).error_code == 0
@@ -71,7 +71,7 @@ def test_without_acks_a_refusal_closes_the_connection(broker: TemporaryBroker) -
     with Wire(broker.address) as wire:
         wire.topic_id("t")
         wire.send_produce("t", batch(), acks=0)
-        assert wire.produce("t", batch()).error_code == 0  # the first was not answered
+        assert wire.produce("t", batch()).error_code == 0  # the request with acks=0 got no answer
         wire.send_produce("t", b"", acks=0)
         with pytest.raises(ConnectionError):
             wire.receive_produced()

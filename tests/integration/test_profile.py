@@ -1,4 +1,4 @@
-"""`strata server --profile`, and Confluent's names, by the people who use them."""
+"""`strata server --profile`, and Confluent's names of settings, through the command line and admin clients."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def configs(admin: AdminClient, topic: str) -> dict[str, str]:
     return {name: entry.value for name, entry in found.items() if entry.source == own}
 
 
-def test_confluents_names_of_a_topics_settings(tmp_path: Path) -> None:
+def test_a_topic_accepts_confluents_names_of_settings(tmp_path: Path) -> None:
     with TemporaryBroker({"tier.url": f"file://{tmp_path}"}) as broker:
         admin = AdminClient({"bootstrap.servers": broker.address})
         settings = {"confluent.tier.enable": "true", "confluent.tier.local.hotset.ms": "1000"}
@@ -38,7 +38,7 @@ def test_confluents_names_of_a_topics_settings(tmp_path: Path) -> None:
         assert configs(admin, "t") == ours | {"local.retention.ms": "-2"}
 
 
-def test_new_topics_are_tiered_where_the_broker_says_so(tmp_path: Path) -> None:
+def test_new_topics_are_tiered_if_tier_enable_is_set(tmp_path: Path) -> None:
     settings = {"confluent.tier.enable": "true", "tier.url": f"file://{tmp_path}"}
     with TemporaryBroker(settings) as broker:
         admin = AdminClient({"bootstrap.servers": broker.address})
@@ -55,7 +55,7 @@ def test_new_topics_are_tiered_where_the_broker_says_so(tmp_path: Path) -> None:
         }
 
 
-def test_a_server_says_what_its_profile_changed(tmp_path: Path) -> None:
+def test_a_server_logs_what_its_profile_changed(tmp_path: Path) -> None:
     with Server(tmp_path, ["log.roll.hours=9"], options=["--profile", "production"]) as server:
         said = server.output.read_text()
         assert "profile production: message.max.bytes=4194304 instead of 1048588" in said
@@ -68,7 +68,7 @@ def test_a_server_says_what_its_profile_changed(tmp_path: Path) -> None:
         assert found["auto.create.topics.enable"].value == "false"
 
 
-def test_the_command_line_tells_what_a_name_stands_for(tmp_path: Path) -> None:
+def test_the_command_line_reports_what_a_confluent_name_stands_for(tmp_path: Path) -> None:
     with TemporaryBroker({"tier.url": f"file://{tmp_path}"}) as broker:
         asked = ["--config", "confluent.tier.enable=true", "--bootstrap-server", broker.address]
         done = strata("topic", "create", "t", *asked)

@@ -1,7 +1,7 @@
-"""`stratalog.read` over the seam of bucket and broker: exactly what a list of the log's records holds.
+"""`stratalog.read` over the seam of bucket and broker returns exactly the records of a list.
 
-Timestamps do not rise with offsets, as after a backfill. Part of the log is in the bucket alone, its tail at the broker
-alone. Hypothesis chooses where it is read, between which times, of which partitions and offsets.
+Timestamps do not rise with offsets, as after a backfill. Old records are only in the bucket, new ones only at the
+broker. Hypothesis chooses the source, the times, the partitions and the offsets of each read.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from tests.broker_process import BrokerProcess, broker_process
-from tests.integration.test_spark_broker import SEGMENT, settle, tiered_end
+from tests.integration.test_spark_broker import SEGMENT, tiered_end, wait_until_tiered
 
 from stratalog import ReadMetrics, read
 from stratalog.adapters.network import TcpNetwork
@@ -36,14 +36,14 @@ FEW = settings(max_examples=int(os.environ.get("READ_EXAMPLES", "40")), deadline
 
 @dataclass
 class Filled:
-    """A broker, and the records of its topics: by partition, the timestamp (epoch ms) of each offset."""
+    """Yield a broker and its topics' records: for each partition, the timestamp (epoch ms) of each offset."""
 
     broker: BrokerProcess
     topics: dict[str, list[list[int]]]
 
 
 def batches(random: Random, records: int) -> Iterator[list[int]]:
-    """Batches' timestamps: mostly rising, with old and scattered ones among them."""
+    """Return batches' timestamps: mostly rising, with old and scattered ones among them."""
     made = 0
     while made < records:
         size = random.choice([1, 1, 7, 40])
@@ -88,10 +88,10 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filled]:
             made.topics[topic] = [[] for _ in range(PARTITIONS)]
             kept = SEGMENT | {"retention.ms": "-1", "message.timestamp.type": kind}
             asyncio.run(create(broker, topic, kept))
-            for records in (3000, 400):  # the second stays where it is
+            for records in (3000, 400):  # the second part stays at the broker
                 asyncio.run(fill(broker, topic, made.topics[topic], records))
-                settle(broker, topic, 1000)
-        # What the broker's clock said is only known by reading all of it.
+                wait_until_tiered(broker, topic, 1000)
+        # Append times are known only after a read of all records.
         for partition in range(PARTITIONS):
             found = read("appended", **where(made, "both"), partitions=[partition]).read_all()
             assert len(found) == len(made.topics["appended"][partition])
@@ -113,7 +113,7 @@ def where(filled: Filled, place: str) -> dict[str, Any]:
 
 
 def moments(data: st.DataObject, known: list[list[int]]) -> tuple[int | None, int | None]:
-    """Since and until, in microseconds."""
+    """Draw since and until, in microseconds."""
     all_times = [at for partition in known for at in partition]
     first, last = min(all_times) * 1000, max(all_times) * 1000
     edge = st.none() | st.integers(first - 2000, last + 2000)
@@ -132,9 +132,7 @@ def moment(microseconds: int | None) -> datetime | None:
 
 @FEW
 @given(data=st.data())
-def test_what_is_read_is_what_a_list_of_the_records_holds(
-    filled: Filled, data: st.DataObject
-) -> None:
+def test_a_read_returns_the_same_records_as_a_list(filled: Filled, data: st.DataObject) -> None:
     topic = data.draw(st.sampled_from(sorted(filled.topics)), label="topic")
     place = data.draw(st.sampled_from(["both", "both", "bucket", "broker"]), label="place")
     known = filled.topics[topic]

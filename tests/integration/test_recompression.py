@@ -1,4 +1,4 @@
-"""`compression.type`: a topic keeps its batches in one codec, whatever they came in, and nothing else changes."""
+"""`compression.type`: a topic stores its batches in one codec, whatever codec producers use; nothing else changes."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ def made(broker: TemporaryBroker, topic: str, **configs: str) -> str:
 
 
 def on_disk(broker: TemporaryBroker, topic: str) -> list[tuple[BatchHeader, list[Record]]]:
-    """Every batch of the only segment, CRCs checked."""
+    """Return every batch of the only segment; check the CRCs."""
     (path,) = (broker.directory / f"{topic}-0").glob("*.log")
     data = path.read_bytes()
     found = []
@@ -53,9 +53,7 @@ def records(count: int, start: int = 0) -> list[Record]:
 
 
 @pytest.mark.parametrize("kept_as", KEPT_AS)
-def test_whatever_is_produced_is_kept_in_the_topics_codec(
-    broker: TemporaryBroker, kept_as: str
-) -> None:
+def test_batches_are_stored_in_the_topics_codec(broker: TemporaryBroker, kept_as: str) -> None:
     topic = made(broker, f"to-{kept_as}", compression_type=kept_as)
     with Wire(broker.address) as wire:
         for number, codec in enumerate(CODEC_NAMES):
@@ -80,8 +78,10 @@ def test_a_batch_in_the_topics_codec_is_not_touched(broker: TemporaryBroker) -> 
 @pytest.mark.parametrize(
     ("codec", "poor", "good"), [("gzip", "1", "9"), ("zstd", "-50", "19"), ("lz4", "9", "12")]
 )
-def test_levels_count(broker: TemporaryBroker, codec: str, poor: str, good: str) -> None:
-    # Letters by chance, some likelier than others: a fast compressor finds less in them.
+def test_a_higher_level_compresses_better(
+    broker: TemporaryBroker, codec: str, poor: str, good: str
+) -> None:
+    # Random letters of uneven probability: a fast level compresses them less.
     words = bytes(Random(1).choices(b"abcdefgh ", [9, 8, 7, 6, 5, 4, 3, 2, 20], k=200_000))
     sizes = []
     for level in (poor, good):
@@ -104,14 +104,14 @@ def test_log_append_time_is_the_brokers(broker: TemporaryBroker) -> None:
         answer = wire.produce(topic, build_batch(records(3)))
     ((header, kept),) = on_disk(broker, topic)
     assert header.is_log_append_time
-    told_ms = answer.log_append_time_ms
-    assert {one.timestamp for one in kept} == {told_ms}
-    assert told_ms > NOW
+    append_ms = answer.log_append_time_ms
+    assert {one.timestamp for one in kept} == {append_ms}
+    assert append_ms > NOW
 
 
 def test_a_pipelining_idempotent_producer_keeps_its_order(broker: TemporaryBroker) -> None:
     topic = made(broker, "ordered", compression_type="zstd")
-    told: list[object] = []
+    errors: list[object] = []
     producer = Producer(
         {
             "bootstrap.servers": broker.address,
@@ -122,9 +122,9 @@ def test_a_pipelining_idempotent_producer_keeps_its_order(broker: TemporaryBroke
         }
     )
     for number in range(3000):
-        producer.produce(topic, b"%d" % number, on_delivery=lambda error, _: told.append(error))
+        producer.produce(topic, b"%d" % number, on_delivery=lambda error, _: errors.append(error))
     assert producer.flush(30) == 0
-    assert told == [None] * 3000
+    assert errors == [None] * 3000
     consumer = Consumer(
         {"bootstrap.servers": broker.address, "group.id": "o", "auto.offset.reset": "earliest"}
     )
@@ -138,7 +138,7 @@ def test_a_pipelining_idempotent_producer_keeps_its_order(broker: TemporaryBroke
     assert read == list(range(3000))
 
 
-def test_a_repeat_is_answered_with_the_first_offset(broker: TemporaryBroker) -> None:
+def test_a_duplicate_is_answered_with_the_first_offset(broker: TemporaryBroker) -> None:
     topic = made(broker, "repeat", compression_type="gzip")
     with Wire(broker.address) as wire:
         for first in (0, 3, 0):
@@ -152,7 +152,9 @@ def test_a_repeat_is_answered_with_the_first_offset(broker: TemporaryBroker) -> 
     assert len(on_disk(broker, topic)) == 2
 
 
-def test_a_batch_in_the_topics_codec_waits_behind_one_in_work(broker: TemporaryBroker) -> None:
+def test_a_batch_in_the_topics_codec_waits_for_an_earlier_recompression(
+    broker: TemporaryBroker,
+) -> None:
     topic = made(broker, "behind", compression_type="zstd", compression_zstd_level="22")
     large = build_batch([Record(0, NOW, None, os.urandom(500_000))])
     small = build_batch(records(1), codec="zstd")
@@ -162,7 +164,7 @@ def test_a_batch_in_the_topics_codec_waits_behind_one_in_work(broker: TemporaryB
         assert [wire.receive_produced().base_offset for _ in range(2)] == [0, 1]
 
 
-def test_what_grows_too_large_is_refused(broker: TemporaryBroker) -> None:
+def test_a_batch_that_grows_too_large_is_refused(broker: TemporaryBroker) -> None:
     topic = made(broker, "poison", compression_type="gzip")
     with Wire(broker.address) as wire:
         bomb = build_batch([Record(0, NOW, None, bytes(100 << 20))], codec="zstd")
@@ -176,7 +178,7 @@ def test_what_grows_too_large_is_refused(broker: TemporaryBroker) -> None:
 
 
 def processes() -> list[int]:
-    """The processes for such work that this process has started."""
+    """Return the recompression processes that this process has started."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -190,7 +192,7 @@ def processes() -> list[int]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
-def test_a_dead_process_costs_one_retry(broker: TemporaryBroker) -> None:
+def test_a_killed_recompression_process_costs_one_retry(broker: TemporaryBroker) -> None:
     topic = made(broker, "killed", compression_type="zstd")
     with Wire(broker.address) as wire:
         assert wire.produce(topic, build_batch(records(1))).error_code == 0
@@ -208,7 +210,7 @@ def test_a_dead_process_costs_one_retry(broker: TemporaryBroker) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 @pytest.mark.parametrize("end", ["stop", "kill"])
-def test_its_processes_end_with_the_broker(end: str) -> None:
+def test_recompression_processes_end_with_the_broker(end: str) -> None:
     before = set(processes())
     with TemporaryBroker() as broker:
         topic = made(broker, "ends", compression_type="zstd")

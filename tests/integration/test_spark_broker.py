@@ -1,8 +1,8 @@
-"""Real Spark over a real broker and its bucket: the seam, streams that are killed, the bucket alone.
+"""Real Spark over a real broker and its bucket: the seam, killed streams, the bucket alone.
 
-Method: each record says its own offset, so a row that is missing, repeated or wrong shows. Segments close, are archived
-and leave the local disk while things are read; Spark runs in a process of its own, with the product's Python, and finds
-the source by name.
+Method: each record contains its own offset, so the tests see every missing, repeated or wrong row. Segments close, are
+archived and leave the local disk during reads. Spark runs in its own process, with the product's Python, and finds the
+source by name.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ pytestmark = [
     ),
 ]
 
-PATIENCE_S = 240  # a stream begins within seconds where the machine is not loaded
+PATIENCE_S = 240  # a stream starts within seconds unless the machine is loaded
 RECORDS_PER_BATCH = 50
 SEGMENT = {
     "segment.bytes": str(1 << 20),
@@ -53,13 +53,13 @@ SEGMENT = {
 
 
 def spark_environment(**more: str) -> dict[str, str]:
-    """This process's environment for a JVM of Spark's, less what would change its class path."""
+    """Return this process's environment for Spark's JVM, without variables that would change its class path."""
     kept = {name: value for name, value in os.environ.items() if name != "CLASSPATH"}
     return {**kept, "SPARK_LOCAL_IP": "127.0.0.1", **more}
 
 
 class Driver:
-    """A Spark driver in a process of its own, with `conf`; `ask` waits for its answer."""
+    """A Spark driver in its own process, with `conf`; `ask` waits for an answer."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Driver:
         assert self._answer() == {"ready": True}
 
     def ask(self, do: str, **arguments: Any) -> Any:
-        """The result. Raises AssertionError with Spark's own words where there is none."""
+        """Run a command; return its result. Raises AssertionError with Spark's error."""
         answer = self.asked(do, **arguments)
         assert "error" not in answer, answer["error"]
         return answer["result"]
@@ -98,7 +98,7 @@ class Driver:
         return self._answer()
 
     def kill(self) -> None:
-        """SIGKILL to the driver, its JVM and their workers: the process group that they are."""
+        """Send SIGKILL to the process group of the driver, its JVM and their workers."""
         os.killpg(self.process.pid, 9)
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
@@ -144,7 +144,7 @@ def batch(base: int) -> bytearray:
 
 
 class Serves(Protocol):
-    """A broker, ours or another's."""
+    """A broker of this project or of Apache Kafka."""
 
     @property
     def address(self) -> str: ...
@@ -166,7 +166,7 @@ def produce(
             if first == 0:
                 (created,) = await client.create_topics([NewTopic(topic, partitions, 1, configs)])
                 assert not created.error, created
-                # Apache Kafka answers before its brokers know the topic, and the leaders that they are.
+                # Apache Kafka answers before its brokers know the topic and their leaderships.
                 for _ in range(300):
                     if not (await client.metadata([topic])).topics[topic].error:
                         break
@@ -219,7 +219,7 @@ def local_segments(broker: BrokerProcess, topic: str) -> int:
     return len(list((broker.data / f"{topic}-0").glob("*.log")))
 
 
-def settle(broker: BrokerProcess, topic: str, tiered: int) -> None:
+def wait_until_tiered(broker: BrokerProcess, topic: str, tiered: int) -> None:
     """Wait until the bucket has offsets below `tiered`, and the local disk only the active segment."""
     until(lambda: tiered_end(broker, topic) >= tiered, "nothing was archived")
     until(lambda: local_segments(broker, topic) == 1, "nothing left the local disk")
@@ -236,7 +236,7 @@ def both(broker: BrokerProcess, topic: str, **options: str) -> dict[str, str]:
 
 
 def whole(found: list[dict[str, Any]], partition: int, first: int, end: int) -> None:
-    """The parts from each origin together are [first, end) of a partition, each offset once, each record right."""
+    """Check that all parts together are [first, end) of a partition: each offset once, each record right."""
     parts = [part for part in found if part["partition"] == partition]
     assert parts, f"nothing of partition {partition} in {found}"
     assert sum(part["wrong"] for part in parts) == 0, parts
@@ -248,7 +248,7 @@ def whole(found: list[dict[str, Any]], partition: int, first: int, end: int) -> 
 
 def test_history_and_tail_are_one_table(broker: BrokerProcess, driver: Driver) -> None:
     produce(broker, "seam", 0, 6000, partitions=2)
-    settle(broker, "seam", 1000)
+    wait_until_tiered(broker, "seam", 1000)
     found = driver.ask("batch", options=both(broker, "seam", minPartitions="5"))
     for partition in (0, 1):
         whole(found, partition, 0, 6000)
@@ -257,7 +257,7 @@ def test_history_and_tail_are_one_table(broker: BrokerProcess, driver: Driver) -
     for partition in (0, 1):
         cold, hot = origins["bucket", partition], origins["broker", partition]
         assert cold["last"] + 1 == hot["first"], "one exact seam"
-    # Conditions decide what is read, where the session allows it.
+    # Pushed-down conditions limit what is read, if the session allows pushdown.
     where = "partition = 1 AND offset >= 5500 AND timestamp > TIMESTAMP '2001-01-01'"
     few = driver.ask("pruned", options=both(broker, "seam", pushdown="true"), where=where)
     whole(few["rows"], 1, 5500, 6000)
@@ -265,7 +265,7 @@ def test_history_and_tail_are_one_table(broker: BrokerProcess, driver: Driver) -
     everything = driver.ask("pruned", options=both(broker, "seam"), where=where)
     whole(everything["rows"], 1, 5500, 6000)
     assert few["tasks"] < everything["tasks"]
-    # The broker alone serves all of it too, from its own remote read.
+    # The broker alone serves all records too, by its own remote reads.
     alone = both(broker, "seam")
     del alone["tier.url"]
     found = driver.ask("batch", options=alone)
@@ -273,7 +273,9 @@ def test_history_and_tail_are_one_table(broker: BrokerProcess, driver: Driver) -
     assert {part["origin"] for part in found} == {"broker"}
 
 
-def test_poison_is_refused_and_spark_reads_on(broker: BrokerProcess, driver: Driver) -> None:
+def test_poison_batches_are_refused_and_spark_reads_the_rest(
+    broker: BrokerProcess, driver: Driver
+) -> None:
     end = 0
     with Wire(broker.address) as wire:
         wire.topic_id("poisoned")
@@ -313,7 +315,7 @@ def test_a_table_of_the_catalog_is_read_by_batch_and_by_stream(
     where = {"checkpoint": str(place / "listed"), "sink": str(place / "listed-sink"), "wait": True}
     driver.ask("stream", options={}, table="listed", **where)
     assert sum(part["records"] for part in driver.ask("read_back", sink=where["sink"])) == 200
-    # What a stream cannot take is said in one line, when it goes on from a checkpoint and when it begins.
+    # An option that a stream cannot use is one line, both at a restart from a checkpoint and at a first start.
     for more, says, checkpoint in (
         ({"endingOffsets": "latest"}, "ValueError: a stream has no end", where["checkpoint"]),
         ({"pushdown": "true"}, "ValueError: option 'pushdown' is for", str(place / "fresh")),
@@ -324,10 +326,10 @@ def test_a_table_of_the_catalog_is_read_by_batch_and_by_stream(
         assert "UnboundLocalError" not in error
 
 
-def test_a_stream_is_taken_up_where_it_was_killed(
+def test_a_killed_stream_continues_from_its_checkpoint(
     broker: BrokerProcess, driver: Driver, place: Path
 ) -> None:
-    """A driver is killed in the middle of a query; the seam moves; another ends it: nothing lost or repeated."""
+    """A driver is killed during a query, the seam moves, and another driver ends the query: no row lost or repeated."""
     produce(broker, "stream", 0, 4000)
     options = both(broker, "stream", startingOffsets="earliest", maxOffsetsPerTrigger="700")
     where = {"checkpoint": str(place / "checkpoint"), "sink": str(place / "sink")}
@@ -340,18 +342,20 @@ def test_a_stream_is_taken_up_where_it_was_killed(
         killed.kill()
     assert not (commits / "5").exists(), "killed before the end"
     produce(broker, "stream", 4000, 6000)
-    settle(broker, "stream", 4000)
+    wait_until_tiered(broker, "stream", 4000)
     ended = driver.ask("stream", options=options, **where, wait=True)
     assert ended["batches"] > 1
     ((topic_id, topic),) = json.loads(ended["source"]["endOffset"])["topics"].items()
     assert topic == {"name": "stream", "partitions": {"0": 6000}}
-    # Each progress says how far the log reached, and how far behind it the batch ended.
+    # Each progress has the log's end, and how far behind it the batch ended.
     latest = [json.loads(one["latestOffset"]) for one in ended["progress"]]
     behind = [one["maxOffsetsBehindLatest"] for one in latest]
     assert behind == sorted(behind, reverse=True)
     assert behind[0] >= 700 > behind[-1] == 0
     assert {one["topics"][topic_id]["partitions"]["0"] for one in latest} == {6000}
-    assert not ended["source"].get("metrics"), "docs/spark.md says that Spark has none of ours"
+    assert not ended["source"].get("metrics"), (
+        "docs/spark.md says that Spark shows no metrics of the source"
+    )
     found = driver.ask("read_back", sink=where["sink"])
     whole(found, 0, 0, 6000)
     assert {part["origin"] for part in found} == {"bucket", "broker"}
@@ -373,7 +377,7 @@ def test_a_topic_created_again_stops_the_stream(
     produce(broker, "again", 0, 200)
     error = driver.asked("stream", options=options, **where)["error"]
     assert "topic again was deleted and created again" in error
-    # Told to go on, it reads the new one from its beginning; what it had of the old one stays.
+    # With failOnDataLoss=false it reads the new topic from its beginning; rows of the old one stay.
     driver.ask("stream", options=options | {"failOnDataLoss": "false"}, **where)
     found = driver.ask("read_back", sink=where["sink"])
     assert [part["records"] for part in found] == [100 + 200]
@@ -410,7 +414,7 @@ def test_rows_are_written_to_a_topic_by_a_job_and_by_a_stream(
 def test_a_repeated_batch_is_recognised_by_its_header(
     broker: BrokerProcess, driver: Driver, place: Path
 ) -> None:
-    """A batch fails when part of it is written; the seam moves, so it is cut into other tasks when it is run again."""
+    """A batch fails when part of it is written. The seam moves, so the retry has other tasks."""
     produce(broker, "once", 0, 4000)
     produce(broker, "repeated", 0, 0, partitions=2)
     reading = {"kafka.bootstrap.servers": broker.address, "startingOffsets": "earliest"}
@@ -421,7 +425,7 @@ def test_a_repeated_batch_is_recognised_by_its_header(
         "mark": str(place / "failed"),
     }
     assert "the first attempt fails" in driver.asked("copy", **copied)["error"]
-    settle(broker, "once", 1000)
+    wait_until_tiered(broker, "once", 1000)
     copied["options"]["tier.url"] = broker.bucket_url
     driver.ask("copy", **copied)
     page = (Path(__file__).parents[2] / "docs/spark.md").read_text()
@@ -431,14 +435,14 @@ def test_a_repeated_batch_is_recognised_by_its_header(
     assert found["written"] > 4000 == found["left"] == found["different"], found
 
 
-def test_the_bucket_is_enough(driver: Driver, tmp_path: Path) -> None:
-    """With the broker gone what is tiered is read without it, and a damaged or missing object is named.
+def test_spark_reads_history_without_the_broker(driver: Driver, tmp_path: Path) -> None:
+    """Without the broker Spark reads the tiered records, and an error names a damaged or missing object.
 
-    A batch and a stream that need not fail read on, without its records.
+    With failOnDataLoss=false, a batch and a stream continue without the object's records.
     """
     with broker_process(tmp_path) as broker:
         produce(broker, "cold", 0, 4000)
-        settle(broker, "cold", 1000)
+        wait_until_tiered(broker, "cold", 1000)
         end = tiered_end(broker, "cold")
     options = both(broker, "cold")
     error = driver.asked("batch", options=options)["error"]

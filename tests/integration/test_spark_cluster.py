@@ -1,8 +1,9 @@
-"""A real standalone cluster: a master and two workers whose own Python has nothing of ours.
+"""A real standalone cluster: a master and two workers whose own Python lacks our packages.
 
 Method: an environment is packed as docs/spark.md says, and Spark's archives bring it to the executors. The bucket is a
-real S3 server: its key is in the environment of driver and workers. Afterwards everything that Spark left and showed is
-searched for the secret: files, logs, event log, checkpoint, and the pages and the API of its UIs.
+real S3 server: its key is in the environment of driver and workers. Afterwards the test
+searches all that Spark wrote and showed for the secret: files, logs, event log, checkpoint, and the pages and the API
+of its UIs.
 """
 
 import json
@@ -34,8 +35,8 @@ TOP = Path(__file__).parent.parent.parent
 ARCHIVE = "packed.tar.gz"
 
 
-def said_in_the_docs(begins: str) -> list[str]:
-    """A command of docs/spark.md, in words."""
+def command_in_the_docs(begins: str) -> list[str]:
+    """Return the words of a command of docs/spark.md."""
     text = (TOP / "docs/spark.md").read_text().replace("\\\n", " ")
     (found,) = [line for line in text.splitlines() if line.startswith(begins)]
     return shlex.split(found)
@@ -48,15 +49,15 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def packed(place: Path) -> dict[str, str]:
-    """The environment as the page packs it, from this checkout; the configuration that the page submits with."""
-    for words in (said_in_the_docs("pip install --target"), said_in_the_docs("tar ")):
-        told = [str(TOP) + "[arrow]" if word == "stratalog[arrow]" else word for word in words]
-        command = [sys.executable, "-m", *told] if told[0] == "pip" else told
+    """Pack the environment as the page does, from this checkout; return the page's configuration for `spark-submit`."""
+    for words in (command_in_the_docs("pip install --target"), command_in_the_docs("tar ")):
+        local = [str(TOP) + "[arrow]" if word == "stratalog[arrow]" else word for word in words]
+        command = [sys.executable, "-m", *local] if local[0] == "pip" else local
         done = subprocess.run(
             command, cwd=place, capture_output=True, text=True, timeout=900, check=False
         )
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    submit = said_in_the_docs("spark-submit")
+    submit = command_in_the_docs("spark-submit")
     conf = dict(word.split("=", 1) for word in submit if word.startswith("spark.") and "=" in word)
     archive = submit[submit.index("--archives") + 1]
     assert archive.startswith(ARCHIVE + "#")
@@ -100,7 +101,9 @@ def driver(place: Path, cluster: Cluster, packed: dict[str, str]) -> Iterator[Dr
     made.kill()
 
 
-def settle(broker: BrokerProcess, topic: str, end: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def wait_until_tiered(
+    broker: BrokerProcess, topic: str, end: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     store = open_store(broker.settings["tier.url"])
@@ -114,7 +117,7 @@ def settle(broker: BrokerProcess, topic: str, end: int, monkeypatch: pytest.Monk
 
 
 def pages(driver: Driver, cluster: Cluster) -> Iterator[tuple[str, str]]:
-    """What the UIs of driver and master show."""
+    """Return the pages that the UIs of driver and master show."""
     web, application = driver.ask("where")
     rest = f"{web}/api/v1/applications/{application}"
     for url in (
@@ -135,7 +138,7 @@ def test_bucket_and_broker_are_read_streamed_and_written_on_a_cluster(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     produce(broker, "wide", 0, 4000, partitions=2)
-    settle(broker, "wide", 1000, monkeypatch)
+    wait_until_tiered(broker, "wide", 1000, monkeypatch)
     options = {
         "kafka.bootstrap.servers": broker.address,
         "tier.url": broker.settings["tier.url"],
@@ -160,7 +163,7 @@ def test_bucket_and_broker_are_read_streamed_and_written_on_a_cluster(
     driver.ask("copy", options=options, sink=target, checkpoint=None)
     place_of = {"kafka.bootstrap.servers": broker.address, "subscribe": "copied"}
     assert [part["records"] for part in driver.ask("batch", options=place_of)] == [4500, 4500]
-    # What a person sees when the bucket refuses the key must not say it either.
+    # The error for a refused key must not show the key either.
     wrong = {**options, "tier.url": broker.settings["tier.url"].replace("history", "nowhere")}
     assert SECRET not in driver.asked("batch", options=wrong)["error"]
 
@@ -177,14 +180,14 @@ def test_bucket_and_broker_are_read_streamed_and_written_on_a_cluster(
 
 
 def of_spark(place: Path, file: Path) -> bool:
-    """Not the store's and the broker's own, nor Python's packages as they were packed."""
+    """Yield Spark's files: neither the store's and the broker's own, nor the packed Python packages."""
     inside = file.relative_to(place).parts
     others = {"minio", "broker", "packed", ARCHIVE, "venv", "bare"}
     return inside[0] not in others and "packed" not in inside
 
 
 def workers_used(events: Path) -> int:
-    """How many executors ended a task."""
+    """Return how many executors ended a task."""
     ended = set()
     for line in events.read_text().splitlines():
         event = json.loads(line)

@@ -1,4 +1,4 @@
-"""Through Spark Connect: the client has no JVM, the server plans and runs, batch, stream and sink."""
+"""The source and sink through Spark Connect: the client has no JVM; the server plans and runs batches and streams."""
 
 import sys
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import pytest
 from tests.broker_process import BrokerProcess, broker_process
 from tests.integration.spark_cluster import connect_server, environment
 from tests.integration.spark_driver import CONF
-from tests.integration.test_spark_broker import Driver, both, produce, settle, whole
+from tests.integration.test_spark_broker import Driver, both, produce, wait_until_tiered, whole
 
 pytestmark = [pytest.mark.big, pytest.mark.timeout(900), pytest.mark.xdist_group("spark")]
 
@@ -32,7 +32,7 @@ def test_a_topic_is_read_written_and_streamed(
     broker: BrokerProcess, client: Driver, tmp_path: Path
 ) -> None:
     produce(broker, "remote", 0, 3000, partitions=2)
-    settle(broker, "remote", 1000)
+    wait_until_tiered(broker, "remote", 1000)
     found = client.ask("batch", options=both(broker, "remote"))
     for partition in (0, 1):
         whole(found, partition, 0, 3000)
@@ -61,7 +61,9 @@ def sink_place(broker: BrokerProcess) -> dict[str, str]:
     return {"kafka.bootstrap.servers": broker.address}
 
 
-def test_what_is_wrong_is_said_to_the_client(broker: BrokerProcess, client: Driver) -> None:
+def test_the_client_receives_the_error_of_a_wrong_option(
+    broker: BrokerProcess, client: Driver
+) -> None:
     for options, says in (
         (both(broker, "t", startingOffset="latest"), "did you mean 'startingOffsets'?"),
         (both(broker, "nowhere"), "topic nowhere does not exist"),

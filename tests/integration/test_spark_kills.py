@@ -2,8 +2,8 @@
 
 Method: a producer never pauses; segments close, are archived and leave the local disk; in the middle a partition is
 added. A driver is started, and killed with SIGKILL either between a micro-batch's offset log and its commit (the
-checkpoint's files say when) or at a random moment; the next one goes on from the checkpoint. What is written goes to
-Spark's file sink, which is exactly once if the source gives the same rows again. Each record says its own offset.
+checkpoint's files say when) or at a random moment; the next one continues from the checkpoint. The query writes to
+Spark's file sink, which is exactly once if the source returns the same rows again. Each record contains its own offset.
 `SPARK_KILLS=20` sets how often (fewer here than by command); a failure prints the seed.
 """
 
@@ -43,7 +43,7 @@ PAUSE_S = 0.15
 
 
 class Producer:
-    """Records to every partition of a topic, without end; `ends` are the offsets acknowledged."""
+    """A producer to every partition of a topic, without end; `ends` are the acknowledged offsets."""
 
     def __init__(self, broker: BrokerProcess, ends: list[int], topic: str = TOPIC) -> None:
         self.ends = ends
@@ -56,7 +56,7 @@ class Producer:
         async with await Client.connect(TcpNetwork(), self.broker.address) as client:
             while not self._stopped.is_set():
                 known = len(self.ends)
-                await client.metadata([self._topic])  # with the partitions that are new
+                await client.metadata([self._topic])  # finds added partitions
                 for partition in range(known):
                     end = self.ends[partition]
                     answer = await client.produce(self._topic, partition, batch(end))
@@ -82,7 +82,7 @@ class Producer:
 
 
 class Checkpoint:
-    """The files of a query that say how far it is."""
+    """A query's checkpoint files, which show its progress."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -94,7 +94,7 @@ class Checkpoint:
 
     @property
     def begun(self) -> int:
-        """The last micro-batch whose offsets are in the log."""
+        """Return the last micro-batch whose offsets are in the offset log."""
         return self._last("offsets")
 
     @property
@@ -102,7 +102,7 @@ class Checkpoint:
         return self._last("commits")
 
     def wait_for(self, begun: int, *, uncommitted: bool) -> None:
-        """Until micro-batch `begun` or a later one has begun; with `uncommitted` until one is under way."""
+        """Wait until micro-batch `begun` or a later one has started; with `uncommitted`, until one runs."""
         deadline = time.monotonic() + PATIENCE_S
         while self.begun < begun or (uncommitted and self.committed >= self.begun):
             assert time.monotonic() < deadline, f"the query stands still at {self.begun}"
@@ -135,7 +135,7 @@ def test_a_driver_killed_again_and_again_loses_and_repeats_nothing(tmp_path: Pat
                         time.sleep(chance.uniform(0, 3))
                 finally:
                     driver.kill()
-                # Now nobody writes: what the files say is what the next driver finds.
+                # No driver runs now: the next one finds the checkpoint as these files have it.
                 interrupted += checkpoint.begun > checkpoint.committed
                 seams.add(tiered_end(broker, TOPIC))
         assert interrupted >= KILLS // 4, f"{interrupted} of {KILLS} kills between log and commit"

@@ -1,8 +1,8 @@
-"""A Spark job that pinned a version of history finishes undisturbed, however long it takes.
+"""A Spark job that pinned a version of history reads all of it, however long the job takes.
 
-Method: a job's tasks stop in the middle; DeleteRecords empties the topic; the broker removes a lease of the same time
-that nobody renews, so the job's own would be gone too. Then the tasks go on. Each record says its own
-offset.
+Method: a job's tasks pause halfway, and DeleteRecords empties the topic. The broker removes a lease of the same
+duration that no client renews, so the job's lease would be gone too without renewals. Then the tasks continue. Each
+record contains its own offset.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -16,9 +16,9 @@ from tests.integration.test_spark_broker import (
     both,
     delete_records,
     produce,
-    settle,
     tiered_end,
     until,
+    wait_until_tiered,
     whole,
 )
 
@@ -31,8 +31,8 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("spark")]
 
 RECORDS = 80_000
 SMALL_BATCHES = {"spark.sql.execution.arrow.maxRecordsPerBatch": "500"}
-"""So that a task has more to read than Spark and its pipes hold: while it waits it is still reading."""
-LEASE_MS = 10_000  # a drive that syncs for everybody else too keeps a renewal waiting for seconds
+"""A task has more to read than Spark and its pipes can buffer, so a paused task is still reading."""
+LEASE_MS = 10_000  # on a busy drive a renewal may wait for seconds
 
 
 def objects(store: ObjectStore, kind: str) -> set[str]:
@@ -40,27 +40,29 @@ def objects(store: ObjectStore, kind: str) -> set[str]:
 
 
 def outlive_a_lease(broker: BrokerProcess, topic: str) -> None:
-    """Until the broker has removed a lease that lives as long as the job's, and that nobody renews."""
+    """Wait until the broker has removed a lease of the job's duration that no client renews."""
     bucket = open_bucket(open_store(broker.bucket_url))
     found = bucket.topic(topic)
     assert found is not None
     abandoned = Lease(
         cluster_id=bucket.cluster_id,
         id="A" * 22,
-        holder="nobody",
+        holder="abandoned",
         versions={found.topic_id: {"0": 1}},
         lasts_ms=LEASE_MS,
     )
     put_lease(bucket.store, abandoned)
-    until(lambda: abandoned.path not in objects(bucket.store, "/leases/"), "it lives for ever")
+    until(
+        lambda: abandoned.path not in objects(bucket.store, "/leases/"), "the abandoned lease stays"
+    )
 
 
-def test_a_job_that_is_slow_reads_what_it_pinned_whatever_is_deleted(tmp_path: Path) -> None:
+def test_a_slow_job_reads_its_pinned_version_after_a_deletion(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     gate.mkdir()
     with broker_process(tmp_path / "broker", remote__delete__grace__ms="500") as broker:
         produce(broker, "slow", 0, RECORDS, configs=SEGMENT | {"segment.bytes": str(4 << 20)})
-        settle(broker, "slow", RECORDS * 3 // 4)
+        wait_until_tiered(broker, "slow", RECORDS * 3 // 4)
         store = open_store(broker.bucket_url)
         end, segments = tiered_end(broker, "slow"), objects(store, ".seg")
         options = both(broker, "slow", maxRecordsPerPartition=str(RECORDS // 4))
@@ -75,12 +77,15 @@ def test_a_job_that_is_slow_reads_what_it_pinned_whatever_is_deleted(tmp_path: P
                     delete_records(broker, "slow", end)
                     outlive_a_lease(broker, "slow")
                     assert not job.done()
-                    assert segments <= objects(store, ".seg"), "somebody reads them"
+                    assert segments <= objects(store, ".seg"), "the job still reads them"
                 finally:
                     (gate / "go").touch()
                 whole(job.result(), 0, 0, end)
         finally:
             driver.kill()
-        assert len(list(gate.glob("begun-*"))) > 2, "tasks that began when all of it was deleted"
-        until(lambda: not segments & objects(store, ".seg"), "what nobody reads any more stays")
+        assert len(list(gate.glob("begun-*"))) > 2, "tasks that began after the deletion"
+        until(
+            lambda: not segments & objects(store, ".seg"),
+            "the broker did not delete the unpinned segments",
+        )
         until(lambda: not objects(store, "/leases/"), "a lease stays")

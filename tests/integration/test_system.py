@@ -1,4 +1,4 @@
-"""What the system is asked for: threads that give way, sockets with bounded buffers."""
+"""Requests to the operating system: low-priority threads, and sockets with bounded buffers."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ TIMEOUT_S = 10
 @pytest.mark.skipif(
     sys.platform != "linux", reason="elsewhere threads have no priority of their own"
 )
-def test_background_threads_give_way_and_no_other_thread_does() -> None:
+def test_only_background_threads_have_a_lower_priority() -> None:
     def priority() -> int:
         return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
@@ -37,7 +37,7 @@ def test_background_threads_give_way_and_no_other_thread_does() -> None:
 
 
 @pytest.mark.parametrize("buffers", [SocketBuffers(50_000, 60_000), SocketBuffers()])
-def test_a_listener_s_connections_have_the_buffers_that_it_was_given(
+def test_a_listeners_connections_have_its_buffer_sizes(
     buffers: SocketBuffers,
 ) -> None:
     async def main() -> list[int]:
@@ -58,15 +58,15 @@ def test_a_listener_s_connections_have_the_buffers_that_it_was_given(
         return found
 
     found = asyncio.run(main())
-    times = 2 if sys.platform == "linux" else 1  # it counts what it needs beside the bytes
+    times = 2 if sys.platform == "linux" else 1  # Linux also counts its own overhead
     if buffers.send >= 0:
         assert found == [times * size for size in buffers]
     else:
-        assert found == plain_buffers(), "as the system has them"
+        assert found == plain_buffers(), "the system's defaults"
 
 
 def plain_buffers() -> list[int]:
-    """Those of a connection whose listener nobody asked for any."""
+    """Return the buffer sizes of a connection whose listener sets none."""
     options = (socket.SO_SNDBUF, socket.SO_RCVBUF)
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,

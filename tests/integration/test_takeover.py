@@ -1,7 +1,8 @@
-"""A real web site's log through a node that is killed and one that is made of its bucket: the same answers, by other
-people's clients, and everybody goes on where he was.
+"""A real web site's log through a killed node and a node restored from its bucket: third-party clients get the same
+records, and each group continues at its committed offsets.
 
-Method: real processes and a directory as the bucket; `kill -9`, `strata restore --takeover`, a server on what it made.
+Method: real processes and a directory as the bucket; `kill -9`, `strata restore --takeover`, a server on the restored
+directory.
 """
 
 import json
@@ -69,7 +70,7 @@ def produce(address: str, topic: str, lines: Iterable[bytes]) -> None:
 
 
 def consume(address: str, topic: str, group: str, count: int) -> dict[tuple[int, int], bytes]:
-    """`count` records or more, as a member of a group that commits what it was given."""
+    """Read `count` records or more as a member of a group; commit their offsets."""
     consumer = Consumer(
         {
             "bootstrap.servers": address,
@@ -103,19 +104,19 @@ def place_and_value(message: Message) -> tuple[tuple[int, int], bytes]:
 
 
 def statuses(lines: Iterable[bytes]) -> dict[int, int]:
-    """As awk would: the word after the quoted request."""
+    """Return the word after the quoted request, as awk does."""
     return dict(sorted(Counter(int(line.split(b'" ')[1].split()[0]) for line in lines).items()))
 
 
 def restorable(bucket: str) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
-    """What the command says: topics by name, and the rest."""
+    """Run `strata restore`; return its topics by name, and its other fields."""
     done = strata("restore", bucket, "--json")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    return {topic["topic"]: topic for topic in told.pop("topics")}, told
+    report = json.loads(done.stdout)
+    return {topic["topic"]: topic for topic in report.pop("topics")}, report
 
 
-def test_the_real_log_through_a_restored_node_and_everybody_goes_on(tmp_path: Path) -> None:
+def test_clients_and_groups_continue_at_a_restored_node(tmp_path: Path) -> None:
     bucket = (tmp_path / "bucket").as_uri()
     lines = LOG.read_bytes().splitlines()
     assert len(lines) == 10_000
@@ -126,13 +127,18 @@ def test_the_real_log_through_a_restored_node_and_everybody_goes_on(tmp_path: Pa
         before = consume(old.address, "access_log", "readers", 4_000)
         produce(old.address, "local", lines[:99])
         wait_for(lambda: restorable(bucket)[0]["access_log"]["records"] == 10_000, "all is tiered")
-        wait_for(lambda: restorable(bucket)[0]["local"]["missing"] == 99, "the bucket is told")
+        wait_for(
+            lambda: restorable(bucket)[0]["local"]["missing"] == 99,
+            "the bucket has the cluster's state",
+        )
         committed = len({partition for partition, _ in before})
-        wait_for(lambda: restorable(bucket)[1]["offsets"] == committed, "offsets are told")
+        wait_for(
+            lambda: restorable(bucket)[1]["offsets"] == committed, "the bucket has the offsets"
+        )
         old.kill()
-    topics, told = restorable(bucket)
+    topics, report = restorable(bucket)
     assert topics["access_log"]["missing"] == 0
-    assert (told["groups"], told["incarnation"], told["damaged"]) == (1, 0, [])
+    assert (report["groups"], report["incarnation"], report["damaged"]) == (1, 0, [])
 
     new = tmp_path / "new"
     done = strata("restore", bucket, "--takeover", "--data", str(new / "data"))
@@ -140,14 +146,16 @@ def test_the_real_log_through_a_restored_node_and_everybody_goes_on(tmp_path: Pa
     assert "99 offset(s) of that state are not in the bucket" in done.stderr
     with server(new, bucket) as heir:
         rest = consume(heir.address, "access_log", "readers", 10_000 - len(before))
-        assert not before.keys() & rest.keys(), "the group goes on where it was"
+        assert not before.keys() & rest.keys(), "the group continues at its committed offsets"
         assert statuses([*before.values(), *rest.values()]) == STATUS
         whole = consume(heir.address, "access_log", "others", 10_000)
         assert whole == before | rest
         assert whole == by_kafka_python(heir.address, whole)
         produce(heir.address, "access_log", lines[:300])
         more = consume(heir.address, "access_log", "readers", 300)
-        assert {place for place in more if place in whole} == set(), "no offset is given again"
+        assert {place for place in more if place in whole} == set(), (
+            "the new node gives no offset twice"
+        )
         assert sorted(more.values()) == sorted(lines[:300])
         wait_for(lambda: restorable(bucket)[0]["access_log"]["records"] == 10_300, "tiered")
         assert heir.stop() == 0
@@ -174,7 +182,7 @@ def by_kafka_python(
     return found
 
 
-def test_the_old_server_still_running_says_so_in_one_line_and_stops(tmp_path: Path) -> None:
+def test_the_running_old_server_logs_one_line_and_stops(tmp_path: Path) -> None:
     bucket = (tmp_path / "bucket").as_uri()
     with server(tmp_path / "old", bucket) as old:
         create(old.address, "t")
@@ -186,7 +194,7 @@ def test_the_old_server_still_running_says_so_in_one_line_and_stops(tmp_path: Pa
         assert json.loads(done.stdout)["incarnation"] == 1
         with server(new, bucket) as heir:
             lost = Producer({"bootstrap.servers": old.address})
-            lost.produce("t", b"nobody sees it")
+            lost.produce("t", b"lost")
             lost.flush(1)
             wait_for(lambda: old.exit_code is not None, "the old server stops")
             assert old.exit_code == 2
@@ -203,7 +211,7 @@ def test_the_old_server_still_running_says_so_in_one_line_and_stops(tmp_path: Pa
 
 
 def started(place: Path, bucket: str) -> "subprocess.CompletedProcess[str]":
-    """A server that is expected to refuse."""
+    """Start a server that must refuse to start."""
     settings = [f"log.dirs={place / 'data'}", f"tier.url={bucket}", "listeners=PLAINTEXT://:0"]
     words = [word for setting in settings for word in ("--override", setting)]
     return subprocess.run(
@@ -213,7 +221,7 @@ def started(place: Path, bucket: str) -> "subprocess.CompletedProcess[str]":
 
 @pytest.fixture
 def filled(tmp_path: Path) -> str:
-    """A bucket with a topic."""
+    """Make a bucket with a topic."""
     bucket = (tmp_path / "bucket").as_uri()
     with server(tmp_path / "old", bucket) as old:
         create(old.address, "t")

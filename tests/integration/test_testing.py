@@ -1,4 +1,4 @@
-"""The pytest plugin: its documented examples, and what they promise."""
+"""The pytest plugin: its documented examples and its promises."""
 
 import re
 import subprocess
@@ -16,7 +16,7 @@ DAY_MS = 24 * 3600 * 1000
 
 
 def test_the_documented_examples_run(repository: Path, tmp_path: Path) -> None:
-    # A file each, two at a time, in a place that knows nothing of this checkout's settings.
+    # One file for each example, two at a time, in a directory without this checkout's settings.
     examples = re.findall(
         r"```python\n(.*?)```", (repository / "docs/testing.md").read_text(), re.DOTALL
     )
@@ -46,13 +46,13 @@ def one() -> TemporaryBroker:
 def produce(
     broker: TemporaryBroker, topic: str, *values: bytes, **settings: object
 ) -> list[object]:
-    """Errors of each delivery, None for what was acknowledged."""
-    told: list[object] = []
+    """Produce each value; return the error of each delivery, None for an acknowledged one."""
+    errors: list[object] = []
     producer = Producer({"bootstrap.servers": broker.address, **settings})
     for value in values:
-        producer.produce(topic, value, on_delivery=lambda error, _: told.append(error))
+        producer.produce(topic, value, on_delivery=lambda error, _: errors.append(error))
     producer.flush(20)
-    return told
+    return errors
 
 
 def ends(broker: TemporaryBroker, topic: str) -> tuple[int, int]:
@@ -63,7 +63,7 @@ def ends(broker: TemporaryBroker, topic: str) -> tuple[int, int]:
         consumer.close()
 
 
-def test_two_brokers_know_nothing_of_each_other(one: TemporaryBroker) -> None:
+def test_two_brokers_are_independent(one: TemporaryBroker) -> None:
     with TemporaryBroker() as other:
         assert other.address != one.address
         other.fail("Produce", "TOPIC_AUTHORIZATION_FAILED")
@@ -82,7 +82,7 @@ def test_reset_forgets_everything_but_the_address(one: TemporaryBroker) -> None:
     assert produce(one, "after", b"x") == [None]
 
 
-def test_a_failure_ends_after_so_many_times(one: TemporaryBroker) -> None:
+def test_an_injected_failure_ends_after_its_count(one: TemporaryBroker) -> None:
     produce(one, "failing", b"0")
     one.fail("Produce", 29, times=1)  # no retry helps: TOPIC_AUTHORIZATION_FAILED
     (error,) = produce(one, "failing", b"1")
@@ -111,8 +111,8 @@ def test_any_api_can_be_refused(one: TemporaryBroker, api: str) -> None:
     one.reset()
 
 
-def test_a_failure_is_lifted(one: TemporaryBroker) -> None:
-    # librdkafka asks for metadata by itself too: more than it may use up.
+def test_an_injected_failure_can_be_removed(one: TemporaryBroker) -> None:
+    # librdkafka requests metadata by itself too: more failures than it can use up.
     admin = AdminClient({"bootstrap.servers": one.address})
     one.fail("Metadata", "CLUSTER_AUTHORIZATION_FAILED", times=10_000)
     with pytest.raises(KafkaException) as failed:
@@ -122,7 +122,7 @@ def test_a_failure_is_lifted(one: TemporaryBroker) -> None:
     assert admin.list_topics(timeout=20).topics is not None
 
 
-def test_what_is_misspelt_is_said(
+def test_a_misspelt_name_is_reported(
     one: TemporaryBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UserError, match="no API 'Produces'; there are: Produce, "):
@@ -146,7 +146,7 @@ def test_a_misspelt_setting_is_refused_with_the_nearest_name(tmp_path: Path) -> 
     with pytest.raises(UserError, match=r"^unknown setting nothing\.like\.it$"):
         TemporaryBroker({"nothing.like.it": "3"}, directory=tmp_path / "data").start()
     with TemporaryBroker({"num.io.threads": 8}):
-        pass  # Kafka's, without an effect here
+        pass  # a setting of Kafka's that has no effect here
 
 
 def test_a_value_is_text_a_number_or_a_flag() -> None:
@@ -232,7 +232,7 @@ def test_kill_leaves_no_clean_shutdown_and_restart_recovers(one: TemporaryBroker
     assert ends(one, "killed") == (0, 100)
 
 
-def test_what_waits_for_time_to_pass_need_not() -> None:
+def test_advance_makes_elapsed_time_pass_at_once() -> None:
     settings = {"log.segment.delete.delay.ms": "60000"}
     with TemporaryBroker(settings) as broker:
         assert produce(broker, "waits", b"x") == [None]
@@ -242,7 +242,7 @@ def test_what_waits_for_time_to_pass_need_not() -> None:
 
         broker.advance(8 * DAY_MS)
         assert ends(broker, "waits") == (1, 1)
-        assert deleted(), "a reader may have them in hand for a minute"
+        assert deleted(), "a reader may use the files for a minute"
         broker.advance(61_000)
         assert not deleted()
 
@@ -257,7 +257,7 @@ def test_members_stay_in_while_the_clock_is_advanced(one: TemporaryBroker) -> No
         message = consumer.poll(20)
         assert message is not None
         one.advance(DAY_MS)
-        consumer.commit(message, asynchronous=False)  # only a member may
+        consumer.commit(message, asynchronous=False)  # the commit succeeds only for a member
         assert produce(one, "watched", b"y") == [None]
         after = consumer.poll(20)
         assert after is not None
@@ -266,7 +266,7 @@ def test_members_stay_in_while_the_clock_is_advanced(one: TemporaryBroker) -> No
         consumer.close()
 
 
-def test_nothing_is_left_behind(one: TemporaryBroker) -> None:
+def test_a_stopped_broker_removes_its_directory(one: TemporaryBroker) -> None:
     with TemporaryBroker() as other:
         place = other.directory
         produce(other, "t", b"x")

@@ -1,8 +1,8 @@
-"""Sixty-four partitions whose segments close together: what the copies hold in memory is bounded by the threads. A log
-directory whose drive stalls holds up its own copies only.
+"""Sixty-four partitions whose segments close together: the threads bound the uploads' memory. A log directory with a
+stalled drive delays only its own uploads.
 
-Method: a real broker over a directory; the bytes that copies hold, and how many are under way, are counted where the
-store takes them, and reads of one log directory by the threads that copy are kept waiting.
+Method: a real broker over a directory as its bucket. The store counts the running uploads and their bytes. The test
+blocks the uploading threads' reads of one log directory.
 """
 
 import threading
@@ -26,7 +26,7 @@ WAIT_S = 60
 
 
 class Counted:
-    """What copies hold now, and the most they ever held."""
+    """Bytes that uploads hold now, and their maximum."""
 
     def __init__(self):
         self.guard = threading.Lock()
@@ -54,18 +54,18 @@ class Counted:
 
 @pytest.fixture
 def counted(monkeypatch):
-    told = Counted()
+    memory = Counted()
     put = DirectoryStore.put
 
     def counting(store, path, chunks):
         if not path.endswith(".seg"):
             put(store, path, chunks)
             return
-        with told.copy():
-            put(store, path, told.pieces(chunks))
+        with memory.copy():
+            put(store, path, memory.pieces(chunks))
 
     monkeypatch.setattr(DirectoryStore, "put", counting)
-    return told
+    return memory
 
 
 def create(address, partitions):
@@ -75,7 +75,7 @@ def create(address, partitions):
 
 
 def close_a_segment(address, partitions, record_bytes):
-    """In each partition: the second record's time closes the segment with the first (`segment.ms` is a second)."""
+    """In each partition, append two records; the time of the second closes the segment of the first (`segment.ms`)."""
     producer = Producer({"bootstrap.servers": address})
     now_ms = int(time.time() * 1000) - 10_000
     failures = []
@@ -92,9 +92,7 @@ def close_a_segment(address, partitions, record_bytes):
     assert not failures
 
 
-def test_partitions_that_roll_in_the_same_second_hold_no_more_than_the_threads_do(
-    counted, tmp_path
-):
+def test_memory_of_simultaneous_uploads_is_bounded_by_the_threads(counted, tmp_path):
     settings = {
         "tier.url": (tmp_path / "bucket").as_uri(),
         "remote.log.manager.copier.thread.pool.size": str(THREADS),
@@ -109,10 +107,10 @@ def test_partitions_that_roll_in_the_same_second_hold_no_more_than_the_threads_d
             time.sleep(0.02)
     assert counted.copies_max <= THREADS
     assert RECORD_BYTES < counted.held_max <= THREADS * (PIECE_BYTES + 4096)
-    assert counted.held_max < PARTITIONS * RECORD_BYTES / 4, "or the test shows nothing"
+    assert counted.held_max < PARTITIONS * RECORD_BYTES / 4, "else the test proves nothing"
 
 
-def test_a_drive_that_stalls_holds_up_the_copies_of_its_own_directory_only(tmp_path, monkeypatch):
+def test_a_stalled_drive_delays_only_the_uploads_of_its_own_directory(tmp_path, monkeypatch):
     well, stalled = (str(tmp_path / name) for name in ("well", "stalled"))
     goes_on, waiting = threading.Event(), threading.Event()
     read = LocalDisk.read

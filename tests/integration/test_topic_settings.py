@@ -118,10 +118,10 @@ def until(seen: Callable[[], bool], what: str) -> None:
 
 
 IN_OTHER_MODULES = {
-    "compression.type": "test_recompression.py::test_whatever_is_produced_is_kept_in_the_topics_codec",
-    "compression.gzip.level": "test_recompression.py::test_levels_count",
-    "compression.lz4.level": "test_recompression.py::test_levels_count",
-    "compression.zstd.level": "test_recompression.py::test_levels_count",
+    "compression.type": "test_recompression.py::test_batches_are_stored_in_the_topics_codec",
+    "compression.gzip.level": "test_recompression.py::test_a_higher_level_compresses_better",
+    "compression.lz4.level": "test_recompression.py::test_a_higher_level_compresses_better",
+    "compression.zstd.level": "test_recompression.py::test_a_higher_level_compresses_better",
 }
 
 
@@ -280,7 +280,7 @@ def synced() -> Iterator[dict[str, int]]:
 
 def test_flush_messages(synced: dict[str, int]) -> None:
     assert synced["flush.messages"] == 3
-    assert synced["max.message.bytes"] == 0  # nobody asked for it
+    assert synced["max.message.bytes"] == 0  # the topic has no flush setting
 
 
 def test_flush_ms(synced: dict[str, int]) -> None:

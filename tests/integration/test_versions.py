@@ -1,7 +1,7 @@
-"""Goal: clients of today find what they ask for, and nothing is advertised that is not served.
+"""Goal: the broker serves the versions that current clients use, and every version that it advertises.
 
-Method: our ApiVersions answer is held against what clients send; then every version of every API is asked once, over a
-connection of its own.
+Method: the tests compare our ApiVersions answer with the versions that clients send, and then send each version of each
+API once, over its own connection.
 """
 
 from collections.abc import Iterator
@@ -84,7 +84,7 @@ READ = {
 }
 LATEST = {"current_leader_epoch": -1, "timestamp": -1}
 OF_GROUP = {"group_id": "g"}
-NOBODY = {"group_id": "g", "member_id": "nobody"}
+UNKNOWN_MEMBER = {"group_id": "g", "member_id": "unknown"}
 
 # The fields of a request that succeeds, or is refused for what it names.
 REQUESTS: dict[str, dict[str, Any]] = {
@@ -123,9 +123,9 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "protocols": [{"name": "range", "metadata": b""}],
     },
     "ApiVersions": {"client_software_name": "test", "client_software_version": "1"},
-    "Heartbeat": NOBODY,
-    "LeaveGroup": {**NOBODY, "members": [{"member_id": "nobody"}]},
-    "SyncGroup": NOBODY,
+    "Heartbeat": UNKNOWN_MEMBER,
+    "LeaveGroup": {**UNKNOWN_MEMBER, "members": [{"member_id": "unknown"}]},
+    "SyncGroup": UNKNOWN_MEMBER,
     "DescribeGroups": {"groups": ["g"]},
     "DeleteGroups": {"groups_names": ["none such"]},
     "OffsetDelete": {"group_id": "none such", "topics": []},
@@ -194,7 +194,7 @@ def produce(broker: BrokerProcess, count: int) -> None:
 
 
 def ask(broker: BrokerProcess, api: str, version: int, **values: Any) -> Any:
-    """One request over a connection of its own."""
+    """Send one request over a new connection; return the answer."""
     asker = Broker(broker.address, "", {KEYS[api].key: (version, version)})
     try:
         return asker.connect().ask(api, **values)
@@ -218,7 +218,7 @@ ANSWERED = {
 
 
 def codes(body: Any) -> list[str]:
-    """Every error code in an answer."""
+    """Return every error code in an answer."""
     if isinstance(body, (tuple, list)):
         return [code for one in body for code in codes(one)]
     found = []
@@ -232,7 +232,7 @@ def codes(body: Any) -> list[str]:
 
 
 def filled(value: Any, known: UUID, version: int) -> Any:
-    """A request's fields with what is known now."""
+    """Return a request's fields with the topic's id filled in."""
     match value:
         case dict():
             return {key: filled(one, known, version) for key, one in value.items()}
@@ -254,15 +254,17 @@ def test_every_version_is_answered(broker: BrokerProcess, name: str) -> None:
         fields = filled(REQUESTS.get(name, {}), by_id, version)
         answer = ask(broker, name, version, **fields)
         found = codes(answer)
-        assert found or name in ("CreateTopics", "Metadata"), "an answer tells how it went"
+        assert found or name in ("CreateTopics", "Metadata"), "the answer has no error code"
         assert set(found) <= ANSWERED.get(name, {"none"}), (version, answer)
 
 
-def test_what_clients_speak_is_advertised(broker: BrokerProcess) -> None:
-    told = api_versions(broker.address)
-    assert {KEYS[name].key for name in SPOKEN} == set(told), "each API of the table, and no other"
+def test_every_version_that_clients_use_is_advertised(broker: BrokerProcess) -> None:
+    advertised = api_versions(broker.address)
+    assert {KEYS[name].key for name in SPOKEN} == set(advertised), (
+        "each API of the table, and no other"
+    )
     for name, (java, librdkafka, seen) in SPOKEN.items():
-        oldest, newest = told[KEYS[name].key]
+        oldest, newest = advertised[KEYS[name].key]
         assert oldest <= java[0], f"{name}: the oldest that Java's client speaks"
         assert newest >= java[1], f"{name}: the newest that Java's client speaks"
         if librdkafka is not None:
@@ -271,12 +273,12 @@ def test_what_clients_speak_is_advertised(broker: BrokerProcess) -> None:
         missing = {one for one in seen if not served[0] <= one <= served[1]}
         assert not missing, f"{name}: {missing} are asked for"
         assert served[0] <= OLDEST_NEEDED.get(name, served[1]), name
-    assert told[0][0] == 0, "or librdkafka before 2.10 leaves compression out (KAFKA-18659)"
+    assert advertised[0][0] == 0, "or librdkafka before 2.10 leaves compression out (KAFKA-18659)"
     assert APIS[0].served[0] == 3
 
 
 @pytest.mark.parametrize("version", [2, 3, 4])
-def test_where_each_epoch_ended(tmp_path: Path, version: int) -> None:
+def test_offset_for_leader_epoch_answers_each_epochs_end(tmp_path: Path, version: int) -> None:
     with broker_process(tmp_path) as broker:
         admin = AdminClient({"bootstrap.servers": broker.address})
         admin.create_topics([NewTopic(TOPIC, 1)])[TOPIC].result(30)

@@ -311,7 +311,9 @@ def test_an_idle_old_node_notices_the_takeover_at_its_next_start_or_change() -> 
         await asyncio.sleep(3 * INTERVAL_S)
         taken(tale)
         await asyncio.sleep(10 * INTERVAL_S)
-        assert not tale.machine.reasons_to_stop, "nothing changes, so the node does not read the bucket"
+        assert not tale.machine.reasons_to_stop, (
+            "nothing changes, so the node does not read the bucket"
+        )
         await tale.write(count=1)
         await asyncio.sleep(INTERVAL_S + 1)
         assert len(tale.machine.reasons_to_stop) == 1

@@ -1,4 +1,4 @@
-"""What a bucket's URL says, and what is no such URL: one line, and never a secret in it."""
+"""Bucket URLs: their settings, and one-line errors for wrong ones, never with a secret."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from stratalog.adapters.object_store import open_store
 from stratalog.errors import UserError
 
 
-def test_a_url_says_all_there_is_to_say(tmp_path):
+def test_a_url_can_have_every_setting(tmp_path):
     ca_file = tmp_path / "ca.pem"
     ca_file.write_text("")
     at = parse_bucket_url(
@@ -23,7 +23,7 @@ def test_a_url_says_all_there_is_to_say(tmp_path):
     assert (at.profile, at.ca_file, at.credentials_file) == ("p", str(ca_file), None)
 
 
-def test_the_environment_says_what_the_url_leaves_out(tmp_path):
+def test_the_environment_completes_the_url(tmp_path):
     file = tmp_path / "keys"
     file.write_text("")
     environment = {
@@ -68,7 +68,7 @@ def test_the_environment_says_what_the_url_leaves_out(tmp_path):
         ("s3://", "a bucket is written"),
     ],
 )
-def test_what_is_no_such_url_is_one_line_without_its_secrets(url, named):
+def test_a_wrong_url_is_one_line_without_its_secrets(url, named):
     with pytest.raises(UserError) as error:
         parse_bucket_url(url, {})
     assert named in str(error.value)
@@ -89,7 +89,7 @@ def test_what_is_no_such_url_is_one_line_without_its_secrets(url, named):
         ("https://host/bucket?secret=oops", "is no bucket"),
     ],
 )
-def test_what_is_no_store_is_one_line_without_its_secrets(url, named):
+def test_a_url_without_a_store_is_one_line_without_its_secrets(url, named):
     with pytest.raises(UserError, match=named) as error:
         open_store(url)
     assert "oops" not in str(error.value)
@@ -101,7 +101,7 @@ def test_an_endpoint_of_the_environment_holds_no_keys_either():
     assert "oops" not in str(error.value)
 
 
-def test_where_the_keys_of_a_store_are(tmp_path):
+def test_the_source_of_a_stores_keys(tmp_path):
     file = tmp_path / "keys"
     file.write_text("")
     both = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
@@ -148,13 +148,13 @@ def test_where_the_keys_of_a_store_are(tmp_path):
         ("az://b?account_name=x", {}, "set AZURE_STORAGE_ACCOUNT_KEY"),
     ],
 )
-def test_without_keys_the_message_says_where_it_looked(url, environment, named):
+def test_without_keys_the_error_names_the_places_searched(url, environment, named):
     with pytest.raises(UserError) as error:
         find_keys(parse_bucket_url(url, environment), environment)
     assert named in str(error.value)
 
 
-def test_keys_are_read_from_the_profile_that_is_asked_for(tmp_path):
+def test_keys_are_read_from_the_named_profile(tmp_path):
     file = tmp_path / "keys"
     file.write_text(
         "[default]\naws_access_key_id = one\naws_secret_access_key = 100%\n"
@@ -178,8 +178,8 @@ def test_keys_are_read_from_the_profile_that_is_asked_for(tmp_path):
     [
         "s3://bucket/p?endpoint=https://store.test&virtual_hosted_style_request=true",
         "gs://bucket/p?endpoint=http://127.0.0.1:1",
-        "az://container/p?account_name=someone",
-        "az://container/p?account_name=someone&endpoint=http://127.0.0.1:1/someone",
+        "az://container/p?account_name=testaccount",
+        "az://container/p?account_name=testaccount&endpoint=http://127.0.0.1:1/testaccount",
     ],
 )
 def test_each_kind_of_store_takes_its_settings(url, monkeypatch):

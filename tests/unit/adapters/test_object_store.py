@@ -1,5 +1,4 @@
-"""Stores by URL: the same contract whatever is behind, and a directory that survives a power loss and many
-processes."""
+"""Stores by URL: all kinds keep one contract; a directory survives a power loss and concurrent processes."""
 
 import errno
 import fcntl
@@ -35,7 +34,7 @@ def test_a_missing_object_is_named(store):
                 ask(missing)
 
 
-def test_put_if_absent_leaves_what_is_there(store):
+def test_put_if_absent_keeps_an_existing_object(store):
     store.put_if_absent("m/1", b"first")
     with pytest.raises(AlreadyExists, match="m/1"):
         store.put_if_absent("m/1", b"second")
@@ -45,7 +44,7 @@ def test_put_if_absent_leaves_what_is_there(store):
     assert paths(store) == ["m/1"]
 
 
-def test_lists_are_by_the_beginning_of_the_path(store):
+def test_list_returns_the_objects_below_a_prefix(store):
     for path in ("a/b/1", "a/b/2", "a/bc/1", "a/c", "b"):
         store.put(path, [path.encode()])
     assert paths(store) == ["a/b/1", "a/b/2", "a/bc/1", "a/c", "b"]
@@ -85,7 +84,7 @@ def test_nothing_but_objects_is_left_in_the_directory(tmp_path):
     assert list((tmp_path / "bucket/.~incoming").iterdir()) == []
 
 
-MANY = bytes(range(256)) * 56_001  # three pieces and a part of one, ending within a page
+MANY = bytes(range(256)) * 56_001  # three and a half pieces; the end is not on a page boundary
 
 
 def many_chunks():
@@ -96,13 +95,13 @@ def many_chunks():
         at += size
 
 
-def test_a_large_object_goes_around_the_page_cache_whole(tmp_path, monkeypatch):
+def test_a_large_object_is_written_completely_past_the_page_cache(tmp_path, monkeypatch):
     writes = seen_writes(monkeypatch, lambda _direct, size: size)
     store = DirectoryStore(str(tmp_path))
     store.put("a/large", many_chunks())
     assert store.get("a/large") == MANY
     pages, rest = len(MANY) % (4 << 20) // 4096 * 4096, len(MANY) % 4096
-    direct = writes[0][0]  # not every file system has it
+    direct = writes[0][0]  # not every file system supports direct writes
     assert writes == [(direct, 4 << 20)] * 3 + [(direct, pages), (False, rest)]
 
 
@@ -121,7 +120,7 @@ def test_a_file_system_that_takes_direct_writes_and_then_refuses_them_is_written
     assert not any(direct for direct, _ in writes[1:]), "asked once"
 
 
-def test_a_write_that_ends_within_a_page_is_gone_on_with(tmp_path, monkeypatch):
+def test_a_short_direct_write_is_continued(tmp_path, monkeypatch):
     writes = seen_writes(monkeypatch, lambda _direct, size: min(size, 1_200_001))
     store = DirectoryStore(str(tmp_path))
     store.put("a/large", many_chunks())
@@ -131,7 +130,7 @@ def test_a_write_that_ends_within_a_page_is_gone_on_with(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("which", range(5))
 def test_a_drive_that_is_full_fails_the_put_and_keeps_nothing(tmp_path, monkeypatch, which):
-    """At the first piece, at one that is written while the next is filled, and at the end."""
+    """The drive is full at the first piece, at a piece whose successor is being filled, and at the last."""
 
     def full_at(_direct, size):
         if len(writes) == which + 1:
@@ -144,24 +143,24 @@ def test_a_drive_that_is_full_fails_the_put_and_keeps_nothing(tmp_path, monkeypa
         store.put("a/large", many_chunks())
     assert paths(store) == []
     assert list((tmp_path / ".~incoming").iterdir()) == []
-    assert len(writes) == which + 1, "nothing behind it"
+    assert len(writes) == which + 1, "no write follows the failed one"
 
 
 def seen_writes(monkeypatch, taken):
-    """(direct, size) of each write to a file; `taken` says how much of it the system takes."""
+    """Return (direct, size) of each write to a file; `taken` decides how many bytes the system writes."""
     writes = []
     write = os.write
 
-    def told(fd, data):
+    def recorded(fd, data):
         direct = bool(fcntl.fcntl(fd, fcntl.F_GETFL) & getattr(os, "O_DIRECT", 0))
         writes.append((direct, len(data)))
         return write(fd, data[: taken(direct, len(data))])
 
-    monkeypatch.setattr(directory_store.os, "write", told)
+    monkeypatch.setattr(directory_store.os, "write", recorded)
     return writes
 
 
-def test_what_a_crash_left_is_not_listed_and_goes_after_a_day(tmp_path):
+def test_a_crashs_leftovers_are_not_listed_and_are_removed_after_a_day(tmp_path):
     store = DirectoryStore(str(tmp_path))
     store.put("one", [b"1"])
     young, old = tmp_path / ".~incoming/young", tmp_path / ".~incoming/old"
@@ -178,7 +177,7 @@ def test_what_a_crash_left_is_not_listed_and_goes_after_a_day(tmp_path):
 def test_a_file_and_the_names_that_lead_to_it_are_synced_before_a_put_returns(
     tmp_path, monkeypatch
 ):
-    """Goal: what a power loss cannot take. Method: the order of the system calls."""
+    """Goal: a put survives a power loss. Method: the order of the system calls."""
     trace = []
     sync_folder, sync, replace, link = (
         directory_store._sync_folder,
@@ -187,18 +186,18 @@ def test_a_file_and_the_names_that_lead_to_it_are_synced_before_a_put_returns(
         os.link,
     )
 
-    def told(name, call):
+    def traced(name, call):
         def wrapped(*arguments):
             trace.append((name, *(Path(a).name for a in arguments[-1:] if isinstance(a, str))))
             return call(*arguments)
 
         return wrapped
 
-    monkeypatch.setattr(directory_store, "_sync_folder", told("folder", sync_folder))
+    monkeypatch.setattr(directory_store, "_sync_folder", traced("folder", sync_folder))
     monkeypatch.setattr(directory_store, "_FULL_SYNC", None)
-    monkeypatch.setattr(os, "fsync", told("sync", sync))
-    monkeypatch.setattr(os, "replace", told("rename", replace))
-    monkeypatch.setattr(os, "link", told("link", link))
+    monkeypatch.setattr(os, "fsync", traced("sync", sync))
+    monkeypatch.setattr(os, "replace", traced("rename", replace))
+    monkeypatch.setattr(os, "link", traced("link", link))
     store = DirectoryStore(str(tmp_path / "bucket"))
     store.put("x/y/one", [b"1"])
     names = [step for step in trace if step[0] != "sync"]
@@ -233,7 +232,7 @@ def test_a_bucket_that_is_removed_under_a_broker_is_unavailable(tmp_path):
         store.put_if_absent("b", b"")
 
 
-def test_of_processes_that_put_one_absent_object_exactly_one_wins(tmp_path):
+def test_exactly_one_of_many_processes_puts_an_absent_object(tmp_path):
     exactly_one_wins((tmp_path / "bucket").as_uri(), processes=5, rounds=25, timeout_s=60)
 
 
@@ -251,7 +250,7 @@ def test_of_processes_that_put_one_absent_object_exactly_one_wins(tmp_path):
         "S4://b",
     ],
 )
-def test_what_is_no_bucket_is_one_line(url):
+def test_a_wrong_bucket_url_is_one_line(url):
     with pytest.raises(UserError) as error:
         open_store(url)
     assert "\n" not in str(error.value)

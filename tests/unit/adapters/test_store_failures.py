@@ -1,4 +1,4 @@
-"""Why a request to a store failed: one line, made of what obstore says and without what must not be shown."""
+"""The reason of a failed store request: one line from obstore's error, without secrets."""
 
 import pytest
 
@@ -13,8 +13,8 @@ ANSWER = (
 
 
 def refused(status: str, code: str) -> str:
-    told = f"{REQUEST} - Server returned non-2xx status code: {status}: "
-    return f"Generic S3 error: {told}{ANSWER.format(code)}"
+    message = f"{REQUEST} - Server returned non-2xx status code: {status}: "
+    return f"Generic S3 error: {message}{ANSWER.format(code)}"
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_failure_is_one_line_with_the_server_and_without_secrets(text: str, re
     assert "oops" not in reason
 
 
-def test_which_failures_are_about_the_keys() -> None:
+def test_failures_that_are_about_the_keys() -> None:
     assert is_refusal(refused("403 Forbidden", "AccessDenied"))
     assert is_refusal(refused("401 Unauthorized", ""))
     assert is_refusal(refused("400 Bad Request", "ExpiredToken"))

@@ -1,4 +1,4 @@
-"""`strata pipeline run` up to where Spark begins: specifications, Java, reasons, processes that end."""
+"""`strata pipeline run` up to the start of Spark: specifications, Java, errors, processes that end."""
 
 import json
 import os
@@ -62,7 +62,7 @@ def test_an_old_java_is_one_line(tmp_path, monkeypatch, version):
         spark_environment(tmp_path, master="local")
 
 
-def test_modules_lie_beside_the_specification_and_where_it_says(tmp_path):
+def test_modules_are_beside_the_specification_or_in_its_libraries(tmp_path):
     project = tmp_path / "project"
     project.mkdir()
     (tmp_path / "shared").mkdir()
@@ -84,7 +84,7 @@ def test_modules_lie_beside_the_specification_and_where_it_says(tmp_path):
 
 
 def run_with_script(monkeypatch, tmp_path, script):
-    """A pipeline run in which `script` takes the place of Spark's runner; returns the events heard."""
+    """Run a pipeline with `script` in place of Spark's runner; return the received events."""
     project = tmp_path / "project"
     project.mkdir()
     (project / "spark-pipeline.yml").write_text(
@@ -99,7 +99,7 @@ def run_with_script(monkeypatch, tmp_path, script):
     return events
 
 
-def test_a_run_has_its_own_specification_and_tells_what_happens(monkeypatch, tmp_path):
+def test_a_run_has_its_own_specification_and_reports_events(monkeypatch, tmp_path):
     script = (
         "import sys; print(open(sys.argv[1]).read().replace(chr(10), ' '));"
         "print('t: Flow spark_catalog.default.raw is STARTING.');"
@@ -115,7 +115,7 @@ def test_a_run_has_its_own_specification_and_tells_what_happens(monkeypatch, tmp
     assert f"databaseName={state}/metastore" in (state / "conf" / "spark-defaults.conf").read_text()
 
 
-def test_a_failed_run_says_what_spark_said(monkeypatch, tmp_path):
+def test_a_failed_run_shows_sparks_error(monkeypatch, tmp_path):
     script = (
         "print('Flow raw has FAILED.'); print('Error: [TABLE_NOT_FOUND] no table. Try again.');"
         "print('  at org.apache'); raise SystemExit(1)"
@@ -126,7 +126,7 @@ def test_a_failed_run_says_what_spark_said(monkeypatch, tmp_path):
         run_with_script(monkeypatch, tmp_path, script)
 
 
-def test_what_a_failed_run_says_of_ours_comes_before_what_python_says(monkeypatch, tmp_path):
+def test_a_failed_run_shows_our_error_before_pythons(monkeypatch, tmp_path):
     script = (
         "print('ConnectionRefusedError: [Errno 111] Connection refused');"
         "print('stratalog.errors.Unavailable: broker h:1 unreachable'); raise SystemExit(1)"
@@ -144,7 +144,7 @@ def test_a_line_that_announces_a_traceback_is_not_the_reason(monkeypatch, tmp_pa
         run_with_script(monkeypatch, tmp_path, script)
 
 
-def test_what_an_earlier_run_left_beside_its_specification_goes(tmp_path):
+def test_a_run_removes_what_an_earlier_one_left_beside_its_specification(tmp_path):
     project, state = tmp_path / "project", tmp_path / "state"
     project.mkdir()
     (project / "spark-pipeline.yml").write_text("name: p\n")
@@ -161,7 +161,7 @@ def test_a_run_that_dies_silently_is_reported(monkeypatch, tmp_path):
 
 
 def test_a_table_is_what_was_committed_to_it(tmp_path):
-    """Goal: files of a failed update do not count; nor do entries that a compacted log holds already."""
+    """Goal: files of a failed update do not count, nor do entries that a compacted log already has."""
     table = tmp_path / "a state" / "warehouse" / "raw"
     log = table / "_spark_metadata"
     log.mkdir(parents=True)
@@ -193,7 +193,7 @@ time.sleep(600)
 """
 
 
-def test_leaving_ends_the_whole_group_even_a_stubborn_one(tmp_path, monkeypatch):
+def test_leaving_kills_a_process_group_that_ignores_sigterm(tmp_path, monkeypatch):
     monkeypatch.setattr(pipeline, "PATIENCE_S", 0.5)
 
     class Stop(Exception):
@@ -213,7 +213,7 @@ def test_leaving_ends_the_whole_group_even_a_stubborn_one(tmp_path, monkeypatch)
 
 
 def ends(pid):
-    """A killed process is gone as soon as the system gets to it."""
+    """Return whether a process has ended; the system takes a moment to remove a killed one."""
     deadline = time.monotonic() + 20
     while alive(pid) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Routing and retries, played by hand: a program asks, the test answers."""
+"""Routing and retries without a network: a program asks, the test answers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -26,7 +26,7 @@ WANTED = {FIRST: calls.LATEST, SECOND: calls.LATEST}
 def info(
     leaders: Mapping[int, int] | None = None, error: ErrorCode = ErrorCode.none
 ) -> ClusterInfo:
-    """A cluster of brokers 1 and 2 with a topic `t`."""
+    """Return a cluster of brokers 1 and 2 with a topic `t`."""
     partitions = {
         index: PartitionInfo(index, NONE, leader, 0, (1, 2), (1, 2))
         for index, leader in (leaders or {0: 1, 1: 2}).items()
@@ -42,7 +42,7 @@ def listed(offset: int, error: ErrorCode = ErrorCode.none) -> ListedOffset:
 
 
 def play(program: Program[Any], answers: list[Any]) -> tuple[Any, list[int | float | None]]:
-    """Run a program to its end; returns its result and whom it asked (a float: how long it paused)."""
+    """Run a program to its end; return its result and the nodes that it asked (a float: a pause in seconds)."""
     said: list[int | float | None] = []
     step = next(program)
     try:
@@ -71,7 +71,7 @@ def test_offsets_are_asked_of_each_leader() -> None:
     assert said == [None, 1, 2]
 
 
-def test_a_leader_that_has_moved_is_looked_up_again_and_only_what_is_open_is_asked() -> None:
+def test_after_a_leader_change_only_unanswered_partitions_are_asked_again() -> None:
     moved = {SECOND: listed(-1, ErrorCode.not_leader_or_follower)}
     later = {SECOND: listed(6)}
     answers = [info(), {FIRST: listed(5)}, moved, info({0: 1, 1: 1}), later]
@@ -80,7 +80,7 @@ def test_a_leader_that_has_moved_is_looked_up_again_and_only_what_is_open_is_ask
     assert said == [None, 1, 2, PAUSES_S[0], None, 1]
 
 
-def test_a_broker_that_is_gone_is_asked_again_after_a_pause() -> None:
+def test_an_unreachable_broker_is_retried_after_a_pause() -> None:
     answers = [
         info(),
         Unavailable("gone"),
@@ -93,7 +93,7 @@ def test_a_broker_that_is_gone_is_asked_again_after_a_pause() -> None:
     assert said == [None, 1, PAUSES_S[0], None, 2]
 
 
-def test_it_gives_up_in_the_end() -> None:
+def test_a_program_gives_up_after_its_last_retry() -> None:
     answers = [Unavailable("gone")] * (len(PAUSES_S) + 1)
     with pytest.raises(Unavailable, match="gone"):
         play(view().metadata(["t"]), list(answers))
@@ -108,13 +108,13 @@ def test_it_gives_up_in_the_end() -> None:
         (info({0: 1}), "topic t has no partition 1"),
     ],
 )
-def test_what_does_not_exist_is_an_error_at_once(metadata: ClusterInfo, says: str) -> None:
+def test_a_missing_topic_or_partition_is_an_error_at_once(metadata: ClusterInfo, says: str) -> None:
     with pytest.raises(Rejected, match=says) as refused:
         play(view().list_offsets({SECOND: 0}, 0), [metadata])
     assert refused.value.code is ErrorCode.unknown_topic_or_partition
 
 
-def test_an_error_that_does_not_pass_is_not_asked_again() -> None:
+def test_a_permanent_error_is_not_retried() -> None:
     refused = {FIRST: listed(-1, ErrorCode.topic_authorization_failed)}
     with pytest.raises(Rejected, match="topic_authorization_failed"):
         play(view().list_offsets({FIRST: 0}, 0), [info(), refused])
@@ -132,7 +132,7 @@ def test_the_brokers_to_try() -> None:
 @pytest.mark.parametrize(
     "text", ["", " , ", "host", "host:", ":1", "host:0", "host:65536", "host:x", "a:1,b"]
 )
-def test_a_list_of_servers_that_is_none(text: str) -> None:
+def test_a_wrong_list_of_servers_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="host:port"):
         parse_bootstrap(text)
 

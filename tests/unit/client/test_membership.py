@@ -1,4 +1,4 @@
-"""Who reads what: every partition once, as evenly as runs of them can be; and what consumers tell each other."""
+"""Range assignment: each partition to one member, in runs of even length; and the encoding of group messages."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,8 +14,8 @@ from stratalog.wire.assignment import (
 TOPICS = st.sampled_from(["a", "bé", "c"])
 
 
-def test_a_run_each_the_first_one_more() -> None:
-    # Kafka's own example of its range assignor, and one where a member does not want all.
+def test_each_member_gets_a_run_and_the_first_members_one_more() -> None:
+    # Kafka's own example of its range assignor, and one with a member that wants only one topic.
     assert range_assignment({"c0": ["t0", "t1"], "c1": ["t0", "t1"]}, {"t0": 3, "t1": 3}) == {
         "c0": [("t0", 0), ("t0", 1), ("t1", 0), ("t1", 1)],
         "c1": [("t0", 2), ("t1", 2)],
@@ -51,15 +51,15 @@ def test_every_partition_has_one_reader_that_wants_it(
 
 
 @given(st.lists(st.tuples(TOPICS, st.integers(0, 2**31 - 1))))
-def test_an_assignment_is_what_was_meant(keys: list[tuple[str, int]]) -> None:
+def test_an_assignment_is_decoded_as_it_was_encoded(keys: list[tuple[str, int]]) -> None:
     assert sorted(decode_assignment(memoryview(encode_assignment(keys)))) == sorted(keys)
 
 
 @given(st.lists(TOPICS, unique=True))
-def test_a_subscription_is_what_was_meant(topics: list[str]) -> None:
+def test_a_subscription_is_decoded_as_it_was_encoded(topics: list[str]) -> None:
     encoded = encode_subscription(topics)
     assert decode_subscription(memoryview(encoded)) == tuple(topics)
-    # Later versions append, as Java's consumers do.
+    # Later versions append fields, as Java's consumers do.
     later = b"\x00\x03" + encoded[2:] + b"\0\0\0\0" + b"\xff\xff\xff\xff" + b"\xff\xff"
     assert decode_subscription(memoryview(later)) == tuple(topics)
     assert decode_subscription(memoryview(encoded[:3])) == ()

@@ -1,4 +1,4 @@
-"""Confluent's names for the tier, and profiles: what they come to, and what they never overrule."""
+"""Confluent's names for the tier, and profiles: the settings that they set, and those that they never overrule."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from stratalog.config.profiles import LEFT_TO_YOU, PROFILES
 from stratalog.config.topic_settings import TOPIC_SETTINGS
 from stratalog.errors import UserError
 
-# As the article on FlashBlade gives them.
+# The settings in the article on FlashBlade.
 FLASHBLADE = {
     "CONFLUENT_TIER_FEATURE": "true",
     "CONFLUENT_TIER_ENABLE": "true",
@@ -30,7 +30,7 @@ FLASHBLADE = {
 }
 
 
-def test_the_articles_environment_works_as_it_is() -> None:
+def test_the_articles_environment_works_unchanged() -> None:
     config, lines = BrokerConfig.load(environ=FLASHBLADE)
     assert config.tier_url == "s3://kafka?region=any&endpoint=https://10.62.64.200"
     assert config.bool("tier.enable")
@@ -55,7 +55,7 @@ def test_the_articles_environment_works_as_it_is() -> None:
         ({}, ""),
     ],
 )
-def test_a_bucket_is_one_url_here(settings: dict[str, str], url: str) -> None:
+def test_confluents_bucket_settings_become_one_url(settings: dict[str, str], url: str) -> None:
     names = {f"confluent.tier.{name}": value for name, value in settings.items()}
     config, lines = BrokerConfig.load(names)
     assert config.tier_url == url
@@ -87,12 +87,12 @@ def test_our_own_name_wins() -> None:
         ({"local.hotset.ms": "soon"}, r"log\.local\.retention\.ms: 'soon' is not accepted"),
     ],
 )
-def test_what_cannot_be_used_is_said(settings: dict[str, str], said: str) -> None:
+def test_an_unusable_setting_is_an_error(settings: dict[str, str], said: str) -> None:
     with pytest.raises(UserError, match=said):
         BrokerConfig.load({f"confluent.tier.{name}": value for name, value in settings.items()})
 
 
-def test_other_names_of_confluents_are_named_as_such() -> None:
+def test_confluents_other_names_are_reported_as_such() -> None:
     _, lines = BrokerConfig.load({"confluent.license": "x"})
     assert lines == [
         "setting confluent.license (from the file) is Confluent's and has no effect here"
@@ -107,7 +107,7 @@ def test_a_topics_settings_have_aliases_too() -> None:
     assert our_topic_setting("retention.ms", "-1") == ("retention.ms", "-1")
 
 
-def test_every_alias_is_of_something() -> None:
+def test_every_alias_stands_for_a_setting() -> None:
     assert set(BROKER_ALIASES.values()) <= set(BROKER_SETTINGS)
     assert set(TOPIC_ALIASES.values()) <= set(TOPIC_SETTINGS)
 
@@ -119,7 +119,7 @@ def test_a_profile_sets_only_unset_settings_and_says_so() -> None:
     assert not config.bool("auto.create.topics.enable")
     assert config.int("message.max.bytes") == 77
     assert config.int("log.roll.hours") == 5
-    assert config.int("log.segment.bytes") == 1 << 30  # advised for a tier, and there is none
+    assert config.int("log.segment.bytes") == 1 << 30  # the profile sets this only for a tier
     assert lines == [
         "profile production: auto.create.topics.enable=false instead of true",
         "profile production: message.max.bytes stays 77 (from the file)",
@@ -127,7 +127,7 @@ def test_a_profile_sets_only_unset_settings_and_says_so() -> None:
     ]
 
 
-def test_a_profile_knows_of_a_tier_by_any_name() -> None:
+def test_a_profile_recognises_a_tier_by_any_name() -> None:
     config, lines = BrokerConfig.load({"confluent.tier.s3.bucket": "b"}, profile="production")
     assert config.int("log.segment.bytes") == 104857600
     assert config.int("log.local.retention.ms") == 0
@@ -139,7 +139,7 @@ def test_an_unknown_profile() -> None:
         BrokerConfig.load(profile="fast")
 
 
-def test_what_profiles_set_are_values_of_settings() -> None:
+def test_profiles_set_valid_values() -> None:
     for advice in PROFILES["production"]:
         setting = BROKER_SETTINGS[advice.name]
         assert setting.parse(advice.value) != setting.default
@@ -147,7 +147,7 @@ def test_what_profiles_set_are_values_of_settings() -> None:
     assert not {name for name, *_ in LEFT_TO_YOU} & {a.name for a in PROFILES["production"]}
 
 
-def test_whatever_the_two_articles_name_is_set_left_with_a_reason_or_an_alias() -> None:
+def test_each_setting_of_the_two_articles_is_set_an_alias_or_left_with_a_reason() -> None:
     tips = """
         log.dirs message.max.bytes socket.send.buffer.bytes socket.receive.buffer.bytes log.roll.hours
         auto.create.topics.enable default.replication.factor cleanup.policy log.retention.hours
@@ -159,7 +159,7 @@ def test_whatever_the_two_articles_name_is_set_left_with_a_reason_or_an_alias() 
         confluent.tier.archiver.num.threads confluent.tier.fetcher.num.threads
         confluent.tier.local.hotset.ms confluent.tier.local.hotset.bytes
     """
-    told = {name for names, *_ in LEFT_TO_YOU for name in names.split(", ")}
-    told |= {advice.name for advice in PROFILES["production"]}
-    told |= {*BROKER_ALIASES, *BUCKET_ALIASES}
-    assert {*tips.split(), *flashblade.split()} <= told
+    known = {name for names, *_ in LEFT_TO_YOU for name in names.split(", ")}
+    known |= {advice.name for advice in PROFILES["production"]}
+    known |= {*BROKER_ALIASES, *BUCKET_ALIASES}
+    assert {*tips.split(), *flashblade.split()} <= known

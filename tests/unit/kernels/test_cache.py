@@ -38,7 +38,7 @@ def test_a_second_process_compiles_nothing(tmp_path: Path) -> None:
 
 @pytest.fixture
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package directory and a home that cannot be written, by anybody: they lie below a file."""
+    """Return a package directory that no process can write: it and the cache home are below a file."""
     file = tmp_path / "file"
     file.touch()
     monkeypatch.setenv("NUMBA_CACHE_DIR", "")
@@ -47,17 +47,19 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file / "package"
 
 
-def test_numba_chooses_where_it_can_write(nowhere: Path, tmp_path: Path) -> None:
+def test_numba_chooses_the_directory_if_it_can_write(nowhere: Path, tmp_path: Path) -> None:
     assert choose_cache_directory(tmp_path) is None
 
 
-def test_a_choice_by_hand_stands(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_explicit_cache_directory_is_kept(
+    nowhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", "/somewhere")
     assert choose_cache_directory(nowhere) is None
     assert os.environ["NUMBA_CACHE_DIR"] == "/somewhere"
 
 
-def test_without_a_place_of_its_own_the_cache_is_private(nowhere: Path, tmp_path: Path) -> None:
+def test_without_a_writable_directory_the_cache_is_private(nowhere: Path, tmp_path: Path) -> None:
     chosen = choose_cache_directory(nowhere)
     assert chosen is not None
     assert Path(chosen).parent == tmp_path
@@ -67,7 +69,7 @@ def test_without_a_place_of_its_own_the_cache_is_private(nowhere: Path, tmp_path
 
 
 def test_a_directory_that_others_can_write_is_not_trusted(nowhere: Path) -> None:
-    """Machine code is loaded from there."""
+    """The process loads machine code from the directory."""
     chosen = choose_cache_directory(nowhere)
     assert chosen is not None
     del os.environ["NUMBA_CACHE_DIR"]

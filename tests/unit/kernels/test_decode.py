@@ -1,7 +1,7 @@
-"""The decoder against the reference reader, and against bytes that are not what was written.
+"""The decoder compared with the reference reader, and its errors for damaged bytes.
 
-Method: batches are built with `wire.records`; what the compiled decoder gives is held against `read_records`, field by
-field. Then one thing at a time is made wrong, and the error must name the place.
+Method: the tests build batches with `wire.records`, and compare the compiled decoder's rows with `read_records`, field
+by field. Then they damage one thing at a time, and the error must name the place.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ def batch(base: int, count: int = 4, codec: str = "none", **fields: int | bool) 
 
 
 def reseal(changed: bytearray) -> bytearray:
-    """The batch with a checksum that holds again: what a broken producer would send."""
+    """Return the batch with a new valid checksum, as a broken producer would send it."""
     changed[17:21] = crc32c(changed[21:]).to_bytes(4, "big")
     return changed
 
@@ -83,7 +83,7 @@ def test_every_codec_gives_what_the_reference_reader_gives(codec: str) -> None:
     assert decoder.consumed == sum(map(len, batches))
 
 
-def test_headers_and_origin_come_when_asked_for() -> None:
+def test_headers_and_origin_are_optional_columns() -> None:
     headers: list[tuple[Header, ...]] = [(), (("a", b"1"), ("b", None)), (("", b""), ("ü", b"x"))]
     built = build_batch([record(at, found) for at, found in enumerate(headers)])
     table, _ = decode(built, layout=Layout("t", 0, (*COLUMNS, HEADERS, ORIGIN), "bucket"))
@@ -102,7 +102,7 @@ def test_a_header_key_that_is_not_utf8_is_replaced_not_refused() -> None:
     assert table["headers"].to_pylist() == [[{"key": "�bc", "value": b""}]]
 
 
-def test_more_headers_than_there_was_room_for() -> None:
+def test_more_headers_than_the_buffer_has_room_for() -> None:
     many = tuple((f"h{number}", b"%d" % number) for number in range(3000))
     built = build_batch([record(1), record(2, many), record(3, many)])
     table, _ = decode(built, layout=Layout("t", 0, (*COLUMNS, HEADERS), max_rows=100))
@@ -110,21 +110,21 @@ def test_more_headers_than_there_was_room_for() -> None:
     assert table["headers"].to_pylist()[2][2999] == {"key": "h2999", "value": b"2999"}
 
 
-def test_nothing_stays_of_the_headers_of_a_record_that_is_passed_over() -> None:
-    """A null among them, noted before the fault behind it was found, is not the next record's."""
+def test_headers_of_a_skipped_record_do_not_reach_the_next_one() -> None:
+    """A null header, noted before the fault after it was found, does not belong to the next record."""
     built = build_batch([record(1, (("a", None), ("b", b"fault")))], base_offset=0)
-    built[built.index(b"fault") - 1] = 0x7E  # its length: more than there is
+    built[built.index(b"fault") - 1] = 0x7E  # its length: beyond the record's end
     following = build_batch([record(1, (("c", b"1"), ("d", None)))], base_offset=1)
-    told: list[str] = []
+    reports: list[str] = []
     decoder = Decoder(
-        Layout("t", 0, ("offset", HEADERS)), 0, 2, unreadable=lambda what, _: told.append(what)
+        Layout("t", 0, ("offset", HEADERS)), 0, 2, unreadable=lambda what, _: reports.append(what)
     )
     (found,) = [*decoder.decode(reseal(built) + following, "here"), *decoder.flush()]
     found.validate(full=True)
     assert found["offset"].to_pylist() == [1]
     headers = [{"key": "c", "value": b"1"}, {"key": "d", "value": None}]
     assert found["headers"].to_pylist() == [headers]
-    assert ["headers do not fit" in one for one in told] == [True]
+    assert ["headers do not fit" in one for one in reports] == [True]
 
 
 def test_log_append_time_is_the_batch_s() -> None:
@@ -135,14 +135,14 @@ def test_log_append_time_is_the_batch_s() -> None:
     assert set(table["timestamp"].cast(pa.int64()).to_pylist()) == {1_700_000_000_006_000}
 
 
-def test_a_timestamp_past_what_microseconds_can_say_is_held_at_the_edge() -> None:
+def test_a_timestamp_beyond_the_range_of_microseconds_is_clamped() -> None:
     built = build_batch([Record(0, (1 << 63) - 1, b"", b"", ()), Record(0, 5, b"", b"", ())])
     table, _ = decode(built)
     edge = ((1 << 63) - 1) // 1000 * 1000
     assert table["timestamp"].cast(pa.int64()).to_pylist() == [edge, 5000]
 
 
-def test_only_what_is_wanted() -> None:
+def test_only_wanted_offsets_are_decoded() -> None:
     data = b"".join(batch(base) for base in range(0, 40, 4))
     table, decoder = decode(data, 6, 17)
     assert offsets(table) == list(range(6, 17))
@@ -150,7 +150,7 @@ def test_only_what_is_wanted() -> None:
     assert decoder.consumed == len(b"".join(batch(base) for base in range(0, 20, 4)))
 
 
-def test_buffers_go_on_where_the_last_one_ended() -> None:
+def test_the_next_buffer_continues_where_the_last_one_ended() -> None:
     decoder = Decoder(Layout("t", 0), 2, 12)
     found = []
     for base in (0, 4, 8):
@@ -194,7 +194,7 @@ def test_control_batches_are_passed_over() -> None:
 
 
 def marker(base: int, producer_id: int, kind: int) -> bytearray:
-    """The end of a producer's transaction: 0 aborts, 1 commits."""
+    """Return the marker that ends a producer's transaction: 0 aborts, 1 commits."""
     ends = [Record(0, 0, b"\0\0" + kind.to_bytes(2, "big"), b"\0" * 6, ())]
     return build_batch(
         ends, base_offset=base, producer_id=producer_id, transactional=True, control=True
@@ -220,7 +220,7 @@ def test_aborted_transactions_are_passed_over_up_to_their_marker() -> None:
 
 
 def test_reading_may_begin_between_an_aborted_transaction_and_its_marker() -> None:
-    """What is open is looked at before a marker too: the next transaction of that producer is not hidden."""
+    """Open transactions are known before their marker: the producer's next transaction is not hidden."""
     data = b"".join(
         [
             batch(0, 2, producer_id=9, transactional=True),  # aborted
@@ -246,11 +246,13 @@ def test_a_marker_that_makes_no_sense_is_corrupt() -> None:
     data = batch(0, 2, producer_id=9, transactional=True) + broken
     with pytest.raises(Corrupt, match="here: batch at offset 2: a transaction's marker"):
         decode(data, aborted=[(9, 0)])
-    assert offsets(decode(data)[0]) == [0, 1], "nothing is hidden: it is not opened"
+    assert offsets(decode(data)[0]) == [0, 1], (
+        "the decoder hides no record: it does not open the marker"
+    )
 
 
 def test_large_and_small_batches_of_every_codec_take_turns() -> None:
-    """What is restored side by side, what needs room of its own, and what was never compressed."""
+    """Small batches are decompressed side by side, large ones in their own buffer, others were never compressed."""
     built, base = [], 0
     for number, size in enumerate([10, 3 << 20, 700_000, 10, 20 << 20, 300_000, 300_000, 5]):
         codec = CODEC_NAMES[number % 5]
@@ -272,7 +274,7 @@ def test_a_batch_emptied_by_compaction_has_no_rows_but_counts() -> None:
     assert decoder.next_offset == 8
 
 
-# --- what is wrong is said, and where ---------------------------------------------------------------------------
+# --- errors name the fault and its place ---------------------------------------------------------------------------
 
 
 def test_a_gap_is_missing_offsets_unless_gaps_are_allowed() -> None:
@@ -286,7 +288,7 @@ def test_a_gap_is_missing_offsets_unless_gaps_are_allowed() -> None:
         decode(batch(6))
 
 
-def test_what_lies_before_a_gap_is_not_lost_with_it() -> None:
+def test_records_before_a_gap_are_returned() -> None:
     decoder = Decoder(Layout("t", 0), 0, 10)
     with pytest.raises(Missing):
         list(decoder.decode(batch(0) + batch(6), "here"))
@@ -308,7 +310,7 @@ def test_every_flipped_bit_behind_the_checksum_is_found(codec: str) -> None:
             decode(damaged, 8)
 
 
-def test_what_is_no_batch_is_corrupt() -> None:
+def test_bytes_that_are_no_batch_are_corrupt() -> None:
     for damaged in (
         b"\0" * 100,
         batch(0)[:16] + b"\1" + batch(0)[17:],
@@ -333,7 +335,7 @@ def test_what_is_no_batch_is_corrupt() -> None:
     ],
 )
 def test_a_malformed_record_names_its_batch(at: int, value: bytes, says: str) -> None:
-    """The checksum holds: a broken producer wrote it so, and brokers do not open records."""
+    """The checksum is valid: a broken producer wrote the batch so, and brokers do not open records."""
     built = build_batch([Record(0, 0, b"kk", b"vv", ())], base_offset=7)
     built[61 + at : 61 + at + len(value)] = value
     built = built[: max(len(built), 61 + at + len(value))]
@@ -352,7 +354,7 @@ def test_offsets_inside_a_batch_rise() -> None:
             decode(reseal(changed))
 
 
-def test_what_is_not_wanted_is_not_decompressed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwanted_batches_are_not_decompressed(monkeypatch: pytest.MonkeyPatch) -> None:
     data = b"".join(batch(base, codec="zstd") for base in (0, 4, 8))
     opened = []
 

@@ -1,4 +1,4 @@
-"""The log that nobody wrote: read by the pipeline's own rule, alike a real one, the same for the same chance."""
+"""The generated access log: the pipeline can parse it, it resembles a real log, and a seed always gives the same."""
 
 import re
 from collections import Counter
@@ -20,7 +20,7 @@ def log() -> list[tuple[int, str, str]]:
 
 
 def fields(line: str) -> dict[str, str]:
-    found = re.match(LINE.replace(r"\z", r"\Z"), line)  # Java's end of text is Python's
+    found = re.match(LINE.replace(r"\z", r"\Z"), line)  # Python writes Java's end of text as \Z
     assert found is not None, line
     return dict(zip(FIELDS, found.groups(), strict=True))
 
@@ -60,7 +60,7 @@ def test_visitors_come_look_around_and_leave(log: list[tuple[int, str, str]]) ->
     assert sum(times[-1] - times[0] > 10_000 for times in spans.values()) > 500
 
 
-def test_the_same_chance_is_the_same_log() -> None:
+def test_the_same_seed_gives_the_same_log() -> None:
     def first(seed: int) -> list[tuple[int, str, str]]:
         return list(islice(access_log(Random(seed), BEGIN_MS, 5), 300))
 

@@ -1,7 +1,7 @@
-"""Goal: a takeover is whole or can be done again, whatever ends it and whoever else is at work.
+"""Goal: a takeover is complete or can be repeated, whatever interrupts it and whatever runs beside it.
 
-Method: an old node's tier, a bucket and a simulated disk; something happens before the n-th call of the store or the
-disk, for every n there is.
+Method: an old node's tier, a bucket and a simulated disk. The test acts before the n-th call of the store or the disk,
+for every n.
 """
 
 from random import Random
@@ -40,11 +40,11 @@ NOW_MS = 1_700_000_000_000
 
 
 class Died(Exception):
-    """The process ended before this call."""
+    """The process ends before this call."""
 
 
 class OldNode:
-    """The tier of the node before: two partitions with a segment each, a third without any."""
+    """The old node's tier: two partitions with a segment each, and an empty one."""
 
     def __init__(self):
         self.store = FaultyStore(MemoryStore("memory://bucket"))
@@ -67,7 +67,7 @@ class OldNode:
         self.before()
 
     def archive(self, tier):
-        """One segment more."""
+        """Archive one more segment."""
         base = tier.tiered_end
         data, end = log_bytes(base, [5, 5])
         segments = [closed(data, base, end, snapshot=b"")]
@@ -112,7 +112,7 @@ def take(store, disk, entropy=None, node_id=None):
 
 
 def check_whole(store, disk, ends=(10, 10, 0)):
-    """A directory that a broker would start on, which has exactly what the bucket has."""
+    """Check that a broker can start on the directory, and that it has exactly the bucket's content."""
     names = {entry.name for entry in disk.list("")}
     assert RESTORING not in names
     meta = read_meta("/new", disk)
@@ -133,7 +133,7 @@ def check_whole(store, disk, ends=(10, 10, 0)):
 
 
 def calls_of_a_takeover():
-    """How many calls of the store, and changes of the disk, one takes."""
+    """Return how many calls of the store and changes of the disk a takeover makes."""
     old, disk, counts = OldNode(), SimDisk(), [0, 0]
 
     def count(at):
@@ -152,7 +152,7 @@ STORE_CALLS, DISK_CHANGES = calls_of_a_takeover()
 
 
 def after(calls, act):
-    """What to do before each call: nothing, but once, after so many of them."""
+    """Return a hook for each call that calls `act` once, after `calls` calls."""
     left = iter(range(calls, -1, -1))
 
     def before(*_):
@@ -167,7 +167,7 @@ def die():
 
 
 @pytest.mark.parametrize("cut_power", [False, True], ids=["process", "power"])
-def test_broken_off_anywhere_it_can_be_done_again(cut_power):
+def test_an_interrupted_takeover_can_be_repeated(cut_power):
     for where in ("store", "disk"):
         for n in range(STORE_CALLS if where == "store" else DISK_CHANGES):
             old, disk = OldNode(), SimDisk()
@@ -184,7 +184,7 @@ def test_broken_off_anywhere_it_can_be_done_again(cut_power):
                 disk.end_process()
             names = {entry.name for entry in disk.list("")}
             if "meta.properties" in names:
-                assert where == "disk", "only the sync of its name was left to do"
+                assert where == "disk", "only the fsync of the file's name was missing"
                 check_whole(old.store, disk)
                 continue
             taken = take(old.store, disk, CountingEntropy(900))
@@ -193,7 +193,7 @@ def test_broken_off_anywhere_it_can_be_done_again(cut_power):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_bucket_that_fails_on_the_way_is_asked_again_by_the_same_command(seed):
+def test_the_same_command_succeeds_after_failures_of_the_bucket(seed):
     old, disk, chance = OldNode(), SimDisk(), Random(seed)
     kinds = (Fault.BEFORE, Fault.AFTER, Fault.LATE)
 
@@ -218,7 +218,7 @@ def test_a_bucket_that_fails_on_the_way_is_asked_again_by_the_same_command(seed)
     raise AssertionError("never done")
 
 
-def test_whatever_the_old_node_commits_meanwhile_is_in_the_new_one_or_was_never_confirmed():
+def test_a_concurrent_commit_of_the_old_node_is_restored_or_fenced():
     confirmed = fenced = 0
     for n in range(STORE_CALLS):
         old, disk = OldNode(), SimDisk()
@@ -244,29 +244,29 @@ def test_whatever_the_old_node_commits_meanwhile_is_in_the_new_one_or_was_never_
     assert fenced > STORE_CALLS / 2
 
 
-def test_a_topic_that_the_old_node_makes_meanwhile_exists_or_its_maker_is_fenced():
+def test_a_topic_created_meanwhile_is_restored_or_the_old_node_is_fenced():
     made = 0
     for n in range(STORE_CALLS):
         old, disk = OldNode(), SimDisk()
-        told = []
+        outcome = []
 
-        def make(old=old, told=told):
+        def make(old=old, outcome=outcome):
             old.before = lambda: None
             register_topic(old.store, CLUSTER, IDS.uuid(), "new", 1, {}, NOW_MS)
             try:
                 check_incarnation(old.store, CLUSTER, 0)
             except Fenced:
-                told.append("fenced")
+                outcome.append("fenced")
 
         old.before = after(n, make)
         taken = take(old.store, disk)
         there = "new" in {topic.name for topic in taken.found.topics}
-        assert there or told == ["fenced"]
+        assert there or outcome == ["fenced"]
         made += there
     assert made > 1
 
 
-def test_of_two_takeovers_at_once_one_node_starts():
+def test_only_one_of_two_concurrent_takeovers_makes_a_node():
     for n in range(STORE_CALLS):
         old, first, second = OldNode(), SimDisk(), SimDisk()
 
@@ -286,7 +286,7 @@ def test_of_two_takeovers_at_once_one_node_starts():
                 check_incarnation(old.store, CLUSTER, run(second, read_incarnation()))
 
 
-def test_only_an_empty_directory_is_restored_into():
+def test_a_takeover_needs_an_empty_directory():
     disk = SimDisk()
     prepare("/new", disk)
     disk.write_file("mine.txt", b"x")
@@ -312,13 +312,13 @@ def test_topics_come_from_registry_and_state():
     put_state(old.store, state(topics=(*state().topics, old_since, gone)), 1)
     found = {topic.name: topic for topic in look(old.store, one_by_one).topics}
     assert set(found) == {"events", OFFSETS, "since"}
-    assert found["since"].id == again, "made since the state was told"
+    assert found["since"].id == again, "created after the state was uploaded"
     assert len(found["since"].partitions) == 2
     assert [one.missing for one in found["events"].partitions] == [2, 0, 3]
     assert [one.manifest is None for one in found[OFFSETS].partitions] == [True, True]
 
 
-def test_without_any_state_the_registry_has_what_was_tiered():
+def test_without_a_state_tiered_topics_come_from_the_registry():
     old = OldNode()
     old.store.delete([info.path for info in old.store.list(f"{CLUSTER}/cluster/state/")])
     disk = SimDisk()
@@ -329,10 +329,10 @@ def test_without_any_state_the_registry_has_what_was_tiered():
     assert read_meta("/new", disk).node_id == 1
 
 
-def test_a_topic_damaged_in_the_registry_comes_from_the_state_and_delays_no_other():
+def test_a_topic_damaged_in_the_registry_comes_from_the_state_and_blocks_no_other():
     old = OldNode()
     lost = IDS.uuid()
-    register_topic(old.store, CLUSTER, lost, "nobody-told-of-it", 1, {}, NOW_MS)
+    register_topic(old.store, CLUSTER, lost, "not-in-the-state", 1, {}, NOW_MS)
     registered = [info.path for info in old.store.list(f"{CLUSTER}/cluster/topics/")]
     assert len(registered) == 2
     for path in registered:
@@ -340,16 +340,18 @@ def test_a_topic_damaged_in_the_registry_comes_from_the_state_and_delays_no_othe
     disk = SimDisk()
     taken = take(old.store, disk)
     assert "events" in {topic.name for topic in taken.found.topics}
-    assert "nobody-told-of-it" not in {topic.name for topic in taken.found.topics}
-    told = sorted(line.rpartition("; ")[2] for line in taken.damaged)
-    assert told == ["the topic comes from the cluster's state", "the topic is left out"]
+    assert "not-in-the-state" not in {topic.name for topic in taken.found.topics}
+    notes = sorted(line.rpartition("; ")[2] for line in taken.damaged)
+    assert notes == ["the topic comes from the cluster's state", "the topic is left out"]
     assert all(any(path in line for line in taken.damaged) for path in registered)
-    register_topic(old.store, CLUSTER, TOPIC_ID, "events", 3, {}, NOW_MS)  # as its new leader does
+    register_topic(
+        old.store, CLUSTER, TOPIC_ID, "events", 3, {}, NOW_MS
+    )  # as the topic's new leader does
     old.store.delete([path for path in registered if topic_id_text(lost) in path])
     check_whole(old.store, disk)
 
 
-def test_a_damaged_segment_costs_the_memory_of_repeats_and_no_more():
+def test_a_damaged_segment_loses_only_the_memory_of_duplicates():
     old = OldNode()
     for info in list(old.store.list("")):
         if info.path.endswith(".seg"):

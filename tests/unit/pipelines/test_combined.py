@@ -1,5 +1,5 @@
 # ruff: noqa: DTZ001 - hypothesis wants its bounds without a zone
-"""A line's time, as the loader reads it; what a line's pattern finds."""
+"""A line's time as the loader reads it, and the matches of the line's pattern."""
 
 import re
 from datetime import UTC, datetime, timedelta, timezone
@@ -13,7 +13,7 @@ zones = st.integers(-17 * 60, 17 * 60).map(lambda minutes: timezone(timedelta(mi
 
 
 @given(st.datetimes(datetime(1970, 1, 3), datetime(2200, 1, 1), timezones=zones))
-def test_the_time_of_a_line_is_its_moment_whatever_its_zone(moment):
+def test_a_lines_time_accounts_for_its_zone(moment):
     moment = moment.replace(microsecond=0)
     line = f'1.2.3.4 - - [{moment:%d/%b/%Y:%H:%M:%S %z}] "GET / HTTP/1.1" 200 1'.encode()
     assert line_time_ms(line) == moment.astimezone(UTC).timestamp() * 1000
@@ -38,22 +38,22 @@ def test_the_time_of_a_line_is_its_moment_whatever_its_zone(moment):
         "",
     ],
 )
-def test_a_moment_that_no_calendar_has_is_none(time):
+def test_an_impossible_date_is_none(time):
     assert line_time_ms(f'1.2.3.4 - - [{time}] "GET / HTTP/1.1" 200 1'.encode()) is None
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_have_a_time_or_none(line):
+def test_arbitrary_bytes_have_a_time_or_none(line):
     assert line_time_ms(line) is None or isinstance(line_time_ms(line), int)
 
 
 def in_python(pattern):
-    """A pattern of Java's as Python writes it."""
+    """Return a Java pattern in Python's syntax."""
     return re.compile(pattern.replace(r"\z", r"\Z"))
 
 
-SETTLED = [in_python(pattern) for pattern in (LINE, *(pattern for _, pattern in REASONS))]
-BACKTRACKING = [re.compile(pattern.pattern.replace("(?>", "(?:")) for pattern in SETTLED]
+ATOMIC = [in_python(pattern) for pattern in (LINE, *(pattern for _, pattern in REASONS))]
+BACKTRACKING = [re.compile(pattern.pattern.replace("(?>", "(?:")) for pattern in ATOMIC]
 TIME = "[17/May/2015:10:05:03 +0000]"
 PIECES = [
     "h - - ",
@@ -73,8 +73,8 @@ PIECES = [
 @example(pieces=[TIME, ' "', '" 200'], begun=True)
 @example(pieces=[' "', TIME, ' "', '" 200'], begun=True)
 @given(pieces=st.lists(st.sampled_from(PIECES), max_size=16), begun=st.booleans())
-def test_a_pattern_that_keeps_the_first_time_finds_the_same_as_one_that_tries_all(pieces, begun):
+def test_an_atomic_pattern_finds_the_same_as_a_backtracking_one(pieces, begun):
     line = (f"h - - {TIME}" if begun else "") + "".join(pieces)
-    for settled, backtracking in zip(SETTLED, BACKTRACKING, strict=True):
-        found, wanted = settled.search(line), backtracking.search(line)
+    for atomic, backtracking in zip(ATOMIC, BACKTRACKING, strict=True):
+        found, wanted = atomic.search(line), backtracking.search(line)
         assert (found and found.groups()) == (wanted and wanted.groups())

@@ -1,4 +1,4 @@
-"""The programs that follow a topic: what is wrong is one line, before Spark is started and after."""
+"""The programs that follow a topic report each mistake in one line, before the start of Spark and after."""
 
 import lake
 import pytest
@@ -44,18 +44,26 @@ def test_the_logs_end_is_an_offset_for_each_partition(address):
         log_ends(source("nowhere", None, "visits"))
 
 
-def test_what_can_be_known_before_spark_starts_is_said_in_one_line(address, tmp_path, capsys):
+def test_mistakes_found_before_spark_starts_are_one_line(address, tmp_path, capsys):
     at = ["--bootstrap-server", address]
     other = ["--bootstrap", address, "--checkpoint", str(tmp_path / "ck"), "--hosts"]
-    nobody = "http://127.0.0.1:1"
+    unreachable = "http://127.0.0.1:1"
     for main, arguments, says in (
         (lake.main, [tmp_path / "new", *at, "--topic", "no"], "lake.py: topic no does not exist"),
         (stream.main, [*at, "--topic", "no"], "anomalies.py: topic no does not exist"),
-        (search_stream.main, [*other, nobody, "--topic", "no"], "search_stream.py: topic no does"),
-        (search_stream.main, [*other, nobody, "--topic", "visits"], f"search_stream.py: {nobody}"),
         (
             search_stream.main,
-            [*other, nobody, "--topic", "visits", "--option", "workers=2"],
+            [*other, unreachable, "--topic", "no"],
+            "search_stream.py: topic no does",
+        ),
+        (
+            search_stream.main,
+            [*other, unreachable, "--topic", "visits"],
+            f"search_stream.py: {unreachable}",
+        ),
+        (
+            search_stream.main,
+            [*other, unreachable, "--topic", "visits", "--option", "workers=2"],
             "did you mean 'worker'?",
         ),
     ):
@@ -78,7 +86,7 @@ def test_what_can_be_known_before_spark_starts_is_said_in_one_line(address, tmp_
         ),
     ],
 )
-def test_a_command_line_that_is_wrong_is_explained(main, arguments, says, capsys):
+def test_a_wrong_command_line_is_explained(main, arguments, says, capsys):
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2

@@ -1,4 +1,4 @@
-"""Goal: fetch sessions begin, end, make room and notice who is out of step, as KIP-227 has it."""
+"""Goal: fetch sessions begin, end, are evicted, and refuse wrong epochs, as KIP-227 says."""
 
 import uuid
 
@@ -36,7 +36,7 @@ def begin(cache, session_id, epoch, keys=(), forgotten=(), now_ms=0, *, by_id=Fa
 
 
 def opened(cache, keys=ZERO, now_ms=0):
-    """The id of a new session of `keys`, each with high watermark 1."""
+    """Return the id of a new session of `keys`, each with high watermark 1."""
     fetch = begin(cache, 0, 0, keys, now_ms=now_ms)
     return fetch.answer([found(index) for _, index in keys], now_ms).session_id
 
@@ -65,13 +65,13 @@ def test_only_changes_are_answered():
         {"diverging_epoch": EpochEndOffset(epoch=1, end_offset=2)},
     ],
 )
-def test_this_is_news(news):
+def test_these_changes_are_answered(news):
     cache = sessions()
     session_id = opened(cache)
     assert begin(cache, session_id, 1).answer([found(**news)], 0).places == [0]
 
 
-def test_an_error_is_news_each_time_and_its_end_once():
+def test_an_error_is_answered_each_time_and_its_end_once():
     cache = sessions()
     session_id = opened(cache)
     failed = found(error_code=ErrorCode.kafka_storage_error)
@@ -99,7 +99,7 @@ def test_partitions_are_added_changed_and_forgotten():
     assert cache.partitions == 2
 
 
-def test_a_session_of_nothing_ends():
+def test_an_empty_session_ends():
     cache = sessions()
     session_id = opened(cache)
     fetch = begin(cache, session_id, 1, forgotten=ZERO)
@@ -109,7 +109,7 @@ def test_a_session_of_nothing_ends():
     assert cache.partitions == 0
 
 
-def test_a_client_out_of_step_gets_an_error():
+def test_a_wrong_session_epoch_is_an_error():
     cache = sessions()
     session_id = opened(cache)
     assert refusal(cache, session_id, 2) is ErrorCode.invalid_fetch_session_epoch
@@ -118,7 +118,7 @@ def test_a_client_out_of_step_gets_an_error():
     begin(cache, session_id, 1)
 
 
-def test_a_client_that_does_not_wait_for_its_answer_is_out_of_step():
+def test_a_pipelined_fetch_has_a_wrong_session_epoch():
     cache = sessions()
     session_id = opened(cache)
     first, second = begin(cache, session_id, 1), begin(cache, session_id, 2, forgotten=ZERO[:0])
@@ -127,7 +127,7 @@ def test_a_client_that_does_not_wait_for_its_answer_is_out_of_step():
     assert second.answer([found()], 0).error is ErrorCode.none
 
 
-def test_a_fetch_under_way_survives_the_end_of_its_session():
+def test_a_running_fetch_survives_the_end_of_its_session():
     cache = sessions()
     session_id = opened(cache)
     fetch = begin(cache, session_id, 1)
@@ -154,22 +154,22 @@ def test_a_full_fetch_ends_the_session_it_names():
     assert len(cache) == 0
 
 
-def test_room_is_made_of_what_is_stale_or_smaller_and_old():
+def test_stale_or_small_old_sessions_are_evicted():
     cache = sessions()
     large, small = opened(cache, [("t", 0), ("t", 1)]), opened(cache)
-    assert opened(cache) == 0, "both are young"
+    assert opened(cache) == 0, "both sessions are young"
     begin(cache, large, 1, now_ms=EVICTION_MS)
     begin(cache, small, 1, now_ms=EVICTION_MS)
     later_ms = EVICTION_MS + 1
-    assert opened(cache, now_ms=later_ms) != 0, "the small one is old enough"
+    assert opened(cache, now_ms=later_ms) != 0, "the small session is old enough"
     assert refusal(cache, small, 2) is ErrorCode.fetch_session_id_not_found
-    assert opened(cache, now_ms=later_ms) == 0, "the large one is worth more"
+    assert opened(cache, now_ms=later_ms) == 0, "the large session stays"
     begin(cache, large, 2, now_ms=later_ms)
-    assert opened(cache, now_ms=2 * later_ms) != 0, "the third was not used since"
+    assert opened(cache, now_ms=2 * later_ms) != 0, "the third session is stale"
     assert begin(cache, large, 3, now_ms=2 * later_ms).asked
 
 
-def test_no_slots_no_sessions():
+def test_without_slots_there_are_no_sessions():
     assert opened(sessions(0)) == 0
 
 
@@ -183,8 +183,8 @@ def test_memory_is_bounded_by_partitions_as_well():
 
 
 @pytest.mark.parametrize("epoch", [0, 1, LAST_FETCH], ids=["new", "session", "last"])
-def test_no_more_forgotten_partitions_are_looked_at_than_a_session_may_have(epoch):
-    """A request of 4 MB names a million of them: a list of all of them takes 200 ms."""
+def test_forgotten_partitions_are_bounded_by_the_session_limit(epoch):
+    """A request of 4 MB names a million forgotten partitions: a list of all of them takes 200 ms."""
     looked_at = 0
 
     def named():

@@ -1,4 +1,4 @@
-"""What is written behind `.format("stratalog_opensearch")`: taken, or refused in one line that says what to write."""
+"""The options of `.format("stratalog_opensearch")`: each is valid, or refused in one line with the remedy."""
 
 import pytest
 
@@ -7,12 +7,12 @@ from stratalog.sinks.opensearch_options import parse_opensearch_options
 LEAST = {"hosts": "search", "index": "access"}
 
 
-def test_the_least_that_is_needed_and_what_it_means() -> None:
+def test_the_required_options_and_the_defaults() -> None:
     options = parse_opensearch_options(LEAST)
     assert options.hosts == ("http://search:9200",)
     assert (options.worker, options.bulk_max_size, options.retries_max) == (1, 1600, 10)
     assert (options.backoff_init_s, options.backoff_max_s, options.timeout_s) == (1, 60, 90)
-    assert not options.settings, "an index is as its templates have it"
+    assert not options.settings, "the index templates decide the settings"
     assert options.dead_letter_index is None
 
 
@@ -21,7 +21,7 @@ def test_the_settings_of_the_reference_by_its_names() -> None:
         {
             **LEAST,
             "index.number_of_shards": "36",
-            "INDEX.number_of_replicas": "0",  # Spark's options know no case
+            "INDEX.number_of_replicas": "0",  # Spark's options ignore case
             "index.refresh_interval": "30s",
             "worker": "2",
             "bulk_max_size": "4096",
@@ -84,7 +84,7 @@ def test_a_wrong_option_is_one_clear_line(given: dict[str, str], says: str) -> N
     [
         {"password": "hunter2"},
         {"Username": "hunter2"},
-        {"hosts": "http://somebody:hunter2@search"},
+        {"hosts": "http://user:hunter2@search"},
         {"hosts": "https://hunter2@search:9200"},
     ],
 )

@@ -1,4 +1,4 @@
-"""A topic's columns are what they are: a schema of somebody's own is one clear error, before anything is opened."""
+"""A topic's columns are fixed: a schema of the user is one clear error, before the source opens anything."""
 
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
@@ -6,7 +6,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from stratalog.spark.source import StratalogSource, StratalogStreamReader
 
 
-def test_a_schema_of_one_s_own_is_refused() -> None:
+def test_a_users_schema_is_refused() -> None:
     options = {"tier.url": "file:///nowhere", "subscribe": "t", "columns": "value,offset"}
     source = StratalogSource(options)
     wrong = StructType([StructField("value", StringType()), StructField("offset", LongType())])

@@ -40,7 +40,7 @@ NONE = StructType()
 
 
 class Grown:
-    """A bucket whose topic `t` has two partitions that can be made longer."""
+    """A bucket whose topic `t` has two partitions that can grow."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -67,7 +67,7 @@ def grown(tmp_path: Path) -> Grown:
 
 
 def rows(reader: Any, partitions: Sequence[Any]) -> list[tuple[int, int]]:
-    """(partition, offset) of everything, tasks and reader pickled on their way as Spark does."""
+    """Return (partition, offset) of every row; pickle the tasks and the reader as Spark does."""
     reader = pickle.loads(pickle.dumps(reader))
     found = []
     for task in partitions:
@@ -85,7 +85,7 @@ def offsets(*ends: int) -> dict[str, Any]:
 
 
 def first_offsets(*ends: int, begins: dict[str, Any]) -> dict[str, Any]:
-    """Where a query begins, or its first batch ends: what it keeps of itself beside."""
+    """Return the offsets at a query's start or its first batch's end, which also record where the query begins."""
     return offsets(*ends) | {"begins": begins["topics"]}
 
 
@@ -102,7 +102,7 @@ def moment(offset: int) -> datetime:
 
 
 def conditions() -> st.SearchStrategy[Filter]:
-    """Filters as Spark hands them over, on columns that prune and others."""
+    """Return filters as Spark passes them, on columns that prune and on others."""
     numbers = st.integers(-2, 35)
     compared = st.sampled_from(
         [EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual]
@@ -150,8 +150,8 @@ def test_spark_finds_it_by_name() -> None:
 
 @pytest.mark.parametrize("headers", [False, True])
 @pytest.mark.parametrize("origin", [False, True])
-def test_the_schema_is_what_tasks_give(grown: Grown, headers: bool, origin: bool) -> None:
-    """Spark refuses record batches whose Arrow schema is not exactly that of the columns."""
+def test_the_schema_matches_the_rows_of_tasks(grown: Grown, headers: bool, origin: bool) -> None:
+    """Spark refuses record batches whose Arrow schema differs from that of the columns."""
     options = {"includeHeaders": str(headers), "includeOrigin": str(origin)}
     source = grown.source(**options)
     columns = source.schema()
@@ -190,7 +190,7 @@ def test_the_schema_is_what_tasks_give(grown: Grown, headers: bool, origin: bool
         ({"endingTimestamp": str(NOW_MS + 9999)}, span(0, 0, 30) + span(1, 0, 10)),
     ],
 )
-def test_a_batch_reads_what_was_chosen(
+def test_a_batch_reads_the_chosen_range(
     grown: Grown, options: dict[str, str], expected: list[tuple[int, int]]
 ) -> None:
     chosen = {} if options.keys() & {"assign", "subscribePattern"} else {"subscribe": "t"}
@@ -217,18 +217,18 @@ def test_a_batch_reads_what_was_chosen(
         ),
     ],
 )
-def test_what_is_not_there(grown: Grown, options: dict[str, str], says: str) -> None:
+def test_a_wrong_range_is_an_error(grown: Grown, options: dict[str, str], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         grown.source(**options).reader(NONE).partitions()
 
 
-def test_offsets_that_the_log_does_not_have(grown: Grown) -> None:
+def test_offsets_outside_the_log_are_data_loss(grown: Grown) -> None:
     source = grown.source(startingOffsets='{"t":{"0":31,"1":0}}')
     with pytest.raises(DataLoss, match="offset 31 lies behind the log's end 30"):
         source.reader(NONE).partitions()
 
 
-def test_a_bucket_that_is_none(tmp_path: Path) -> None:
+def test_a_directory_without_a_bucket_is_an_error(tmp_path: Path) -> None:
     source = StratalogSource({"tier.url": tmp_path.as_uri(), "subscribe": "t"})
     with pytest.raises(UserError, match="holds no bucket"):
         source.reader(NONE).partitions()
@@ -239,7 +239,7 @@ def test_a_bucket_that_is_none(tmp_path: Path) -> None:
 )
 @given(filters=st.lists(conditions(), max_size=4))
 def test_pruning_by_filters_loses_no_row(grown: Grown, filters: list[Filter]) -> None:
-    """What all conditions let through is what they let through of everything, and nothing is asked back."""
+    """The filtered rows are the same as without pruning, and Spark must not filter them again."""
     plain = grown.source().reader(NONE)
     everything = rows(plain, plain.partitions())
     reader = grown.source(pushdown="true").reader(NONE)
@@ -268,7 +268,7 @@ def test_pruning_by_filters_loses_no_row(grown: Grown, filters: list[Filter]) ->
         ),
     ],
 )
-def test_what_filters_rule_out_is_not_read(
+def test_filtered_objects_are_not_read(
     grown: Grown, filters: list[Filter], expected: list[tuple[int, int]]
 ) -> None:
     reader = grown.source(pushdown="true").reader(NONE)
@@ -304,8 +304,8 @@ def test_micro_batches_follow_each_other_without_loss_or_repeat(grown: Grown) ->
     assert reader.latestOffset(at, ALL) == at == offsets(42, 10)
 
 
-def test_a_first_batch_that_is_run_again_begins_where_it_did(grown: Grown) -> None:
-    """Spark's offset log says where it ends alone; `latest` is elsewhere by the time it is asked for again."""
+def test_a_repeated_first_batch_has_the_same_start(grown: Grown) -> None:
+    """Spark's offset log has only the end of the batch; `latest` has moved when the source is asked again."""
     killed = grown.source().streamReader(NONE)
     begun = killed.initialOffset()
     grown.grow(0, 5)
@@ -317,7 +317,7 @@ def test_a_first_batch_that_is_run_again_begins_where_it_did(grown: Grown) -> No
     following = again.latestOffset(ended, ALL)
     assert following == offsets(40, 10)
     assert rows(again, again.partitions(ended, following)) == span(0, 35, 40)
-    assert again.partitions(ended, ended) == [], "nothing is read where nothing follows"
+    assert again.partitions(ended, ended) == [], "an empty range has no tasks"
 
 
 def test_a_first_batch_may_be_empty(grown: Grown) -> None:
@@ -330,19 +330,19 @@ def test_a_first_batch_may_be_empty(grown: Grown) -> None:
     assert rows(reader, reader.partitions(begun, following)) == span(1, 10, 15)
 
 
-def test_how_far_behind_a_query_is_can_be_seen(grown: Grown) -> None:
+def test_a_query_reports_how_far_it_is_behind(grown: Grown) -> None:
     reader = grown.source(maxOffsetsPerTrigger="20").streamReader(NONE)
     assert reader.reportLatestOffset() is None
     at = reader.latestOffset(offsets(0, 0), ReadMaxRows(20))
     assert at == offsets(15, 5)
-    told = {"minOffsetsBehindLatest": 5, "maxOffsetsBehindLatest": 15, "avgOffsetsBehindLatest": 10}
-    assert reader.reportLatestOffset() == offsets(30, 10) | told
+    lag = {"minOffsetsBehindLatest": 5, "maxOffsetsBehindLatest": 15, "avgOffsetsBehindLatest": 10}
+    assert reader.reportLatestOffset() == offsets(30, 10) | lag
     reader.latestOffset(at, ALL)
-    caught_up = dict.fromkeys(told, 0)
+    caught_up = dict.fromkeys(lag, 0)
     assert reader.reportLatestOffset() == offsets(30, 10) | caught_up
     waits = grown.source(minOffsetsPerTrigger="50").streamReader(NONE)
     assert waits.latestOffset(at, ALL) == at
-    assert waits.reportLatestOffset() == offsets(30, 10) | told
+    assert waits.reportLatestOffset() == offsets(30, 10) | lag
 
 
 def test_a_batch_replanned_later_by_another_process_is_the_same(grown: Grown) -> None:
@@ -370,7 +370,7 @@ def test_a_limit_shares_out_and_reaches_the_end(grown: Grown) -> None:
     assert reader.latestOffset(offsets(0, 0), ALL) == offsets(30, 10)
 
 
-def test_available_now_ends_where_the_log_ended(grown: Grown) -> None:
+def test_available_now_ends_at_the_logs_end_of_its_start(grown: Grown) -> None:
     reader = grown.source().streamReader(NONE)
     reader.prepareForTriggerAvailableNow()
     grown.grow(0, 10)
@@ -400,18 +400,18 @@ def test_a_partition_that_is_new_and_has_lost_its_beginning_is_lost_data(grown: 
     assert rows(going_on, going_on.partitions(at, following)) == span(0, 5, 15)
     with pytest.raises(DataLoss, match="u-0 is new to the query"):
         grown.source(**both).streamReader(NONE).partitions(at, following)
-    # What a batch does not reach yet is no loss of that batch's.
+    # A gap that the batch does not reach yet is no loss for it.
     assert grown.source(**both).streamReader(NONE).partitions(offsets(29, 10), at)
 
 
-def test_a_partition_that_is_new_and_empty_has_its_place_from_then_on(tmp_path: Path) -> None:
-    """So that records which come and expire before they are read are missed, not passed over."""
+def test_an_empty_new_partition_is_followed_from_its_current_end(tmp_path: Path) -> None:
+    """So records that come and expire unread are reported as lost, not skipped."""
     made = Grown(tmp_path / "bucket")
     made.grow(0, 30)
     assert made.source().streamReader(NONE).latestOffset(offsets(30), ALL) == offsets(30, 0)
 
 
-def test_a_topic_created_again_is_not_the_checkpoint_s(grown: Grown) -> None:
+def test_a_recreated_topic_does_not_match_the_checkpoint(grown: Grown) -> None:
     kept = {
         "version": 1,
         "topics": {
@@ -435,12 +435,12 @@ def test_a_log_that_ends_before_the_checkpoint_has_lost_data(grown: Grown) -> No
     assert going_on.latestOffset(offsets(35, 0), ALL) == offsets(35, 10)
 
 
-def test_a_checkpoint_of_something_else(grown: Grown) -> None:
+def test_a_foreign_checkpoint_is_refused(grown: Grown) -> None:
     with pytest.raises(ValueError, match="version None"):
         grown.source().streamReader(NONE).latestOffset({"t": 1}, ALL)
 
 
-def test_a_checkpoint_of_spark_s_kafka_source_goes_on(grown: Grown) -> None:
+def test_a_checkpoint_of_sparks_kafka_source_is_continued(grown: Grown) -> None:
     reader = grown.source().streamReader(NONE)
     kept = {"t": {"0": 28, "1": 9}}
     assert reader.latestOffset(kept, ALL) == offsets(30, 10)
@@ -464,7 +464,7 @@ def test_a_trigger_waits_for_enough_but_not_for_ever(grown: Grown) -> None:
 
 
 @pytest.mark.parametrize("columns", ["value", "offset,partition", "headers,key,origin"])
-def test_columns_that_are_not_asked_for_are_not_made(grown: Grown, columns: str) -> None:
+def test_unselected_columns_are_not_decoded(grown: Grown, columns: str) -> None:
     source = grown.source(columns=columns)
     expected = to_arrow_schema(source.schema(), timezone="UTC")
     assert expected.names == columns.split(",")
@@ -474,8 +474,8 @@ def test_columns_that_are_not_asked_for_are_not_made(grown: Grown, columns: str)
     assert sum(part.num_rows for part in found) == 40
 
 
-def test_a_worker_does_not_collect_among_what_it_imported(grown: Grown) -> None:
-    """Spark's daemon has a worker collect garbage after every task: all that is imported would be looked at."""
+def test_a_workers_garbage_collector_skips_imported_objects(grown: Grown) -> None:
+    """Spark's daemon makes a worker collect garbage after every task, which would scan all imported objects."""
     _prepare_worker.cache_clear()
     gc.unfreeze()
     reader = grown.source().reader(NONE)
@@ -486,12 +486,12 @@ def test_a_worker_does_not_collect_among_what_it_imported(grown: Grown) -> None:
         assert frozen > 10 * len(gc.get_objects())
         for task in tasks:
             list(reader.read(task))
-        assert gc.get_freeze_count() <= frozen, "once: later garbage is not to stay"
+        assert gc.get_freeze_count() <= frozen, "one freeze: later garbage is collected"
     finally:
         gc.unfreeze()
 
 
-def test_a_topic_that_is_gone(grown: Grown) -> None:
+def test_a_deleted_topic_is_an_error(grown: Grown) -> None:
     delete_topic(grown.bucket.store, CLUSTER, topic_id("t"), NOW_MS)
     with pytest.raises(ValueError, match="topic t is not in the bucket"):
         grown.source().streamReader(NONE).latestOffset(offsets(30, 10), ALL)

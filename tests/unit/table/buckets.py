@@ -18,7 +18,7 @@ NOW_MS = 1_700_000_000_000
 
 
 def topic_id(name: str) -> UUID:
-    """The same id for the same name, always."""
+    """Return the id of a name, always the same."""
     return uuid5(UUID(int=7), name)
 
 
@@ -30,7 +30,7 @@ def batch(
     size: int = 20,
     timestamp: int | None = None,
 ) -> bytes:
-    """A batch of `count` records whose key and value say their offset; timestamps are NOW_MS + offset, or one."""
+    """Return a batch of `count` records whose key and value have their offset; timestamps: NOW_MS + offset, or one."""
     builder = BatchBuilder(codec)
     for offset in range(base_offset, base_offset + count):
         value = b"value-%d" % offset
@@ -62,7 +62,7 @@ class Bucket:
     ) -> int:
         """Archive segments of batches that follow each other from offset `first`; returns the tiered end.
 
-        `aborted` are the log's; each segment is told of those that have records in it.
+        `aborted` are the log's aborted transactions; each segment gets those with records in it.
         """
         interval = self.index_interval_bytes
         tier = TierWriter(

@@ -1,7 +1,7 @@
-"""A query's read lease: from its plan to its end nothing of it goes; it costs one object; who may not write reads on.
+"""A query's read lease: it keeps the query's objects from plan to end and costs one object; it is optional.
 
-Method: `stratalog.read` over a bucket in a directory, a leader of the partition that gives everything up meanwhile,
-with a steady clock that the test turns.
+Method: `stratalog.read` over a bucket in a directory, while the partition's leader expires every segment. The test
+moves the steady clock.
 """
 
 import logging
@@ -32,7 +32,7 @@ SEGMENTS = 12
 
 
 class Turned:
-    """Both clocks, as the test turns them."""
+    """Both clocks, moved by the test."""
 
     def __init__(self) -> None:
         self.passed_ms = 0
@@ -48,7 +48,7 @@ class Turned:
 
 
 class Leader:
-    """The partition's leader, whose retention keeps nothing."""
+    """The partition's leader, with a retention that keeps no segment."""
 
     def __init__(self, url: str) -> None:
         self.clock = Turned()
@@ -59,7 +59,7 @@ class Leader:
         self.tier.activate(1, now_ms=NOW_MS)
 
     def passes(self, ms: int) -> None:
-        """Time, and at its end a look at what may go."""
+        """Let time pass, then expire and remove segments."""
         self.tier.expire(NOW_MS, Retention(-1, 0, 0, 0, GRACE_MS))
         self.clock.passed_ms += ms
         self.tier.expire(NOW_MS, Retention(-1, 0, 0, 0, GRACE_MS))
@@ -84,7 +84,7 @@ def offsets(reader: pa.RecordBatchReader) -> list[int]:
 EVERYTHING = list(range(10 * SEGMENTS))
 
 
-def test_a_reader_finishes_undisturbed_and_then_all_of_it_goes(url: str) -> None:
+def test_a_reader_reads_all_and_then_the_segments_are_deleted(url: str) -> None:
     leader = Leader(url)
     reader = read("t", tier_url=url)
     assert len(objects(url, "/leases/")) == 1, "one small object for the query"
@@ -105,7 +105,7 @@ def test_a_lease_names_the_client_and_its_machine(url: str) -> None:
     reader.close()
 
 
-def test_a_reader_that_crashed_holds_things_up_for_the_time_of_a_lease(url: str) -> None:
+def test_a_crashed_readers_segments_stay_for_the_time_of_a_lease(url: str) -> None:
     leader = Leader(url)
     reader = read("t", tier_url=url)
     leader.passes(GRACE_MS)
@@ -116,7 +116,7 @@ def test_a_reader_that_crashed_holds_things_up_for_the_time_of_a_lease(url: str)
         offsets(reader)
 
 
-def test_a_reader_closed_early_gives_its_lease_back(url: str) -> None:
+def test_a_reader_closed_early_releases_its_lease(url: str) -> None:
     reader = read("t", tier_url=url)
     next(iter(reader))
     reader.close()
@@ -125,7 +125,7 @@ def test_a_reader_closed_early_gives_its_lease_back(url: str) -> None:
 
 
 class ReadOnly(MemoryStore):
-    """A bucket that its reader may not write."""
+    """A bucket that the reader must not write."""
 
     refused = 0
 
@@ -162,9 +162,7 @@ def test_a_reader_without_the_right_to_write_is_warned_once_and_reads_without_a_
     assert [record.message.count("AccessDenied") for record in caplog.records] == [1]
 
 
-def test_a_stream_has_one_lease_which_it_puts_again_only_when_that_is_old_or_pins_too_little() -> (
-    None
-):
+def test_a_stream_renews_its_one_lease_only_when_it_is_old_or_pins_too_little() -> None:
     store, clock = MemoryStore("memory://stream"), Turned()
     held = Leasing(store, CLUSTER, "reader", clock=clock)
 
@@ -179,12 +177,12 @@ def test_a_stream_has_one_lease_which_it_puts_again_only_when_that_is_old_or_pin
         return found.lease
 
     first = planned(5, 0)
-    assert planned(6, 0) is first, "it pins a little more than it must"
+    assert planned(6, 0) is first, "the lease still pins all that the plan needs"
     assert planned(6, 0, 1).versions == {topic_id_text(topic_id("t")): {"0": 6, "1": 6}}
     clock.passed_ms += LEASE_MS // 3
     assert planned(9, 1).versions == {topic_id_text(topic_id("t")): {"1": 9}}
     tail = BrokerTask(Range("t", topic_id("t"), 0, 0, 10))
-    assert held.leased([tail], {}) == [tail], "who reads no bucket pins nothing"
+    assert held.leased([tail], {}) == [tail], "a task that reads only the broker pins nothing"
     held.release()
     assert list(store.list("")) == []
 
@@ -201,7 +199,7 @@ def batches() -> Iterator[pa.RecordBatch]:
 
 
 def test_a_task_renews_the_lease_while_it_reads() -> None:
-    """Also while somebody thinks about one batch of rows, for however long; a young one is left alone."""
+    """The task renews also while its caller works on one batch for long. A young lease is not renewed."""
     store, clock = MemoryStore("memory://renewing"), Turned()
     held = Leasing(store, CLUSTER, "reader", 1000, clock)
     (planned,) = held.leased([task()], {(topic_id("t"), 0): manifest(3)})
@@ -218,7 +216,7 @@ def test_a_task_renews_the_lease_while_it_reads() -> None:
     until(lambda: bool(list(store.list(""))))
     assert active_count() == before + 1
     reading.close()
-    assert active_count() == before, "a task that ends early renews no more"
+    assert active_count() == before, "an ended task renews no more"
 
 
 def test_a_lease_that_is_young_is_not_renewed() -> None:

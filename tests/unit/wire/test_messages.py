@@ -1,4 +1,4 @@
-"""The generated classes, readers and writers: defaults, nulls, tags, what a version lacks, records without a copy."""
+"""The generated classes, readers and writers: defaults, nulls, tags, fields that a version lacks, uncopied records."""
 
 import subprocess
 import sys
@@ -44,14 +44,14 @@ def test_a_version_that_lacks_a_field_is_read_as_the_schemas_default():
     assert topic.topic_authorized_operations == -(1 << 31)
 
 
-def test_a_response_drops_what_its_version_lacks():
+def test_a_response_drops_fields_that_its_version_lacks():
     response = metadata.MetadataResponse(brokers=[], cluster_id="c", controller_id=5, topics=[])
     written = joined(METADATA.write_response[0](bytearray(), response))
     read = METADATA.read_response[0](written, 0, budget())
     assert (read.cluster_id, read.controller_id) == (None, -1)
 
 
-def test_a_request_refuses_what_its_version_lacks_unless_it_may_be_ignored():
+def test_a_request_refuses_fields_that_its_version_lacks_unless_ignorable():
     request = metadata.MetadataRequest(topics=[], include_topic_authorized_operations=True)
     METADATA.write_request[8](bytearray(), request)
     with pytest.raises(Rejected, match="include_topic_authorized_operations") as refused:
@@ -77,12 +77,12 @@ def test_a_request_refuses_what_its_version_lacks_unless_it_may_be_ignored():
         (METADATA.read_request[0], b"\xff\xff\xff\xff", "topics"),
     ],
 )
-def test_a_null_where_none_may_be_is_corrupt(reader, data, name):
+def test_a_null_in_a_non_nullable_field_is_corrupt(reader, data, name):
     with pytest.raises(Corrupt, match=f"{name} must not be null"):
         reader(data, 0, budget())
 
 
-def test_a_null_where_one_may_be_is_none():
+def test_a_null_in_a_nullable_field_is_none():
     assert METADATA.read_request[1](b"\xff\xff\xff\xff", 0, budget()).topics is None
     assert METADATA.read_request[9](b"\0\0\0\0\0", 0, budget()).topics is None
     read = DESCRIBE_TOPIC_PARTITIONS.read_request[0](b"\1\0\0\0\0\xff\0", 0, budget())
@@ -95,7 +95,7 @@ def test_a_null_length_of_several_bytes_is_corrupt():
             PRODUCE.read_request[9](memoryview(data + bytes(7)), 0, budget())
 
 
-def test_none_is_not_written_where_the_version_has_no_null():
+def test_none_is_not_written_to_a_non_nullable_field():
     with pytest.raises(AssertionError, match="topics must not be null"):
         METADATA.write_request[0](bytearray(), metadata.MetadataRequest(topics=None))
 
@@ -127,7 +127,7 @@ def test_a_field_that_runs_past_the_end_is_corrupt():
         assert read == request
 
 
-def test_tagged_fields_are_written_where_they_are_not_the_default():
+def test_tagged_fields_are_written_unless_they_are_the_default():
     write, read = VOTE.write_response[1], VOTE.read_response[1]
     none = vote.VoteResponse(error_code=0, topics=[])
     assert joined(write(bytearray(), none)) == b"\0\0\1\0"
@@ -136,7 +136,7 @@ def test_tagged_fields_are_written_where_they_are_not_the_default():
     )
     written = joined(write(bytearray(), some))
     assert read(written, 0, budget()) == some
-    # Before and after it others that nobody knows.
+    # Unknown tags come before and after it.
     position = len(joined(write(bytearray(), none))) - 1
     tags = written[position + 1 :]
     unknown = written[:position] + b"\3" + tags + b"\x63\2zz" + b"\x64\0"
@@ -154,7 +154,7 @@ def test_a_tagged_field_that_does_not_fill_its_size_is_corrupt(changed):
         FETCH_SNAPSHOT.read_request[0](written[:-7] + changed, 0, budget())
 
 
-def test_records_are_views_of_what_is_read_and_not_copied_when_written():
+def test_records_are_views_of_the_input_and_not_copied_on_write():
     data = produce.PartitionProduceData(index=3, records=LARGE)
     empty = produce.PartitionProduceData(index=4, records=None)
     topic = produce.TopicProduceData(topic_id=UUID(int=7), partition_data=[data, empty, data])
@@ -193,7 +193,7 @@ def test_records_in_several_buffers_follow_each_other():
         assert read[0].records.obj is frame.obj
 
 
-def test_a_broker_that_was_asked_nothing_has_no_codec():
+def test_a_fresh_process_has_imported_no_codec():
     code = (
         "import sys, stratalog.node, stratalog.client.aio\n"
         "print([name for name in sys.modules if name.startswith('stratalog.wire.codecs.')])"

@@ -1,6 +1,6 @@
-"""Goal: a fetch that waits is served once, when what it misses has come or its time is over, and leaves nothing.
+"""Goal: a waiting fetch is served once, when its missing bytes have come or its time is over, and then forgotten.
 
-Method: the purgatory alone on a virtual clock; partitions are whatever has `watching`.
+Method: the purgatory alone on a virtual clock, with stand-ins for partitions that have only `watching`.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ class Partition:
 
 
 class Story:
-    """Fetches by name that wait; `served` are their names and times, in order."""
+    """Waiting fetches with names; `served` has their names and times, in order."""
 
     def __init__(self) -> None:
         self.purgatory = Purgatory()
@@ -43,27 +43,27 @@ class Story:
 
 
 def story(main: Callable[[Story], Coroutine[Any, Any, None]]) -> None:
-    async def told() -> None:
+    async def played() -> None:
         await main(Story())
 
-    run(told())
+    run(played())
 
 
-def test_fetches_with_enough_bytes_are_served_in_the_order_of_waiting_and_in_one_go() -> None:
-    async def main(told: Story) -> None:
+def test_fetches_with_enough_bytes_are_served_together_in_waiting_order() -> None:
+    async def main(fetches: Story) -> None:
         one, other = Partition(), Partition()
         waits = [
-            told.wait("a", [one], 10, 500),
-            told.wait("b", [one, other], 15, 500),
-            told.wait("c", [one], 100, 500),
+            fetches.wait("a", [one], 10, 500),
+            fetches.wait("b", [one, other], 15, 500),
+            fetches.wait("c", [one], 100, 500),
         ]
         one.grow(9)
         await asyncio.sleep(0.1)
-        assert told.served == []
+        assert fetches.served == []
         one.grow(1)
         other.grow(5)
         assert [await wait for wait in waits[:2]] == ["a", "b"]
-        assert told.shared[0] is told.shared[1]
+        assert fetches.shared[0] is fetches.shared[1]
         assert not other.watching
         assert list(one.watching) == [waits[2]]
         assert await waits[2] == "c"
@@ -73,55 +73,55 @@ def test_fetches_with_enough_bytes_are_served_in_the_order_of_waiting_and_in_one
 
 @pytest.mark.parametrize("ms", [1, 4, 5, 500, 3_600_000])
 def test_a_fetch_without_records_is_answered_when_its_time_is_over_and_not_before(ms: int) -> None:
-    async def main(told: Story) -> None:
+    async def main(fetches: Story) -> None:
         partition = Partition()
         await asyncio.sleep(0.123)
-        wait = told.wait("late", [partition], 1, ms)
+        wait = fetches.wait("late", [partition], 1, ms)
         await wait
-        assert 0 <= told.served[0][1] - 0.123 - ms / 1000 <= 0.005
+        assert 0 <= fetches.served[0][1] - 0.123 - ms / 1000 <= 0.005
         assert not partition.watching
-        assert len(told.purgatory) == 0
+        assert len(fetches.purgatory) == 0
 
     story(main)
 
 
-def test_times_end_in_their_order_whatever_the_order_of_waiting() -> None:
-    async def main(told: Story) -> None:
+def test_fetches_time_out_in_the_order_of_their_deadlines() -> None:
+    async def main(fetches: Story) -> None:
         times = [500, 20, 70, 20, 300]
-        waits = [told.wait(str(ms), [Partition()], 1, ms) for ms in times]
+        waits = [fetches.wait(str(ms), [Partition()], 1, ms) for ms in times]
         waits[2].wake()
         await asyncio.wait(waits)
-        assert [name for name, _ in told.served] == ["70", "20", "20", "300", "500"]
+        assert [name for name, _ in fetches.served] == ["70", "20", "20", "300", "500"]
 
     story(main)
 
 
-def test_a_cancelled_wait_is_not_served_and_not_remembered() -> None:
-    async def main(told: Story) -> None:
+def test_a_cancelled_wait_is_not_served_and_is_forgotten() -> None:
+    async def main(fetches: Story) -> None:
         partition = Partition()
         for ms in range(100, 100_000, 10):
-            told.wait("gone", [partition], 1, ms).cancel()
+            fetches.wait("gone", [partition], 1, ms).cancel()
         assert not partition.watching
-        assert len(told.purgatory) == 0
-        assert len(told.purgatory._ticks) < 2000
-        woken = told.wait("woken, then gone", [partition], 1, 500)
-        stays = told.wait("stays", [partition], 1, 500)
+        assert len(fetches.purgatory) == 0
+        assert len(fetches.purgatory._ticks) < 2000
+        woken = fetches.wait("woken, then gone", [partition], 1, 500)
+        stays = fetches.wait("stays", [partition], 1, 500)
         partition.grow(1)
         woken.cancel()
         await stays
-        assert [name for name, _ in told.served] == ["stays"]
+        assert [name for name, _ in fetches.served] == ["stays"]
 
     story(main)
 
 
 def test_a_fetch_that_cannot_be_served_gets_an_error_and_the_others_are_served() -> None:
-    async def main(told: Story) -> None:
+    async def main(fetches: Story) -> None:
         def fail(_wait: FetchWait, _shared: Shared) -> None:
             raise RuntimeError("a bug")
 
         partition = Partition()
-        broken = FetchWait(told.purgatory, 1, [partition], fail)
-        stays = told.wait("stays", [partition], 1, 500)
+        broken = FetchWait(fetches.purgatory, 1, [partition], fail)
+        stays = fetches.wait("stays", [partition], 1, 500)
         partition.grow(1)
         assert await stays == "stays"
         with pytest.raises(RuntimeError, match="a bug"):

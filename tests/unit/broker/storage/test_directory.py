@@ -1,6 +1,6 @@
-"""Log directories and their threads: a drive that stalls or fails holds up its own partitions and nobody else's.
+"""Log directories and their threads: a drive that stalls or fails affects only its own partitions.
 
-Method: real threads over simulated disks whose calls wait for an event the test sets.
+Method: real threads over simulated disks; each call waits for an event that the test sets.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 class StallingDisk(SimDisk):
-    """Every write and cold read waits while `open` is not set."""
+    """Makes every write and cold read wait while `open` is not set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ def append(position: int, data: bytes) -> list[Append]:
     return [Append("log", position, (data,))]
 
 
-def test_a_stalled_drive_holds_up_its_own_writes_and_reads_only() -> None:
+def test_a_stalled_drive_delays_only_its_own_writes_and_reads() -> None:
     async def main() -> None:
         slow_disk = StallingDisk()
         slow = LogDirectory("slow", slow_disk, SystemWorkers())
@@ -118,7 +118,7 @@ def test_no_append_waits_for_a_sync_beside_it() -> None:
     run(main)
 
 
-def test_bytes_in_flight_are_bounded_and_room_comes_back() -> None:
+def test_bytes_in_flight_are_bounded_and_freed_after_the_write() -> None:
     async def main() -> None:
         disk = StallingDisk()
         directory = LogDirectory("d", disk, SystemWorkers(), in_flight_bytes_max=100)
@@ -136,15 +136,15 @@ def test_bytes_in_flight_are_bounded_and_room_comes_back() -> None:
     run(main)
 
 
-def test_a_failed_write_takes_the_directory_offline_and_tells_once() -> None:
+def test_a_failed_write_takes_the_directory_offline_and_reports_once() -> None:
     async def main() -> None:
         disk = SimDisk()
-        told = []
+        failures = []
         directory = LogDirectory(
             "d",
             disk,
             SystemWorkers(),
-            on_failed=lambda failed, error: told.append((failed.path, error.errno)),
+            on_failed=lambda failed, error: failures.append((failed.path, error.errno)),
         )
         await directory.write(append(0, b"fine"))
 
@@ -161,14 +161,14 @@ def test_a_failed_write_takes_the_directory_offline_and_tells_once() -> None:
             directory.write(append(4, b"never"))
         with pytest.raises(Rejected):
             directory.read("log", 0, 4)
-        assert told == [("d", 5)]
+        assert failures == [("d", 5)]
         await directory.close()
 
     run(main)
 
 
-def test_nothing_is_written_after_a_write_that_failed_though_the_drive_is_well_again() -> None:
-    """Also not what was queued before anybody knew, in the same burst or in one behind it."""
+def test_no_write_follows_a_failed_one_even_if_the_drive_works_again() -> None:
+    """Nor are writes that were queued before the failure, in the same burst or in a later one."""
 
     async def main() -> None:
         disk = StallingDisk()
@@ -185,7 +185,9 @@ def test_nothing_is_written_after_a_write_that_failed_though_the_drive_is_well_a
             writes = [directory.write([Append("first", 0, (b"lost",))])]
             writes.append(directory.write([Append("same burst", 0, (b"behind it",))]))
             for _ in range(5):
-                await asyncio.sleep(0)  # the writing thread has both, and waits for the drive
+                await asyncio.sleep(
+                    0
+                )  # the writing thread has both writes, and waits for the drive
             writes += [
                 directory.write([Append(f"next {number}", 0, (b"behind it",))])
                 for number in range(200)
@@ -200,7 +202,7 @@ def test_nothing_is_written_after_a_write_that_failed_though_the_drive_is_well_a
     run(main)
 
 
-def test_writes_are_performed_in_the_order_they_were_given() -> None:
+def test_writes_run_in_the_order_of_their_calls() -> None:
     async def main() -> None:
         directory = LogDirectory("d", SimDisk(), SystemWorkers())
         done: list[int] = []
@@ -219,7 +221,7 @@ def test_writes_are_performed_in_the_order_they_were_given() -> None:
     run(main)
 
 
-def test_appends_of_one_turn_that_follow_each_other_are_one_write() -> None:
+def test_contiguous_appends_of_one_turn_are_one_write() -> None:
     async def main() -> None:
         disk = SimDisk()
         calls: list[tuple[str, str]] = []
@@ -251,7 +253,7 @@ def test_appends_of_one_turn_that_follow_each_other_are_one_write() -> None:
     run(main)
 
 
-def test_a_failure_takes_what_shared_its_write_and_what_is_behind_it() -> None:
+def test_a_failure_fails_the_appends_in_its_write_and_all_later_ones() -> None:
     async def main() -> None:
         disk = SimDisk()
 
@@ -276,31 +278,31 @@ def test_a_failure_takes_what_shared_its_write_and_what_is_behind_it() -> None:
 
 
 class Given:
-    """Effects given to a directory that may perform them at once, and what it told of each, in order."""
+    """Effects for a directory that may perform them at once, and the result of each, in order."""
 
     def __init__(self, directory: LogDirectory) -> None:
         self._directory = directory
-        self.told: list[tuple[int, BaseException | None]] = []
+        self.results: list[tuple[int, BaseException | None]] = []
         self.given = 0
 
     def __call__(self, *effects: Effect) -> bool:
-        """Whether it was told before the call returned."""
-        number, before = self.given, len(self.told)
+        """Perform effects; return whether the directory reported the result before the call returned."""
+        number, before = self.given, len(self.results)
         self.given += 1
         self._directory.perform(
-            effects, lambda error: self.told.append((number, error)), at_once=True
+            effects, lambda error: self.results.append((number, error)), at_once=True
         )
-        return len(self.told) > before
+        return len(self.results) > before
 
     async def all(self) -> list[BaseException | None]:
-        """What was told, once all of it was, in the order it was given."""
-        while len(self.told) < self.given:
+        """Wait for all results; return them in the order of the calls."""
+        while len(self.results) < self.given:
             await asyncio.sleep(0.001)
-        assert [number for number, _error in self.told] == list(range(self.given))
-        return [error for _number, error in self.told]
+        assert [number for number, _error in self.results] == list(range(self.given))
+        return [error for _number, error in self.results]
 
 
-def test_a_lone_small_append_is_performed_at_once_and_whatever_else_in_its_turn() -> None:
+def test_a_lone_small_append_is_performed_at_once_and_others_in_order() -> None:
     async def main() -> None:
         disk = SimDisk()
         directory = LogDirectory("d", disk, SystemWorkers())
@@ -311,7 +313,7 @@ def test_a_lone_small_append_is_performed_at_once_and_whatever_else_in_its_turn(
         assert not give(*append(7, b", synced"), Sync("log"))
         assert await give.all() == [None] * 3
         assert not give(*append(15, b"x" * 100_000))
-        assert not give(*append(100_015, b"small"))  # behind it
+        assert not give(*append(100_015, b"small"))  # follows the large append
         assert await give.all() == [None] * 5
         assert disk.read("log", 0, 200_000) == b"at once, synced" + b"x" * 100_000 + b"small"
         assert give(*append(0, b"at once again"))
@@ -320,8 +322,8 @@ def test_a_lone_small_append_is_performed_at_once_and_whatever_else_in_its_turn(
     run(main)
 
 
-def test_a_disk_beside_others_takes_no_append_on_the_event_loop() -> None:
-    """A drive that stalls would hold up what lies on the others."""
+def test_one_disk_of_several_gets_no_append_on_the_event_loop() -> None:
+    """A stalled drive would delay the partitions on the other drives."""
 
     async def main() -> None:
         for is_only in (True, False):
@@ -335,7 +337,7 @@ def test_a_disk_beside_others_takes_no_append_on_the_event_loop() -> None:
     run(main)
 
 
-def test_after_a_slow_append_the_thread_has_them_until_the_drive_was_quick_for_long() -> None:
+def test_after_a_slow_append_the_thread_appends_until_the_drive_is_quick_for_long() -> None:
     async def main() -> None:
         now_ns = 0
         takes_ns = [50_000_000]
@@ -349,7 +351,7 @@ def test_after_a_slow_append_the_thread_has_them_until_the_drive_was_quick_for_l
         watch = TimedDisk("d", disk, lambda: now_ns, is_only=True)
         directory = LogDirectory("d", watch.as_disk(), SystemWorkers())
         give = Given(directory)
-        assert give(*append(0, b"1"))  # it is the first slow one
+        assert give(*append(0, b"1"))  # the first slow append
         for number in range(1, 4):
             assert not give(*append(number, b"2"))
             await give.all()
@@ -362,7 +364,7 @@ def test_after_a_slow_append_the_thread_has_them_until_the_drive_was_quick_for_l
     run(main)
 
 
-def test_a_failure_at_once_takes_the_directory_offline_like_any_other() -> None:
+def test_a_failed_append_on_the_event_loop_takes_the_directory_offline() -> None:
     async def main() -> None:
         disk = SimDisk()
         failures: list[BaseException] = []
@@ -377,15 +379,17 @@ def test_a_failure_at_once_takes_the_directory_offline_like_any_other() -> None:
         broken = OSError(28, "No space left on device")
 
         def break_down(_operation: str, _path: str) -> None:
-            disk.before = lambda _operation, _path: None  # well again at once: no matter
+            disk.before = lambda _operation, _path: (
+                None
+            )  # the drive works again at once, which changes nothing
             raise broken
 
         disk.before = break_down
         assert not give(*append(4, b"lost"))
         assert not give(*append(8, b"behind it"))
-        told = await give.all()
-        assert told[0] is None
-        for error in told[1:]:
+        results = await give.all()
+        assert results[0] is None
+        for error in results[1:]:
             assert isinstance(error, Rejected)
             assert error.code is ErrorCode.kafka_storage_error
         assert failures == [broken]

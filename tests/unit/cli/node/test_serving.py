@@ -1,4 +1,4 @@
-"""A server starts from plain words as typer reads them, and with no more than it needs."""
+"""The quick start of a server reads plain words as typer does, and imports only what it needs."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ UNDERSTOOD = [
     ["--ready-file=a", "--ready-file=b"],
     ["--profile", "production", "--override=listeners=PLAINTEXT://:0"],
 ]
-"""Words that are nobody's but ours, or that typer refuses, explains or reads in a way of its own."""
+"""Words that the quick parser understands. `TYPERS` are those that typer refuses, explains or reads differently."""
 TYPERS = [
     ["--help"],
     ["--override"],
@@ -37,7 +37,7 @@ TYPERS = [
 
 
 @pytest.mark.parametrize("words", UNDERSTOOD, ids=" ".join)
-def test_plain_words_mean_what_typer_reads(
+def test_plain_words_are_read_as_typer_reads_them(
     words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[ServerWords] = []
@@ -48,7 +48,7 @@ def test_plain_words_mean_what_typer_reads(
 
 
 @pytest.mark.parametrize("words", TYPERS, ids=" ".join)
-def test_anything_else_is_left_to_typer(words: list[str]) -> None:
+def test_typer_reads_all_other_words(words: list[str]) -> None:
     assert plain_words(words) is None
 
 
@@ -70,7 +70,7 @@ HEAVY = {
     "typer",
     "uvicorn",
 }
-"""What a first record does not need, and no start may wait for."""
+"""Modules that a first record does not need: no start may import them."""
 WAITS = 1500
 
 
@@ -80,8 +80,8 @@ def server_words(tmp_path: Path, ready: Path) -> list[str]:
     return ["server", *words]
 
 
-def test_a_server_serves_before_anything_heavy_is_there(tmp_path: Path) -> None:
-    """Modules are most of a start's time: what is on this list is imported by whoever comes to need it."""
+def test_a_server_serves_before_heavy_modules_are_imported(tmp_path: Path) -> None:
+    """Imports take most of a start's time: the code that needs a listed module imports it later."""
     ready = tmp_path / "ready"
     strata = [sys.executable, "-X", "importtime", "-m", "stratalog.cli.main"]
     with subprocess.Popen(
@@ -95,9 +95,9 @@ def test_a_server_serves_before_anything_heavy_is_there(tmp_path: Path) -> None:
                 break
             time.sleep(0.02)
         process.terminate()
-        _out, told = process.communicate(timeout=60)
-    assert ready.exists(), told
-    imported = {line.rpartition("|")[2].strip() for line in told.splitlines() if "|" in line}
+        _out, errors = process.communicate(timeout=60)
+    assert ready.exists(), errors
+    imported = {line.rpartition("|")[2].strip() for line in errors.splitlines() if "|" in line}
     assert "stratalog.node" in imported
     assert HEAVY & imported == set()
 
@@ -122,8 +122,8 @@ main()
 """
 
 
-def test_a_server_s_threads_let_each_other_on_early(tmp_path: Path) -> None:
-    """With Python's five milliseconds each request waits for whoever computes (`adapters/threads.py`)."""
+def test_a_servers_threads_switch_early(tmp_path: Path) -> None:
+    """With Python's five milliseconds each request waits for a computing thread (`adapters/threads.py`)."""
     ready = tmp_path / "ready"
     done = subprocess.run(
         [sys.executable, "-c", LOOKS, *server_words(tmp_path, ready), str(ready)],

@@ -1,4 +1,4 @@
-"""Who takes a cluster over, however many try and whatever the store answers; who finds out that it was."""
+"""Takeovers of a cluster: exactly one of many wins, under any answers of the store, and the old node is fenced."""
 
 from threading import Barrier, Thread
 
@@ -25,7 +25,7 @@ def claim(store, write_id="mine", node_id=2):
     return claim_incarnation(store, CLUSTER, node_id=node_id, write_id=write_id, now_ms=1000)
 
 
-def test_each_takeover_begins_the_next_life_and_fences_those_before():
+def test_each_takeover_starts_the_next_incarnation_and_fences_earlier_ones():
     store = MemoryStore("memory://bucket")
     check_incarnation(store, CLUSTER, 0)
     assert claim(store).incarnation == 1
@@ -37,13 +37,13 @@ def test_each_takeover_begins_the_next_life_and_fences_those_before():
     check_incarnation(store, CLUSTER, 2)
 
 
-def test_of_several_at_once_one_wins():
+def test_one_of_several_concurrent_takeovers_wins():
     store = MemoryStore("memory://bucket")
     together = Barrier(8)
     won, lost = [], []
 
     class Meeting:
-        """All have looked for the newest when the first puts."""
+        """Lets no takeover put before all have listed the newest incarnation."""
 
         url = store.url
         size = staticmethod(store.size)
@@ -70,7 +70,7 @@ def test_of_several_at_once_one_wins():
     assert newest_incarnation(store, CLUSTER) == 1
 
 
-def test_a_claim_whose_answer_is_lost_is_found_to_be_ours():
+def test_a_claim_with_a_lost_answer_is_recognised_as_ours():
     faults = iter([Fault.AFTER])
     store = FaultyStore(
         MemoryStore("memory://bucket"),
@@ -80,7 +80,7 @@ def test_a_claim_whose_answer_is_lost_is_found_to_be_ours():
     assert newest_incarnation(store, CLUSTER) == 1
 
 
-def test_a_store_that_does_not_answer_is_not_taken_for_a_claim():
+def test_a_store_without_an_answer_is_no_successful_claim():
     store = FaultyStore(
         MemoryStore("memory://bucket"),
         lambda operation, _path: Fault.BEFORE if operation == "put_if_absent" else None,
@@ -105,5 +105,5 @@ def test_only_an_unknown_and_empty_topic_is_a_stray():
     found = mark_strays(store, CLUSTER, lambda: {known}, 5)
     assert {one.topic_uuid for one in found} == {registered, begun}
     left = {one.topic_uuid for one in list_topics(store, CLUSTER)}
-    assert left == {known, filled}, "what was given up may be read still"
+    assert left == {known, filled}, "readers may still read the expired segment"
     assert mark_strays(store, CLUSTER, lambda: {known}, 6) == []

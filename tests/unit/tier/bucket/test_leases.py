@@ -1,6 +1,6 @@
-"""What a query has pinned stays until it is read, whatever retention asks for; what nobody reads goes in bounded time.
+"""Pinned objects stay until the query has read them; unpinned expired ones are deleted in bounded time.
 
-Method: a partition's tier with a steady clock of its own, wall times that jump as they like, and leases put by hand.
+Method: a partition's tier with its own steady clock, jumping wall times, and leases that the test puts.
 """
 
 import pytest
@@ -28,7 +28,7 @@ from stratalog.wire.ids import topic_id_text
 GRACE = 1000
 NOTHING_KEPT = Retention(0, -1, 0, 0, GRACE)
 LATE = 1 << 45
-"""A wall time at which every record is old."""
+"""A wall time at which every record is older than retention."""
 
 
 class Ticking:
@@ -74,7 +74,7 @@ def lease_on(tier, version, lease_id="A" * 22, partition="0"):
 
 
 def renew(store, lease):
-    """Put it again, so that the store's own time of it differs, as after minutes."""
+    """Put the lease again with a later store time, as if minutes had passed."""
     before = [info.modified_ms for info in store.list(lease.path)]
     while [info.modified_ms for info in store.list(lease.path)] == before:
         put_lease(store, lease)
@@ -85,13 +85,13 @@ def leases(store):
 
 
 def readable(store, manifest):
-    """Every segment that a pinned manifest names, read."""
+    """Read every segment that a pinned manifest names."""
     fetcher = Fetcher(store)
     live = list(Archives(store).live(manifest))
     return [b"".join(fetcher.read(one, one.entry.base_offset, 1).buffers) for one in live]
 
 
-def test_what_is_pinned_stays_until_the_lease_is_released(store, tier, steady):
+def test_pinned_segments_stay_until_the_lease_is_released(store, tier, steady):
     made = filled(tier)
     pinned = tier.manifest
     lease = lease_on(tier, pinned.version)
@@ -100,7 +100,7 @@ def test_what_is_pinned_stays_until_the_lease_is_released(store, tier, steady):
         steady.now += LEASE_MS // 3
         renew(store, lease)
         tier.expire(LATE, NOTHING_KEPT)
-    assert tier.start_offset == 200, "nothing of it is in the log any more"
+    assert tier.start_offset == 200, "all segments left the log"
     assert readable(store, pinned) == [b"".join(one.read()) for one in made]
     assert verify(store, now_ms=1 << 44, grace_ms=1 << 45) == []
     sweep(store, now_ms=1 << 44, grace_ms=0)
@@ -111,7 +111,7 @@ def test_what_is_pinned_stays_until_the_lease_is_released(store, tier, steady):
     assert (tier.manifest.segments, tier.manifest.archives) == ((), ())
 
 
-def test_merging_and_the_removal_of_the_tier_wait_for_it_too(store, tier, steady):
+def test_merging_and_disabling_the_tier_respect_a_lease(store, tier, steady):
     made, end = segments(8)
     archive(tier, made, end)
     pinned = tier.manifest
@@ -138,11 +138,11 @@ def test_a_lease_on_a_later_version_or_another_partition_holds_nothing_back(stor
     tier.expire(LATE, NOTHING_KEPT)
     steady.now += GRACE
     tier.expire(LATE, NOTHING_KEPT)
-    assert len(objects(store)) == 2, "these were live in the version that is pinned"
+    assert len(objects(store)) == 2, "the pinned version names these segments"
 
 
 def test_a_lease_that_is_not_renewed_ends_and_is_removed(store, tier, steady):
-    """A reader that crashed: what it held goes LEASE_MS after it was first seen, however often one looks."""
+    """After a reader's crash its segments are deleted LEASE_MS after the leader first saw the lease."""
     filled(tier)
     put_lease(store, lease_on(tier, tier.manifest.version))
     tier.expire(LATE, NOTHING_KEPT)
@@ -155,7 +155,7 @@ def test_a_lease_that_is_not_renewed_ends_and_is_removed(store, tier, steady):
     assert (objects(store), leases(store)) == ([], [])
 
 
-def test_a_lease_that_cannot_be_read_holds_everything_for_as_long(store, tier, steady):
+def test_an_unreadable_lease_pins_all_segments_for_the_same_time(store, tier, steady):
     filled(tier)
     put_lease(store, lease_on(tier, 1 << 40))
     (path,) = leases(store)
@@ -170,7 +170,7 @@ def test_a_lease_that_cannot_be_read_holds_everything_for_as_long(store, tier, s
 
 
 @pytest.mark.parametrize("step", [-(10**9), 10**9])
-def test_the_grace_is_time_that_passed_whatever_the_wall_clock_says(store, tier, steady, step):
+def test_the_grace_is_elapsed_time_whatever_the_wall_clock(store, tier, steady, step):
     made, end = segments(3)
     archive(tier, made, end, now_ms=LATE)
     tier.expire(LATE, NOTHING_KEPT)
@@ -183,7 +183,7 @@ def test_the_grace_is_time_that_passed_whatever_the_wall_clock_says(store, tier,
     assert objects(store) == []
 
 
-def test_a_new_leader_begins_the_grace_anew(store, tier, steady):
+def test_a_new_leader_restarts_the_grace(store, tier, steady):
     made, end = segments(3)
     archive(tier, made, end)
     tier.expire(LATE, NOTHING_KEPT)
@@ -200,7 +200,7 @@ def test_a_new_leader_begins_the_grace_anew(store, tier, steady):
     ("says", "lives_ms"),
     [(5000, 5000), (LEASE_MS_MAX - 1, LEASE_MS_MAX - 1), (1 << 60, LEASE_MS_MAX)],
 )
-def test_a_lease_lives_as_long_as_it_says_but_not_for_ever(store, tier, steady, says, lives_ms):
+def test_a_lease_has_its_own_duration_up_to_a_limit(store, tier, steady, says, lives_ms):
     filled(tier)
     put_lease(store, replace(lease_on(tier, tier.manifest.version), lasts_ms=says))
     tier.expire(LATE, NOTHING_KEPT)

@@ -1,4 +1,4 @@
-"""What is wrong with a bucket is found, by name; what is right is left alone."""
+"""`verify` finds and names every fault of a bucket; a sweep removes only orphans."""
 
 import pytest
 from msgspec.structs import replace
@@ -22,7 +22,7 @@ from stratalog.tier.writing.tier_writer import Retention, TierWriter
 from stratalog.wire.ids import topic_id_text
 
 CLUSTER = "a-cluster-of-22-chars_"
-NOW = 1 << 50  # all objects are older than any grace
+NOW = 1 << 50  # so all objects are older than any grace
 
 
 def registered(store, name="events", partitions=2, number=7):
@@ -91,7 +91,7 @@ def test_a_missing_object_of_any_kind_is_found(store):
     filled(store, segments=1, partitions=1)
     for info in list(store.list("")):
         if info.path.endswith("manifest/00000000000000000001"):
-            continue  # an old version: nobody needs it
+            continue  # an old version, which no reader needs
         kept = store.get(info.path)
         store.delete([info.path])
         assert verify(store, now_ms=NOW), info.path
@@ -115,7 +115,7 @@ def test_orphans_are_found_once_they_are_old_and_swept(store):
     assert verify(store, now_ms=NOW, grace_ms=0) == []
 
 
-def test_nothing_is_swept_where_a_manifest_is_damaged(store):
+def test_no_object_is_swept_if_a_manifest_is_damaged(store):
     _, (tier, _) = filled(store)
     store.put(tier.lookup.at(0).path.replace("-1-", "-0-"), [b"x"])
     newest = max(info.path for info in store.list("") if "/manifest/" in info.path)
@@ -126,7 +126,7 @@ def test_nothing_is_swept_where_a_manifest_is_damaged(store):
     assert [info.path for info in store.list("")] == before
 
 
-def test_nothing_is_swept_of_a_topic_that_the_registry_lost(store):
+def test_no_object_of_a_topic_lost_from_the_registry_is_swept(store):
     filled(store)
     (topic,) = [info.path for info in store.list(f"{CLUSTER}/cluster/topics/")]
     store.delete([topic])
@@ -148,7 +148,7 @@ def test_a_manifest_put_under_another_number_or_partition_is_found(store):
     assert (wrong, False) in found(store)
 
 
-def test_an_entry_that_was_given_up_may_be_gone(store):
+def test_the_object_of_an_expired_entry_may_be_missing(store):
     _, (tier, _) = filled(store)
     path = tier.lookup.at(0).path
     tier.expire(10, Retention(-1, -1, 3, 0, 1000))
@@ -170,13 +170,13 @@ def test_versions_behind_the_boundary_are_orphans(store):
     assert verify(store, now_ms=NOW, grace_ms=0) == []
 
 
-def test_a_deleted_topic_leaves_nothing(store):
+def test_a_deleted_topic_leaves_no_object(store):
     topic_id, _ = filled(store)
     kept = registered(store, name="kept", number=90)
     delete_topic(store, CLUSTER, topic_id, 50)
     delete_topic(store, CLUSTER, topic_id, 60)
     assert [topic.name for topic in list_topics(store)] == ["kept"]
-    assert verify(store, now_ms=NOW, grace_ms=0) == []  # on its way out
+    assert verify(store, now_ms=NOW, grace_ms=0) == []  # the topic is being deleted
     assert remove_deleted_topics(store, CLUSTER, ()) == []
     assert [
         mark.name for mark in remove_deleted_topics(store, CLUSTER, [topic_id_text(topic_id)])
@@ -196,7 +196,9 @@ def test_a_damaged_mark_of_deletion_holds_up_no_other_and_is_followed_by_what_th
         delete_topic(store, CLUSTER, topic_id, 50)
     for topic_id in (hurt, gone):
         store.put(deleted_path(CLUSTER, topic_id), [b"{}"])
-    store.delete([topic_path(CLUSTER, gone)])  # broken off before the mark went
+    store.delete(
+        [topic_path(CLUSTER, gone)]
+    )  # the deletion was interrupted before it removed the mark
     delete_topic(store, CLUSTER, hurt, 60)
     due = [topic_id_text(topic_id) for topic_id in (hurt, other, gone)]
     removed = remove_deleted_topics(store, CLUSTER, due)
@@ -211,7 +213,7 @@ def test_a_topic_that_is_deleted_is_not_registered_again_by_a_slow_leader(store)
     assert list_topics(store) == []
 
 
-def test_a_topic_that_is_damaged_in_the_registry_hides_no_other_and_its_leader_mends_it():
+def test_a_topic_damaged_in_the_registry_hides_no_other_and_its_leader_repairs_it():
     store, ids = MemoryStore("memory://registry"), CountingEntropy()
     sound, hurt = ids.uuid(), ids.uuid()
     claim_bucket(store, "cluster", 0)
@@ -232,7 +234,7 @@ def test_a_topic_that_is_damaged_in_the_registry_hides_no_other_and_its_leader_m
     store.put(path, [later])
     with pytest.raises(Corrupt, match="of format 2"):
         register_topic(store, "cluster", hurt, "hurt", 2, {}, 1)
-    assert store.get(path) == later, "a later release's is left alone"
+    assert store.get(path) == later, "an object of a later release is left alone"
 
 
 def test_a_prefix_has_one_owner(store):

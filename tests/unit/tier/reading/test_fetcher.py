@@ -19,7 +19,7 @@ from stratalog.wire.batch import scan
 
 
 def expected(data, offset, max_bytes, minimum_one=True):
-    """What a read of the log file itself would give."""
+    """Return the result of a read of the log file itself."""
     taken = []
     size = 0
     for position, header in scan(data):
@@ -66,27 +66,27 @@ def test_a_sequential_reader_needs_one_request_for_each_range():
         offset = got.next_offset
     ranges = -(-len(data) // 10_000)
     assert len(watched.calls) - 1 <= ranges
-    # One that asks for much gets much, in one request.
+    # A large read is one request.
     watched.calls.clear()
     fresh = Fetcher(watched, range_bytes=10_000)
     assert b"".join(fresh.read(segment, 0, 1 << 20).buffers) == data
     assert len(watched.calls) == 2
 
 
-def test_what_is_cached_is_bounded_and_the_oldest_goes_first():
+def test_the_cache_is_bounded_and_evicts_the_oldest_first():
     cache = ByteCache(10)
     cache.put("a", 1, 4)
     cache.put("b", 2, 4)
     assert cache.get("a") == 1
     cache.put("c", 3, 4)
     assert (cache.get("b"), cache.get("a"), cache.get("c"), cache.size) == (None, 1, 3, 8)
-    cache.put("d", 4, 50)  # the newest stays, whatever its size
+    cache.put("d", 4, 50)  # the newest entry stays, whatever its size
     assert (len(cache), cache.get("d")) == (1, 4)
     cache.put("d", 5, 1)
     assert (cache.size, cache.get("d")) == (1, 5)
 
 
-def test_an_altered_byte_in_the_data_is_an_error_that_names_the_object_for_every_read_that_needs_it():
+def test_every_read_of_an_altered_byte_is_an_error_that_names_the_object():
     data, end = log_bytes(0, [3] * 20)
     store, segment = archived(closed(data, 0, end), interval=300)
     sound = store.get(segment.path)
@@ -124,7 +124,7 @@ def test_the_first_record_of_a_time_or_later(counts, timestamp, start, codec):
     data, end = log_bytes(0, counts, codec=codec)
     store, segment = archived(closed(data, 0, end), interval=150)
     found = Fetcher(store).offset_for_timestamp(segment, timestamp, start)
-    offset = max(timestamp - 1000, start)  # a record each millisecond from 1000 on
+    offset = max(timestamp - 1000, start)  # one record each millisecond, from 1000 on
     assert found == ((offset, 1000 + offset, 3) if offset < end else None)
 
 
@@ -134,7 +134,7 @@ def test_an_empty_store_has_nothing():
 
 
 def test_a_range_is_requested_once_for_many_readers_and_a_failure_stays_with_its_reader():
-    """Eight threads read the same new place while the first request is held up; then while it fails."""
+    """Eight threads read the same uncached range while the first request is blocked; then while it fails."""
     data, end = log_bytes(0, [10] * 20)
     store, segment = archived(closed(data, 0, end))
     entered, release = threading.Semaphore(0), threading.Event()
@@ -165,15 +165,15 @@ def test_a_range_is_requested_once_for_many_readers_and_a_failure_stays_with_its
     assert read_by_many() == [(None, data)] * 8
     assert len(watched.requests("get_range")) == 2, "the tail and the one range"
     outcomes[:] = ["before"]
-    told = read_by_many()
-    failed = [error for error, _ in told if error is not None]
+    results = read_by_many()
+    failed = [error for error, _ in results if error is not None]
     assert [type(error) for error in failed] == [Unavailable]
-    assert [found for error, found in told if error is None] == [data] * 7
+    assert [found for error, found in results if error is None] == [data] * 7
     assert len(watched.requests("get_range")) == 3
 
 
 class BreaksOff(FaultyStore):
-    """Of ranges that are asked for at once the first two come, once."""
+    """Answers the first multi-range request with only its first two ranges."""
 
     broken = False
 
@@ -185,7 +185,7 @@ class BreaksOff(FaultyStore):
             yield piece
 
 
-def test_of_an_answer_that_breaks_off_the_ranges_that_came_are_kept():
+def test_the_received_ranges_of_an_interrupted_answer_are_kept():
     data, end = log_bytes(0, [10] * 400)
     store, segment = archived(closed(data, 0, end), interval=500)
     watched = BreaksOff(store)
@@ -198,10 +198,12 @@ def test_of_an_answer_that_breaks_off_the_ranges_that_came_are_kept():
     got = fetcher.read(segment, 0, 8000)
     assert b"".join(got.buffers) == expected(data, 0, 8000, minimum_one=True)
     (_, _, start, _), (_, _, again, size) = watched.requests("get_range")[-2:]
-    assert (start, again >= first.size, again + size > 7500) == (0, True, True), "the rest only"
+    assert (start, again >= first.size, again + size > 7500) == (0, True, True), (
+        "only the missing ranges"
+    )
 
 
-def test_what_is_brought_ahead_is_not_asked_for_again():
+def test_prefetched_ranges_are_not_requested_again():
     data, end = log_bytes(0, [10] * 40)
     store, segment = archived(closed(data, 0, end), interval=500)
     watched = FaultyStore(store)
@@ -213,18 +215,18 @@ def test_what_is_brought_ahead_is_not_asked_for_again():
     fetcher.read(segment, 100, 2000)
     assert watched.requests("get_range") == brought
     fetcher.prefetch(segment, 100, 1 << 30)
-    assert len(watched.requests("get_range")) == 3, "only what was missing, to the segment's end"
+    assert len(watched.requests("get_range")) == 3, "only the missing ranges, to the segment's end"
     assert fetcher.prefetch(segment, end, 1000) == 0
 
 
-def test_parts_brought_ahead_side_by_side_are_each_range_once():
-    """Four parts of 3,000 bytes from an offset within a range: what lies in two belongs to the one where it begins."""
+def test_parallel_prefetches_request_each_range_once():
+    """Four parts of 3,000 bytes from an offset inside a range: a range in two parts belongs to the first of them."""
     data, end = log_bytes(0, [10] * 400)
     store, segment = archived(closed(data, 0, end), interval=500)
     watched = FaultyStore(store)
     fetcher = Fetcher(watched, range_bytes=1000)
     left = {fetcher.prefetch(segment, 105, 3000, skip) for skip in (6000, 0, 9000, 3000)}
-    assert len(left) == 1, "each is told what the segment has from there on"
+    assert len(left) == 1, "each call returns the bytes that the segment has after the offset"
     brought = watched.requests("get_range")
     assert len(brought) == 5, "the tail, and each part"
     got = fetcher.read(segment, 105, 11_000)
@@ -232,7 +234,7 @@ def test_parts_brought_ahead_side_by_side_are_each_range_once():
     assert b"".join(got.buffers) == expected(data, 105, 11_000, minimum_one=True)
 
 
-def test_what_is_held_is_given_without_a_request_as_far_as_it_goes():
+def test_cached_ranges_are_returned_without_a_request():
     data, end = log_bytes(0, [10] * 400)
     store, segment = archived(closed(data, 0, end), interval=500)
     watched = FaultyStore(store)

@@ -1,7 +1,7 @@
-"""Manifests that spill: what is archived is found, expires and goes as ever, and little is opened.
+"""Manifests that spill: archived entries are found, expire and are removed as before, and few archives are read.
 
-Method: a partition's tier with small limits, and every answer held against what was archived; ten years of hours as a
-manifest made up of numbers.
+Method: a partition's tier with small limits; every answer is compared with the archived segments. Ten years of hourly
+segments are a generated manifest.
 """
 
 from contextlib import suppress
@@ -37,7 +37,7 @@ HOUR = 3_600_000
 
 
 class CountingStore(MemoryStore):
-    """Remembers what was read of it."""
+    """A store that records the paths of its reads."""
 
     def __init__(self):
         super().__init__("memory://counting")
@@ -65,7 +65,7 @@ def tier(store):
 
 
 def filled(tier, count=20, now_ms=10):
-    """So many segments of ten records, a record a millisecond from 1000 on, spilled as they come."""
+    """Archive segments of ten records, one record each millisecond from 1000 on; spill as a leader does."""
     made, end = segments(count)
     for one in made:
         archive(tier, [one], end, now_ms=now_ms)
@@ -90,7 +90,7 @@ def sound(store):
     assert verify(store, now_ms=1 << 50, grace_ms=0) == []
 
 
-def test_every_offset_and_time_is_found_as_if_nothing_had_been_moved(store, tier):
+def test_every_offset_and_time_is_found_after_a_spill(store, tier):
     made = filled(tier)
     manifest = tier.manifest
     assert len(list(manifest.recent())) <= 4
@@ -117,7 +117,7 @@ def test_every_offset_and_time_is_found_as_if_nothing_had_been_moved(store, tier
     sound(store)
 
 
-def test_what_was_found_once_is_found_again_at_once_with_what_follows(store, tier):
+def test_a_repeated_lookup_and_its_successors_read_no_archive(store, tier):
     filled(tier)
     fresh = tier_of(store, node=2)
     fresh.activate(2, now_ms=20)
@@ -126,15 +126,15 @@ def test_what_was_found_once_is_found_again_at_once_with_what_follows(store, tie
     read = len(store.read)
     assert fresh.lookup.known_at(25).entry.base_offset == 20
     assert fresh.lookup.known_at(59).entry.base_offset == 50
-    assert fresh.lookup.known_at(60) is None, "which lies in the next archive manifest"
+    assert fresh.lookup.known_at(60) is None, "offset 60 is in the next archive manifest"
     assert fresh.lookup.time_span_at(60) == (1060, 1119), (
-        "known to within an archive manifest, unopened"
+        "known as precisely as one archive manifest, without a read"
     )
     assert fresh.lookup.time_span_at(10_000) is None
     assert len(store.read) == read
 
 
-def test_a_range_of_offsets_or_time_opens_no_archive_that_it_does_not_touch(store, tier):
+def test_a_range_of_offsets_or_time_reads_only_its_archives(store, tier):
     filled(tier)
     manifest = tier.manifest
     for wanted, expected, opened in [
@@ -151,15 +151,13 @@ def test_a_range_of_offsets_or_time_opens_no_archive_that_it_does_not_touch(stor
         assert len([path for path in store.read if "/archive/" in path]) == opened, wanted
 
 
-def test_a_full_archive_is_never_written_again_and_one_that_was_replaced_goes_after_the_grace(
-    store, tier
-):
+def test_a_full_archive_is_final_and_a_replaced_one_is_removed_after_the_grace(store, tier):
     filled(tier, 20)
     named = [one for one in tier.manifest.archives if one.segments == 0]
-    assert named, "archives that took more were replaced"
+    assert named, "archives that grew were replaced"
     assert len(archives(store)) == len(tier.manifest.archives)
     tier.expire(1009, KEEP)
-    assert len(archives(store)) == len(named) + 3, "readers of the older versions go on"
+    assert len(archives(store)) == len(named) + 3, "readers of older versions need them"
     manifest = tier.expire(1010, KEEP)
     assert len(archives(store)) == len(manifest.archives) == 3
     assert bases(store, manifest) == all_of(20)
@@ -180,7 +178,7 @@ def test_retention_takes_part_of_an_archive_then_the_whole(store, tier):
     assert tier.lookup.at(39) is None
     assert tier.lookup.at(40).entry.base_offset == 40
     assert len(objects(store)) == 20
-    assert bases(store, pinned) == all_of(20), "who reads by an older version reads on"
+    assert bases(store, pinned) == all_of(20), "an older version still has every segment"
     assert expired(3049, 2000).start_offset == 40
     assert len(objects(store)) == 16, "the grace is over"
     manifest = expired(3150, 2000)
@@ -200,7 +198,7 @@ def test_retention_takes_part_of_an_archive_then_the_whole(store, tier):
 
 
 @pytest.mark.parametrize("young", [0, 2, 7, 11])
-def test_what_lies_behind_a_young_segment_stays_however_old_its_records_are(store, tier, young):
+def test_segments_after_a_young_one_stay_however_old_their_records_are(store, tier, young):
     """Times may go back (a producer sets them): a hole in the log would be worse than a late expiry."""
     end = 0
     for number in range(12):
@@ -217,7 +215,7 @@ def test_what_lies_behind_a_young_segment_stays_however_old_its_records_are(stor
 
 
 @pytest.mark.parametrize("left", range(21))
-def test_retention_by_size_and_by_deleted_records_is_as_fine_as_ever(store, tier, left):
+def test_retention_by_size_and_by_deleted_records_is_exact_after_a_spill(store, tier, left):
     filled(tier)
     size = tier.manifest.segments[-1].data_size
     kept = sum(
@@ -234,7 +232,7 @@ def test_retention_by_size_and_by_deleted_records_is_as_fine_as_ever(store, tier
     sound(store)
 
 
-def test_retention_that_waits_opens_nothing_at_each_look(store, tier):
+def test_retention_without_due_segments_reads_no_archive(store, tier):
     filled(tier)
     by_time = Retention(1_000_000, 1 << 40, 0, 0, 1000)
     tier.expire(1_001_009, by_time)
@@ -244,8 +242,8 @@ def test_retention_that_waits_opens_nothing_at_each_look(store, tier):
     assert not store.read
 
 
-def test_a_removal_broken_off_anywhere_goes_on(store):
-    """Segments go before the archive that names them: whatever fails, nothing is left behind for ever."""
+def test_an_interrupted_removal_is_continued(store):
+    """Segments are deleted before the archive that names them, so no failure leaves an unnamed segment."""
     left = []
     faulty = FaultyStore(store, lambda operation, path: left.pop() if left else None)
     tier = tier_of(faulty)
@@ -263,7 +261,7 @@ def test_a_removal_broken_off_anywhere_goes_on(store):
     assert (objects(store), archives(store)) == ([], [])
 
 
-def test_a_tier_that_is_taken_away_leaves_nothing_and_comes_back(store, tier):
+def test_a_disabled_tier_leaves_no_object_and_can_be_enabled_again(store, tier):
     made = filled(tier)
     tier.withdraw(50, 0)
     assert (tier.start_offset, tier.manifest.tiered_end) == (200, 200)
@@ -305,7 +303,7 @@ def test_small_neighbours_are_merged_before_they_spill(store, tier):
         assert Fetcher(store).read(tier.lookup.at(offset), offset, 1)
 
 
-def test_a_restarted_leader_goes_on_from_its_own_disk_and_from_the_bucket_alone(store, tier):
+def test_a_restarted_leader_continues_from_its_disk_or_from_the_bucket(store, tier):
     filled(tier, 9)
     for node, local in ((2, tier.manifest_bytes()), (3, b"")):
         made = tier_of(store, node=node)
@@ -341,7 +339,7 @@ def damage(store, path):
     store.put(path, [bytes(data)])
 
 
-def test_a_damaged_archive_holds_up_what_is_younger_until_it_goes_as_a_whole(store, tier):
+def test_a_damaged_archive_delays_younger_segments_until_it_expires_completely(store, tier):
     filled(tier)
     path = tier.manifest.archive_path(next(tier.manifest.live_archives()))
     damage(store, path)
@@ -351,24 +349,26 @@ def test_a_damaged_archive_holds_up_what_is_younger_until_it_goes_as_a_whole(sto
     def expired(now_ms):
         return fresh.expire(now_ms, Retention(1000, -1, 0, 0, grace_ms=100))
 
-    assert expired(2049).start_offset == 0, "four of its six segments are due, but which are they?"
+    assert expired(2049).start_offset == 0, (
+        "four of six segments are due, but the archive is unreadable"
+    )
     assert list(fresh.damage) == [path]
     assert path in fresh.damage[path]
-    assert expired(2070).start_offset == 70, "all of it is, and one of the next"
+    assert expired(2070).start_offset == 70, "the whole archive is due, and one segment of the next"
     assert len(objects(store)) == 20
     manifest = expired(2170)
     assert (path in archives(store), fresh.damage) == (False, {})
-    assert bases(store, manifest) == all_of(20, 17), "what is younger goes as ever"
+    assert bases(store, manifest) == all_of(20, 17), "younger segments expire as before"
     expired(2270)
     left = verify(store, now_ms=1 << 50, grace_ms=0)
-    assert [one.orphan for one in left] == [True] * 6, "nobody knew them: a sweep finds them"
+    assert [one.orphan for one in left] == [True] * 6, "only a sweep finds the unnamed segments"
     sweep(store, now_ms=1 << 50, grace_ms=0)
     assert len(objects(store)) == 3
     sound(store)
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_a_damaged_archive_is_added_to_no_more_and_its_tier_may_be_taken_away(store, tier, lost):
+def test_a_damaged_archive_does_not_grow_and_its_tier_can_be_disabled(store, tier, lost):
     filled(tier, 6)
     (last,) = tier.manifest.live_archives()
     path = tier.manifest.archive_path(last)
@@ -395,7 +395,7 @@ def test_a_damaged_archive_is_added_to_no_more_and_its_tier_may_be_taken_away(st
     assert (objects(store), archives(store)) == ([], [])
 
 
-def test_an_archive_that_only_came_damaged_is_read_again(store, tier):
+def test_an_archive_damaged_in_transfer_is_read_again(store, tier):
     filled(tier)
     faults = []
     faulty = FaultyStore(store, lambda operation, path: faults.pop() if faults else None)
@@ -444,8 +444,8 @@ def test_a_manifest_without_archives_is_of_format_1_and_one_with_them_of_format_
 
 
 def ten_years(store):
-    """A partition's tier of 87,600 segments of an hour: most of them as an earlier release had left them, the last 250
-    archived and spilled as they come.
+    """Return a partition's tier of 87,600 hourly segments: most of them as an earlier release left them, the last 250
+    archived and spilled as a leader does.
     """
     tier = tier_of(store)
     tier.activate(1, now_ms=1)
@@ -470,7 +470,7 @@ def test_ten_years_of_hours_cost_a_hundred_bytes_a_segment_and_any_time_opens_tw
     sizes = {
         info.path: info.size for info in store.list("") if info.path.startswith(tier.key.prefix)
     }
-    assert sum(sizes.values()) / len(entries) < 100, "every version of the manifest that is there"
+    assert sum(sizes.values()) / len(entries) < 100, "the bytes of all stored manifest versions"
     newest = run(store, load_latest(tier.key.prefix))
     assert len(encode(newest)) < 64 << 10
     start = entries[0].min_timestamp
