@@ -249,8 +249,8 @@ def protocol() -> str:
 
 {NOTICE}
 The requests of Apache Kafka's protocol that a broker answers; ApiVersions tells clients the same table. Answers come in
-the order of the requests of a connection. "rights" are what Apache Kafka asks its authorizer for. Stratalog has no
-authorizer yet: each client may do everything.
+the order of the requests of a connection. "rights" are what the broker asks its authorizer for, as Apache Kafka
+does. Stratalog has no authorizer yet: each client may do everything.
 
 {table(("key", "API", "advertised", "served", "rights", "handler"), rows)}
 ## What the versions changed

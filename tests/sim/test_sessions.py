@@ -7,7 +7,7 @@ from tests.sim.machine import Machine
 from tests.sim.raw import Raw
 from tests.sim.world import World
 
-from stratalog.broker.network.authorizer import Operation, Resource
+from stratalog.broker.network.authorizer import NOT_ASKED, Operation, Resource
 from stratalog.broker.network.session import ANONYMOUS, Session
 from stratalog.client.calls import NewTopic
 from stratalog.errors import ErrorCode
@@ -48,12 +48,18 @@ def test_a_session_is_made_at_accept_and_learns_the_clients_software() -> None:
     run(story())
 
 
+READ = {Operation.READ, Operation.DESCRIBE}
+
+
 class AllowReads:
     """Allows an anonymous client to read the topic `t`."""
 
     def allows(self, session: Session, operation: Operation, resource: Resource, name: str) -> bool:
-        asked = session.principal, operation, resource, name
-        return asked == (ANONYMOUS, Operation.READ, Resource.TOPIC, "t")
+        asked = session.principal, resource, name
+        return operation in READ and asked == (ANONYMOUS, Resource.TOPIC, "t")
+
+    def allows_any(self, session: Session, operation: Operation, resource: Resource) -> bool:
+        return self.allows(session, operation, resource, "t")
 
 
 def test_clients_see_what_the_authorizer_allows() -> None:
@@ -71,7 +77,7 @@ def test_clients_see_what_the_authorizer_allows() -> None:
         )
         answer = await raw.ask(8, asked)
         found = {one.name: one.topic_authorized_operations for one in answer.topics}
-        assert found == {"t": 1 << Operation.READ, "u": 0}
+        assert found == {"t": 1 << Operation.READ | 1 << Operation.DESCRIBE, "u": NOT_ASKED}
         assert answer.cluster_authorized_operations == 0
         raw.close()
         await machine.stop()

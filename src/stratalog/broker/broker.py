@@ -18,7 +18,7 @@ from stratalog.broker.coordination.metadata_log import MetadataLog
 from stratalog.broker.coordination.producer_ids import ProducerIds
 from stratalog.broker.coordination.topics import Topics
 from stratalog.broker.metrics import BrokerMetrics
-from stratalog.broker.network.authorizer import AllowAll, Authorizer
+from stratalog.broker.network.authorizer import Authorizer
 from stratalog.broker.network.client_memory import ClientMemory
 from stratalog.broker.network.dispatch import Api
 from stratalog.broker.network.large import LargeRequests
@@ -89,7 +89,7 @@ class Broker:
         self.apis = dict(APIS)
         self.config = config
         self.metrics = BrokerMetrics(self.apis)
-        self.authorizer: Authorizer = AllowAll()
+        self.authorizer: Authorizer | None = None
         self.clock = outside.clock
         self.metadata = metadata = cluster.image
         self.controller = cluster.controller

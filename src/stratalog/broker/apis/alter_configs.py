@@ -4,15 +4,19 @@ All that a resource sets, anew. v1 the same. v2 flexible. Kafka prefers Incremen
 only this one.
 """
 
-from typing import NamedTuple, Protocol, TypeVar
+from collections.abc import Mapping
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from structlog import get_logger
 
 from stratalog.broker.coordination.controller_channel import ControllerChannel
-from stratalog.broker.network.dispatch import Call
+from stratalog.broker.network.authorizer import CLUSTER_NAME, DENIED, Operation, Resource
+from stratalog.broker.network.dispatch import BodyT, Call, NeedsT
 from stratalog.config import our_topic_setting
+from stratalog.errors import ErrorCode
 from stratalog.metadata.image import ResourceType
-from stratalog.quorum.configurations import Change, Operation
+from stratalog.quorum.configurations import Change
+from stratalog.quorum.configurations import Operation as Action
 from stratalog.quorum.controller import Alteration, Altered
 from stratalog.quorum.topics import SETTINGS_MAX
 from stratalog.wire.messages.alter_configs import (
@@ -22,6 +26,12 @@ from stratalog.wire.messages.alter_configs import (
     AlterConfigsResponse,
 )
 
+_CLUSTERS: Final = (ResourceType.BROKER, ResourceType.BROKER_LOGGER, ResourceType.CLIENT_METRICS)
+"""Resources whose settings are the cluster's."""
+_NAMED: Final[Mapping[int, Resource]] = {
+    ResourceType.TOPIC: Resource.TOPIC,
+    ResourceType.GROUP: Resource.GROUP,
+}
 _Text = TypeVar("_Text", str, str | None)
 
 
@@ -35,7 +45,9 @@ async def handle(call: Call[AlterConfigsRequest, Needs]) -> AlterConfigsResponse
     """Replace the settings of topics and brokers; each resource has its own error."""
     altered: list[Altered] = []
     async for part in call.pace.bundles(call.body.resources, resource_of):
-        asked = [await _alteration(call, resource) for resource in part]
+        denied = {resource_of(one): refusal(call, Operation.ALTER_CONFIGS, one) for one in part}
+        altered += [Altered(*one, error) for one, error in denied.items() if error]
+        asked = [await _alteration(call, one) for one in part if not denied[resource_of(one)]]
         altered += await call.needs.controller.alter_configs(
             asked, validate_only=call.body.validate_only
         )
@@ -57,7 +69,7 @@ async def _alteration(
 ) -> Alteration:
     # Too many are refused by the controller: it need not see all of them.
     changes = [
-        change(resource.resource_type, one.name, Operation.SET, one.value)
+        change(resource.resource_type, one.name, Action.SET, one.value)
         async for one in call.pace.each(resource.configs[: SETTINGS_MAX + 1])
     ]
     return Alteration(resource.resource_type, resource.resource_name, tuple(changes), replaces=True)
@@ -68,6 +80,17 @@ class _Resource(Protocol):
     def resource_type(self) -> int: ...
     @property
     def resource_name(self) -> str: ...
+
+
+def refusal(call: Call[BodyT, NeedsT], operation: Operation, asked: _Resource) -> ErrorCode:
+    """Return the error if the client may not perform the operation on a resource's settings, else NONE."""
+    kind, name = resource_of(asked)
+    if kind in _CLUSTERS:
+        name = CLUSTER_NAME
+    resource = Resource.CLUSTER if kind in _CLUSTERS else _NAMED.get(kind)
+    if resource is None or call.allows(operation, resource, name):
+        return ErrorCode.none
+    return DENIED[resource]
 
 
 def resource_of(asked: _Resource) -> tuple[int, str]:

@@ -9,6 +9,7 @@ Codes are Kafka's (`ReplicationControlManager.alterPartitionReassignments`).
 from typing import NamedTuple
 
 from stratalog.broker.coordination.cluster_view import ClusterView
+from stratalog.broker.network.authorizer import Operation
 from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.quorum.topics import check_replicas
@@ -31,14 +32,15 @@ async def handle(
     call: Call[AlterPartitionReassignmentsRequest, Needs],
 ) -> AlterPartitionReassignmentsResponse:
     """Whether each partition's replicas are what is asked for."""
+    is_allowed = call.allows_cluster(Operation.ALTER)
     return AlterPartitionReassignmentsResponse(
-        error_code=ErrorCode.none,
+        error_code=ErrorCode.none if is_allowed else ErrorCode.cluster_authorization_failed,
         error_message=None,
         responses=[
             ReassignableTopicResponse(
                 name=topic.name,
                 partitions=[
-                    _row(call, topic.name, partition)
+                    _row(call, topic.name, partition, is_allowed=is_allowed)
                     async for partition in call.pace.each(topic.partitions)
                 ],
             )
@@ -48,11 +50,18 @@ async def handle(
 
 
 def _row(
-    call: Call[AlterPartitionReassignmentsRequest, Needs], name: str, asked: ReassignablePartition
+    call: Call[AlterPartitionReassignmentsRequest, Needs],
+    name: str,
+    asked: ReassignablePartition,
+    *,
+    is_allowed: bool,
 ) -> ReassignablePartitionResponse:
     code, message = ErrorCode.none, None
     try:
-        _check(call, name, asked)
+        if is_allowed:
+            _check(call, name, asked)
+        else:
+            code = ErrorCode.cluster_authorization_failed
     except Rejected as error:
         code, message = error.code, error.message
     return ReassignablePartitionResponse(

@@ -5,6 +5,7 @@ v1 throttle time. v2 flexible. Answered at once: DescribeLogDirs shows how far a
 
 from typing import NamedTuple
 
+from stratalog.broker.network.authorizer import Operation
 from stratalog.broker.network.dispatch import Call
 from stratalog.broker.partitions.moves import Moves
 from stratalog.errors import ErrorCode, Rejected
@@ -47,6 +48,8 @@ async def handle(call: Call[AlterReplicaLogDirsRequest, Needs]) -> AlterReplicaL
 async def _move(
     call: Call[AlterReplicaLogDirsRequest, Needs], topic: str, index: int, path: str
 ) -> ErrorCode:
+    if not call.allows_cluster(Operation.ALTER):
+        return ErrorCode.cluster_authorization_failed
     try:
         await call.needs.moves.ask(topic, index, path)
     except Rejected as error:

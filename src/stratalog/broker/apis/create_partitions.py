@@ -6,7 +6,9 @@ v1 the same. v2 flexible. v3 may answer that a quota is exceeded, which this bro
 from typing import NamedTuple
 
 from stratalog.broker.coordination.controller_channel import ControllerChannel
+from stratalog.broker.network.authorizer import Operation, Resource
 from stratalog.broker.network.dispatch import Call
+from stratalog.errors import ErrorCode
 from stratalog.quorum.controller import Extended, MorePartitions
 from stratalog.quorum.topics import PARTITIONS_PER_REQUEST_MAX
 from stratalog.wire.messages.create_partitions import (
@@ -27,7 +29,10 @@ async def handle(call: Call[CreatePartitionsRequest, Needs]) -> CreatePartitions
     """Give topics more partitions; each topic has its own error. Answered once they are hosted."""
     results: list[Extended] = []
     async for part in call.pace.bundles(call.body.topics, lambda topic: topic.name):
-        asked = [await _more(call, topic) for topic in part]
+        denied = [topic.name for topic in part if not _may_alter(call, topic.name)]
+        code = ErrorCode.topic_authorization_failed
+        results += [Extended(name, code) for name in dict.fromkeys(denied)]
+        asked = [await _more(call, topic) for topic in part if topic.name not in denied]
         results += await call.needs.controller.create_partitions(
             asked, validate_only=call.body.validate_only
         )
@@ -39,6 +44,10 @@ async def handle(call: Call[CreatePartitionsRequest, Needs]) -> CreatePartitions
             async for one in call.pace.each(results)
         ]
     )
+
+
+def _may_alter(call: Call[CreatePartitionsRequest, Needs], name: str) -> bool:
+    return call.allows(Operation.ALTER, Resource.TOPIC, name)
 
 
 async def _more(

@@ -4,16 +4,18 @@ v2 throttle time. v4 default partitions and replication (-1, KIP-464). v5 flexib
 v7 topic ids. The answer leaves out settings that Kafka does not know, unless the topic sets them.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from stratalog.broker.apis.alter_configs import our_setting
 from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.coordination.topics import Topics
+from stratalog.broker.network.authorizer import Operation, Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.config import BrokerConfig, ConfigEntry, describe_topic
 from stratalog.config.topic_settings import TOPIC_SETTINGS
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.quorum.controller import Created, NewTopic
+from stratalog.quorum.metadata_batches import METADATA_TOPIC
 from stratalog.quorum.topics import (
     DEFAULT,
     PARTITIONS_PER_REQUEST_MAX,
@@ -27,6 +29,8 @@ from stratalog.wire.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+
+_DENIED: Final = ErrorCode.topic_authorization_failed
 
 
 class Needs(NamedTuple):
@@ -45,13 +49,24 @@ async def handle(call: Call[CreateTopicsRequest, Needs]) -> CreateTopicsResponse
         if is_too_much:
             created += too_many_partitions(topic.name for topic in part)
             continue
-        asked = [await _new_topic(call, topic) for topic in part]
+        denied = [topic.name for topic in part if not _may_create(call, topic.name)]
+        created += [Created(name, error=_DENIED) for name in dict.fromkeys(denied)]
+        asked = [await _new_topic(call, topic) for topic in part if topic.name not in denied]
         try:
             created += await call.needs.topics.create(asked, validate_only=call.body.validate_only)
         except Rejected as error:
             created += [Created(one.name, error=error.code, message=error.message) for one in asked]
     return CreateTopicsResponse(
         topics=[_result(call, topic) async for topic in call.pace.each(created)]
+    )
+
+
+def _may_create(call: Call[CreateTopicsRequest, Needs], name: str) -> bool:
+    # The controller refuses the metadata log's name, whatever the client may do.
+    return (
+        call.allows_cluster(Operation.CREATE)
+        or name == METADATA_TOPIC
+        or call.allows(Operation.CREATE, Resource.TOPIC, name)
     )
 
 
@@ -88,6 +103,14 @@ async def _new_topic(call: Call[CreateTopicsRequest, Needs], topic: CreatableTop
 def _result(call: Call[CreateTopicsRequest, Needs], topic: Created) -> CreatableTopicResult:
     config, metadata, _ = call.needs
     failed = topic.error is not ErrorCode.none
+    if not failed and not call.allows(Operation.DESCRIBE_CONFIGS, Resource.TOPIC, topic.name):
+        return CreatableTopicResult(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            error_code=ErrorCode.none,
+            error_message=None,
+            topic_config_error_code=_DENIED,
+        )
     return CreatableTopicResult(
         name=topic.name,
         topic_id=topic.topic_id,

@@ -6,6 +6,7 @@ v2 flexible.
 from typing import NamedTuple
 
 from stratalog.broker.coordination.groups import Groups
+from stratalog.broker.network.authorizer import Operation, Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.coordinators.messages import DeleteGroup, DeleteGroupAnswer
 from stratalog.errors import Rejected
@@ -27,6 +28,7 @@ async def handle(call: Call[DeleteGroupsRequest, Needs]) -> DeleteGroupsResponse
     results = []
     async for group_id in call.pace.once(call.body.groups_names, str):
         try:
+            call.authorize(Operation.DELETE, Resource.GROUP, group_id)
             answer = await call.needs.groups.delete(DeleteGroup(group_id))
         except Rejected as error:
             answer = DeleteGroupAnswer(error.code)

@@ -6,6 +6,7 @@ v1 the same. v2 flexible.
 from typing import Final, NamedTuple
 
 from stratalog.broker.coordination.cluster_view import ClusterView
+from stratalog.broker.network.authorizer import Operation, Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.broker.partitions.hosting import Hosting
 from stratalog.broker.partitions.partition import HostedPartition
@@ -63,6 +64,7 @@ def _raise(
 ) -> HostedPartition | Rejected:
     """Raise the log's start; what was refused where it cannot be."""
     try:
+        call.authorize(Operation.DELETE, Resource.TOPIC, topic)
         if topic in call.needs.cluster.internal_topics:
             raise Rejected(ErrorCode.invalid_topic_exception, f"{topic} is the broker's own")
         hosted = call.needs.hosting.get(topic, asked.partition_index)

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.coordination.controller_channel import ControllerChannel
+from stratalog.broker.network.authorizer import Operation, Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.config import BrokerConfig
 from stratalog.errors import ErrorCode, Rejected
@@ -73,9 +74,35 @@ async def _delete(
         if not call.needs.config.bool("delete.topic.enable"):
             code = _DISABLED if call.version >= _DISABLED_FROM else ErrorCode.invalid_request
             raise Rejected(code, "delete.topic.enable is false")
-        return await call.needs.controller.delete_topics(wanted)
+        denied = {one: error for one in wanted if (error := _denied(call, one)) is not None}
+        deleted = list(denied.values())
+        if len(denied) < len(wanted):
+            deleted += await call.needs.controller.delete_topics(
+                [one for one in wanted if one not in denied]
+            )
+        return deleted  # noqa: TRY300 - both parts of the answer
     except Rejected as error:
         return [_refused(topic, error) for topic in wanted]
+
+
+def _denied(call: Call[DeleteTopicsRequest, Needs], wanted: str | UUID) -> Deleted | None:
+    """Return the answer for a topic that the client may not delete, with the name only if the client may know it."""
+    if call.authorizer is None or call.allows_cluster(Operation.DELETE):
+        return None
+    image = call.needs.metadata.image
+    found = image.topics_by_id.get(wanted) if isinstance(wanted, UUID) else image.topic(wanted)
+    name = wanted if isinstance(wanted, str) else found.name if found is not None else None
+    if name is None:
+        return None  # the controller does not know the id either
+    sees = call.allows(Operation.DESCRIBE, Resource.TOPIC, name)
+    if call.allows(Operation.DELETE, Resource.TOPIC, name) and (sees or isinstance(wanted, UUID)):
+        return None
+    if sees and found is None:
+        return None
+    error = ErrorCode.topic_authorization_failed
+    if isinstance(wanted, UUID):
+        return Deleted(name if sees else None, wanted, error)
+    return Deleted(name, error=error)
 
 
 def _refused(topic: str | UUID, error: Rejected) -> Deleted:

@@ -6,7 +6,7 @@ v1 endpoint type (KIP-919). v2 fenced brokers.
 from typing import NamedTuple
 
 from stratalog.broker.coordination.cluster_view import ClusterView
-from stratalog.broker.network.authorizer import CLUSTER_NAME, NOT_ASKED, Resource
+from stratalog.broker.network.authorizer import NOT_ASKED
 from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode
 from stratalog.wire.messages.describe_cluster import (
@@ -48,7 +48,7 @@ def handle(call: Call[DescribeClusterRequest, Needs]) -> DescribeClusterResponse
             DescribeClusterBroker(broker_id=node, host=host, port=port, rack=rack, is_fenced=False)
             for node, host, port, rack in cluster.live_brokers(call.session.listener)
         ],
-        cluster_authorized_operations=call.authorized_operations(Resource.CLUSTER, CLUSTER_NAME)
+        cluster_authorized_operations=call.cluster_operations()
         if call.body.include_cluster_authorized_operations
         else NOT_ASKED,
     )

@@ -5,9 +5,10 @@ v1 sources and synonyms. v3 types and documentation. v4 flexible.
 
 from typing import Final, NamedTuple
 
-from stratalog.broker.apis.alter_configs import resource_of
+from stratalog.broker.apis.alter_configs import refusal, resource_of
 from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.coordination.topics import name_error
+from stratalog.broker.network.authorizer import Operation
 from stratalog.broker.network.dispatch import Call
 from stratalog.config import (
     BrokerConfig,
@@ -52,6 +53,9 @@ async def _resource(
 ) -> DescribeConfigsResult:
     keys = {key async for key in call.pace.each(resource.configuration_keys or ())}
     try:
+        denied = refusal(call, Operation.DESCRIBE_CONFIGS, resource)
+        if denied:
+            raise Rejected(denied, "DESCRIBE_CONFIGS is not allowed")
         entries = _entries(call, resource.resource_type, resource.resource_name)
     except Rejected as error:
         return DescribeConfigsResult(

@@ -7,7 +7,7 @@ v3 authorized operations (KIP-430). v4 static members. v5 flexible. v6 a group t
 from typing import Final, NamedTuple
 
 from stratalog.broker.coordination.groups import Groups
-from stratalog.broker.network.authorizer import NOT_ASKED, Resource
+from stratalog.broker.network.authorizer import NOT_ASKED, Operation, Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.coordinators.messages import DescribedMember, GroupDescription
 from stratalog.errors import ErrorCode, Rejected
@@ -35,6 +35,7 @@ async def handle(call: Call[DescribeGroupsRequest, Needs]) -> DescribeGroupsResp
 
 async def _describe(call: Call[DescribeGroupsRequest, Needs], group_id: str) -> DescribedGroup:
     try:
+        call.authorize(Operation.DESCRIBE, Resource.GROUP, group_id)
         group = await call.needs.groups.describe(group_id)
     except Rejected as rejected:
         group = GroupDescription(group_id, rejected.code, "")

@@ -6,6 +6,7 @@ no new partitions (KIP-1066), which none here does.
 
 from typing import NamedTuple
 
+from stratalog.broker.network.authorizer import Operation
 from stratalog.broker.network.dispatch import Call
 from stratalog.broker.partitions.hosting import Hosting
 from stratalog.broker.partitions.moves import Moves
@@ -32,6 +33,9 @@ class Needs(NamedTuple):
 
 async def handle(call: Call[DescribeLogDirsRequest, Needs]) -> DescribeLogDirsResponse:
     """Each log directory with the partitions in it and their sizes; those asked for, or all."""
+    if not call.allows_cluster(Operation.DESCRIBE):
+        denied = ErrorCode.cluster_authorization_failed
+        return DescribeLogDirsResponse(error_code=denied, results=[])
     wanted: Wanted = None
     if call.body.topics is not None:
         wanted = {}

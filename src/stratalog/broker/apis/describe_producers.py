@@ -5,6 +5,7 @@ From KIP-664.
 
 from typing import NamedTuple
 
+from stratalog.broker.network.authorizer import Operation, Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.broker.partitions.hosting import Hosting
 from stratalog.errors import ErrorCode, Rejected
@@ -44,6 +45,7 @@ def _partition(
     call: Call[DescribeProducersRequest, Needs], topic: str, index: int
 ) -> PartitionResponse:
     try:
+        call.authorize(Operation.READ, Resource.TOPIC, topic)
         hosted = call.needs.hosting.get(topic, index)
         hosted.check_hosted()
         hosted.replica.check_leader()

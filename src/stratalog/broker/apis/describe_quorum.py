@@ -6,6 +6,7 @@ v1 when replicas last fetched and were caught up (KIP-836). v2 directory ids, ad
 from typing import NamedTuple
 
 from stratalog.broker.coordination.cluster_view import ClusterView
+from stratalog.broker.network.authorizer import Operation
 from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode
 from stratalog.ports import Clock
@@ -31,6 +32,13 @@ class Needs(NamedTuple):
 
 async def handle(call: Call[DescribeQuorumRequest, Needs]) -> DescribeQuorumResponse:
     """Return the metadata log's leader, its voters and their end offsets: a quorum of one, this node."""
+    if not call.allows_cluster(Operation.DESCRIBE):
+        return DescribeQuorumResponse(
+            error_code=ErrorCode.cluster_authorization_failed,
+            error_message=None,
+            topics=[],
+            nodes=[],
+        )
     return DescribeQuorumResponse(
         error_code=ErrorCode.none,
         error_message=None,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from stratalog.broker.coordination.cluster_view import ClusterView
 from stratalog.broker.coordination.topics import name_error
-from stratalog.broker.network.authorizer import Resource
+from stratalog.broker.network.authorizer import Operation, Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.config import BrokerConfig
 from stratalog.errors import ErrorCode
@@ -39,15 +39,22 @@ async def handle(
     cursor = body.cursor
     if cursor is not None and cursor.partition_index < 0:
         return DescribeTopicPartitionsResponse(
-            topics=[_refused(topic.name) async for topic in call.pace.each(body.topics)],
+            topics=[
+                _refused(topic.name, ErrorCode.invalid_request)
+                async for topic in call.pace.each(body.topics)
+            ],
             next_cursor=None,
         )
     start = ("", 0) if cursor is None else (cursor.topic_name, cursor.partition_index)
     partitions_max = call.needs.config.int("max.request.partition.size.limit")
     left = min(max(body.response_partition_limit, 1), partitions_max)
-    topics = []
+    topics, denied = [], []
     following = None
     async for name in _names(call, start[0]):
+        if not call.allows(Operation.DESCRIBE, Resource.TOPIC, name):
+            if body.topics:  # else the answer would tell that the topic exists
+                denied.append(_refused(name, ErrorCode.topic_authorization_failed))
+            continue
         topic = call.needs.cluster.topic(name)
         if topic is None:
             topics.append(_unknown(call, name))
@@ -62,7 +69,7 @@ async def handle(
             )
             break
         left -= len(rest)
-    return DescribeTopicPartitionsResponse(topics=topics, next_cursor=following)
+    return DescribeTopicPartitionsResponse(topics=topics + denied, next_cursor=following)
 
 
 async def _names(
@@ -122,8 +129,7 @@ def _unknown(
     )
 
 
-def _refused(name: str) -> DescribeTopicPartitionsResponseTopic:
-    """A topic of a request that makes no sense."""
+def _refused(name: str, error: ErrorCode) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
-        error_code=ErrorCode.invalid_request, name=name, topic_id=ZERO_ID, partitions=[]
+        error_code=error, name=name, topic_id=ZERO_ID, partitions=[]
     )

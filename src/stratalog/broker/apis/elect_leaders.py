@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Final, NamedTuple
 
 from stratalog.broker.coordination.cluster_view import ClusterView
+from stratalog.broker.network.authorizer import Operation
 from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode
 from stratalog.wire.messages.elect_leaders import (
@@ -38,6 +39,8 @@ async def handle(call: Call[ElectLeadersRequest, Needs]) -> ElectLeadersResponse
     """What keeps each partition's leader from changing."""
     body = call.body
     kind = body.election_type
+    if not call.allows_cluster(Operation.ALTER):
+        return await _denied(call)
     if kind not in _NOT_AVAILABLE:
         return ElectLeadersResponse(
             error_code=ErrorCode.invalid_request, replica_election_results=[]
@@ -52,6 +55,23 @@ async def handle(call: Call[ElectLeadersRequest, Needs]) -> ElectLeadersResponse
                 rows.append(row)
         results.append(ReplicaElectionResult(topic=topic, partition_result=rows))
     return ElectLeadersResponse(error_code=ErrorCode.none, replica_election_results=results)
+
+
+async def _denied(call: Call[ElectLeadersRequest, Needs]) -> ElectLeadersResponse:
+    code = ErrorCode.cluster_authorization_failed
+    return ElectLeadersResponse(
+        error_code=code,
+        replica_election_results=[
+            ReplicaElectionResult(
+                topic=topic.topic,
+                partition_result=[
+                    PartitionResult(partition_id=index, error_code=code, error_message=None)
+                    async for index in call.pace.each(topic.partitions)
+                ],
+            )
+            async for topic in call.pace.each(call.body.topic_partitions or ())
+        ],
+    )
 
 
 async def _asked(

@@ -11,14 +11,17 @@ from functools import partial
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from stratalog.broker.coordination.cluster_view import ClusterView
+from stratalog.broker.network.authorizer import Operation, Resource
 from stratalog.broker.network.client_memory import ClientMemory
 from stratalog.broker.network.dispatch import Call
 from stratalog.broker.network.large import LargeRequests
+from stratalog.broker.network.session import Principal
 from stratalog.broker.partitions.hosting import Hosting
 from stratalog.broker.partitions.partition import EMPTY, HostedPartition
 from stratalog.broker.partitions.purgatory import FetchWait, Purgatory, Shared
 from stratalog.broker.tier.reads import Reads
-from stratalog.errors import Rejected
+from stratalog.errors import ErrorCode, Rejected
 from stratalog.log.reading import Slices
 from stratalog.ports import Buffer, Clock
 from stratalog.replication.fetch_sessions import NO_SESSION, Fetch, FetchSessions, PartitionKey
@@ -35,6 +38,7 @@ _Filled = tuple[HostedPartition, int, int]
 """A partition that had records for a fetch: their bytes and their number."""
 _READ_COMMITTED: Final = 1
 _TOPIC_IDS_FROM: Final = 13
+_REPLICA_STATE_FROM: Final = 15
 _SHARED_PARTITIONS_MAX: Final = 16
 """A fetch of more partitions hardly ever has the same offsets as another one."""
 _AT_ONCE: Final = 200
@@ -46,6 +50,7 @@ class Needs(NamedTuple):
 
     client_memory: ClientMemory
     clock: Clock
+    cluster: ClusterView
     fetch_bytes_max: int
     fetch_sessions: FetchSessions[FetchPartition]
     hosting: Hosting
@@ -176,6 +181,8 @@ class _Collection:
         hosted = None
         brought: _Read | Awaitable[Slices]
         try:
+            if self._call.authorizer is not None:
+                self._authorize(topic)
             hosted = self._find(topic, index)
             hosted.replica.check_leader(partition.current_leader_epoch)
             brought = self._read(hosted, partition)
@@ -241,7 +248,7 @@ class _Collection:
             work = self._look_again_in_slices()
             self._reading = asyncio.create_task(self._answer_later(wait, work))
             return
-        key = (asked, self._max_bytes, self._read_committed, self._call.version)
+        key = (asked, self._max_bytes, self._read_committed, self._call.version, self._reader())
         is_shared = len(asked) <= _SHARED_PARTITIONS_MAX
         found: _Found | None = shared.get(key) if is_shared else None
         if found is None:
@@ -254,6 +261,13 @@ class _Collection:
             if is_shared:
                 shared[key] = found
         wait.set_result(self.response(found))
+
+    def _reader(self) -> tuple[Principal, str, bool] | None:
+        """Return whose rights the answer depends on; None where each client may read everything."""
+        call = self._call
+        if call.authorizer is None:
+            return None
+        return call.session.principal, call.session.host, _is_follower(call)
 
     async def _read_and_answer(self) -> EncodedResponse:
         await self._read_pending()
@@ -339,6 +353,21 @@ class _Collection:
             else:
                 self._failed = True
 
+    def _authorize(self, topic: UUID | str) -> None:
+        """Raise Rejected unless the client may read the topic. A topic id without a topic is refused as unknown."""
+        call = self._call
+        if _is_follower(call):
+            if not call.allows_cluster(Operation.CLUSTER_ACTION):
+                code = ErrorCode.topic_authorization_failed
+                raise Rejected(code, "CLUSTER_ACTION CLUSTER is not allowed")
+            return
+        if isinstance(topic, UUID):
+            found = call.needs.cluster.image.topics_by_id.get(topic)
+            if found is None:
+                return
+            topic = found.name
+        call.authorize(Operation.READ, Resource.TOPIC, topic)
+
     def _find(self, topic: UUID | str, index: int) -> HostedPartition:
         hosting = self._call.needs.hosting
         if isinstance(topic, UUID):
@@ -385,6 +414,12 @@ class _Collection:
             aborted_transactions=[] if self._read_committed else None,
             records=(),
         )
+
+
+def _is_follower(call: Call[FetchRequest, Needs]) -> bool:
+    request = call.body
+    by_state = call.version >= _REPLICA_STATE_FROM
+    return (request.replica_state.replica_id if by_state else request.replica_id) >= 0
 
 
 async def _read(slices: Awaitable[Slices]) -> _Read:

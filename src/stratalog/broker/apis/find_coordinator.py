@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from stratalog.broker.coordination.cluster_view import ClusterView
 from stratalog.broker.coordination.groups import OFFSETS_TOPIC, Groups
+from stratalog.broker.network.authorizer import CLUSTER_NAME, DENIED, Operation, Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.coordinators.placement import partition_for
 from stratalog.errors import ErrorCode, Rejected
@@ -18,7 +19,10 @@ from stratalog.wire.messages.find_coordinator import (
 )
 
 _GROUP = 0
-_KEY_TYPES = (_GROUP, 1, 2)
+_TRANSACTION = 1
+_SHARE = 2
+_KEY_TYPES = (_GROUP, _TRANSACTION, _SHARE)
+_DENIED = tuple(DENIED.values())
 
 
 class _Found(NamedTuple):
@@ -54,12 +58,23 @@ async def handle(call: Call[FindCoordinatorRequest, Needs]) -> FindCoordinatorRe
 async def _found(call: Call[FindCoordinatorRequest, Needs], key: str) -> _Found:
     key_type = call.body.key_type
     try:
+        _authorize(call, key, key_type)
         return await _coordinator(call, key, key_type)
     except Rejected as refusal:
-        error = ErrorCode.coordinator_not_available
+        error = refusal.code if refusal.code in _DENIED else ErrorCode.coordinator_not_available
         if key_type not in _KEY_TYPES:
             error = ErrorCode.invalid_request
         return _Found(error_code=error, error_message=refusal.message)
+
+
+def _authorize(call: Call[FindCoordinatorRequest, Needs], key: str, key_type: int) -> None:
+    """Raise Rejected if the client may not know the coordinator."""
+    if key_type == _GROUP:
+        call.authorize(Operation.DESCRIBE, Resource.GROUP, key)
+    elif key_type == _TRANSACTION:
+        call.authorize(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, key)
+    elif key_type == _SHARE:
+        call.authorize(Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME)
 
 
 async def _coordinator(

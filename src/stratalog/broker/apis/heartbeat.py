@@ -6,6 +6,7 @@ v3 static members. v4 flexible.
 from typing import NamedTuple
 
 from stratalog.broker.coordination.groups import Groups
+from stratalog.broker.network.authorizer import Operation, Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.coordinators.messages import Heartbeat, HeartbeatAnswer
 from stratalog.errors import Rejected
@@ -28,6 +29,7 @@ async def handle(call: Call[HeartbeatRequest, Needs]) -> HeartbeatResponse:
         group_instance_id=body.group_instance_id,
     )
     try:
+        call.authorize(Operation.READ, Resource.GROUP, body.group_id)
         answer = await call.needs.groups.heartbeat(request)
     except Rejected as error:
         answer = HeartbeatAnswer(error.code)

@@ -5,8 +5,9 @@ Settings one by one (KIP-339). v1 flexible.
 
 from typing import NamedTuple
 
-from stratalog.broker.apis.alter_configs import change, resource_of
+from stratalog.broker.apis.alter_configs import change, refusal, resource_of
 from stratalog.broker.coordination.controller_channel import ControllerChannel
+from stratalog.broker.network.authorizer import Operation
 from stratalog.broker.network.dispatch import Call
 from stratalog.quorum.controller import Alteration, Altered
 from stratalog.quorum.topics import SETTINGS_MAX
@@ -30,7 +31,9 @@ async def handle(
     """Set, unset, extend and shorten settings of topics and brokers; each resource has its own error."""
     altered: list[Altered] = []
     async for part in call.pace.bundles(call.body.resources, resource_of):
-        asked = [await _alteration(call, resource) for resource in part]
+        denied = {resource_of(one): refusal(call, Operation.ALTER_CONFIGS, one) for one in part}
+        altered += [Altered(*one, error) for one, error in denied.items() if error]
+        asked = [await _alteration(call, one) for one in part if not denied[resource_of(one)]]
         altered += await call.needs.controller.alter_configs(
             asked, validate_only=call.body.validate_only
         )

@@ -7,6 +7,7 @@ in the answer. v8 reason. v9 skip assignment (KIP-814).
 from typing import Final, NamedTuple
 
 from stratalog.broker.coordination.groups import Groups
+from stratalog.broker.network.authorizer import Operation, Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.coordinators.messages import JoinGroup, JoinGroupAnswer, Protocol
 from stratalog.errors import ErrorCode, Rejected
@@ -29,6 +30,8 @@ class Needs(NamedTuple):
 async def handle(call: Call[JoinGroupRequest, Needs]) -> JoinGroupResponse:
     """Join, and wait with everyone else until the group is complete."""
     body = call.body
+    if not call.allows(Operation.READ, Resource.GROUP, body.group_id):
+        return _reply(call, JoinGroupAnswer(ErrorCode.group_authorization_failed, ""))
     if len(body.protocols) > _PROTOCOLS_MAX:
         return _reply(call, JoinGroupAnswer(ErrorCode.invalid_request, body.member_id))
     request = JoinGroup(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from stratalog.broker.coordination.groups import Groups
+from stratalog.broker.network.authorizer import Operation, Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.coordinators.messages import (
     LeaveGroup,
@@ -32,6 +33,8 @@ class Needs(NamedTuple):
 async def handle(call: Call[LeaveGroupRequest, Needs]) -> LeaveGroupResponse:
     """Take members out of their group."""
     body = call.body
+    if not call.allows(Operation.READ, Resource.GROUP, body.group_id):
+        return LeaveGroupResponse(error_code=ErrorCode.group_authorization_failed)
     members: Sequence[MemberIdentity] = body.members
     if call.version < 3:
         members = (MemberIdentity(member_id=body.member_id),)

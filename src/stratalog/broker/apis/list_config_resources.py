@@ -6,6 +6,7 @@ v0 lists client metrics only, of which there are none here. v1 any types (KIP-11
 from typing import NamedTuple
 
 from stratalog.broker.coordination.cluster_view import ClusterView
+from stratalog.broker.network.authorizer import Operation
 from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode
 from stratalog.metadata.image import ResourceType
@@ -27,6 +28,9 @@ class Needs(NamedTuple):
 
 async def handle(call: Call[ListConfigResourcesRequest, Needs]) -> ListConfigResourcesResponse:
     """The names of everything that can have settings, of the types asked for; of every type where none is."""
+    if not call.allows_cluster(Operation.DESCRIBE_CONFIGS):
+        denied = ErrorCode.cluster_authorization_failed
+        return ListConfigResourcesResponse(error_code=denied, config_resources=[])
     asked = call.body.resource_types or _ALL
     if call.version < _ANY_FROM:
         asked = (ResourceType.CLIENT_METRICS,)

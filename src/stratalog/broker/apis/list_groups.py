@@ -6,6 +6,7 @@ v3 flexible. v4 filter by state (KIP-518). v5 filter by type (KIP-848): every gr
 from typing import Final, NamedTuple
 
 from stratalog.broker.coordination.groups import Groups
+from stratalog.broker.network.authorizer import Operation, Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.coordinators.states import GroupState
 from stratalog.errors import ErrorCode, Rejected
@@ -35,6 +36,7 @@ async def handle(call: Call[ListGroupsRequest, Needs]) -> ListGroupsResponse:
             groups = await call.needs.groups.list_groups(states)
         except Rejected as rejected:
             error = rejected.code
+    sees_all = call.allows_cluster(Operation.DESCRIBE)
     return ListGroupsResponse(
         error_code=error,
         groups=[
@@ -45,5 +47,6 @@ async def handle(call: Call[ListGroupsRequest, Needs]) -> ListGroupsResponse:
                 group_type=_CLASSIC,
             )
             for group in groups
+            if sees_all or call.allows(Operation.DESCRIBE, Resource.GROUP, group.group_id)
         ],
     )

@@ -7,6 +7,7 @@ v11 earliest pending upload (-6, KIP-1023).
 
 from typing import Final, NamedTuple
 
+from stratalog.broker.network.authorizer import Operation, Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.broker.partitions.hosting import Hosting
 from stratalog.broker.partitions.partition import HostedPartition
@@ -76,6 +77,7 @@ async def _partition(
 ) -> ListOffsetsPartitionResponse:
     index = asked.partition_index
     try:
+        call.authorize(Operation.DESCRIBE, Resource.TOPIC, topic)
         hosted: HostedPartition = call.needs.hosting.get(topic, index)
         hosted.replica.check_leader(asked.current_leader_epoch)
         offset, timestamp = await _find(call, hosted, asked.timestamp)

@@ -5,6 +5,7 @@ Partitions on their way to other brokers (KIP-455): on one node there are none.
 
 from typing import NamedTuple
 
+from stratalog.broker.network.authorizer import Operation
 from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode
 from stratalog.wire.messages.list_partition_reassignments import (
@@ -18,9 +19,12 @@ class Needs(NamedTuple):
 
 
 def handle(
-    _call: Call[ListPartitionReassignmentsRequest, Needs],
+    call: Call[ListPartitionReassignmentsRequest, Needs],
 ) -> ListPartitionReassignmentsResponse:
     """Nothing is under way."""
+    is_allowed = call.allows_cluster(Operation.DESCRIBE)
     return ListPartitionReassignmentsResponse(
-        error_code=ErrorCode.none, error_message=None, topics=[]
+        error_code=ErrorCode.none if is_allowed else ErrorCode.cluster_authorization_failed,
+        error_message=None,
+        topics=[],
     )

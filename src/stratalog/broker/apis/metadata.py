@@ -10,7 +10,7 @@ from uuid import UUID
 
 from stratalog.broker.coordination.cluster_view import ClusterView
 from stratalog.broker.coordination.topics import Topics, name_error
-from stratalog.broker.network.authorizer import CLUSTER_NAME, NOT_ASKED, Resource
+from stratalog.broker.network.authorizer import NOT_ASKED, Operation, Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode
 from stratalog.metadata.image import Topic
@@ -31,6 +31,9 @@ Key = tuple[str | None, UUID]
 """A topic as it is asked for: by name or by id."""
 
 
+_DENIED: Final = ErrorCode.topic_authorization_failed
+
+
 class Needs(NamedTuple):
     """The parts of the broker that the handler works with."""
 
@@ -47,7 +50,8 @@ def handle(
         topics = call.needs.cluster.image.topics_by_id
         if len(topics) > _AT_ONCE:
             return _all(call, topics.values())
-        return _answer(call, [_topic(call, t.name, t.id, t, {}) for t in topics.values()])
+        seen = [topic for topic in topics.values() if _may_describe(call, topic.name)]
+        return _answer(call, [_topic(call, topic) for topic in seen])
     if len(asked) > _AT_ONCE:
         return _many(call, asked)
     wanted = dict.fromkeys([(topic.name, topic.topic_id) for topic in asked])
@@ -57,11 +61,15 @@ def handle(
     missing = [name for name, _, topic in rows if topic is None and name is not None]
     if missing and call.needs.topics.may_create(allowed=call.body.allow_auto_topic_creation):
         return _many(call, asked)
-    return _answer(call, [_topic(call, *row, {}) for row in rows])
+    return _answer(call, [_row(call, *row, {}) for row in rows])
 
 
 async def _all(call: Call[MetadataRequest, Needs], topics: Iterable[Topic]) -> MetadataResponse:
-    rows = [_topic(call, topic.name, topic.id, topic, {}) async for topic in call.pace.each(topics)]
+    rows = [
+        _topic(call, topic)
+        async for topic in call.pace.each(topics)
+        if _may_describe(call, topic.name)
+    ]
     return _answer(call, rows)
 
 
@@ -78,16 +86,30 @@ async def _many(
         is_valid = is_valid and (call.version >= _BY_ID_FROM or _is_by_name(key))
     if not is_valid:
         return _answer(call, [_invalid(name) async for name, _ in pace.each(wanted)])
-    missing = [
-        name
-        async for name, _ in pace.each(wanted)
-        if name is not None and call.needs.cluster.topic(name) is None
-    ]
-    errors: Mapping[str, ErrorCode] = {}
-    if missing and call.needs.topics.may_create(allowed=call.body.allow_auto_topic_creation):
-        errors = await call.needs.topics.create_automatically(missing, call.pace)
-    rows = [_topic(call, *_found(call, *key), errors) async for key in pace.each(wanted)]
+    errors: dict[str, ErrorCode] = {}
+    if call.needs.topics.may_create(allowed=call.body.allow_auto_topic_creation):
+        missing = []
+        async for name, _ in pace.each(wanted):
+            if name is None or call.needs.cluster.topic(name) or not _may_describe(call, name):
+                continue
+            if _may_create(call, name):
+                missing.append(name)
+            else:
+                errors[name] = _DENIED
+        if missing:
+            errors |= await call.needs.topics.create_automatically(missing, call.pace)
+    rows = [_row(call, *_found(call, *key), errors) async for key in pace.each(wanted)]
     return _answer(call, rows)
+
+
+def _may_describe(call: Call[MetadataRequest, Needs], name: str) -> bool:
+    return call.allows(Operation.DESCRIBE, Resource.TOPIC, name)
+
+
+def _may_create(call: Call[MetadataRequest, Needs], name: str) -> bool:
+    return call.allows_cluster(Operation.CREATE) or call.allows(
+        Operation.CREATE, Resource.TOPIC, name
+    )
 
 
 def _is_by_name(wanted: Key) -> bool:
@@ -109,7 +131,7 @@ def _found(
         topic = cluster.topic(name)
         return name, topic.id if topic else ZERO_ID, topic
     topic = cluster.image.topics_by_id.get(topic_id)
-    return topic.name if topic else None, topic_id, topic
+    return None, topic_id, topic
 
 
 def _answer(
@@ -124,31 +146,41 @@ def _answer(
         cluster_id=cluster.cluster_id,
         controller_id=cluster.controller_id(),
         topics=topics,
-        cluster_authorized_operations=call.authorized_operations(Resource.CLUSTER, CLUSTER_NAME)
+        cluster_authorized_operations=call.cluster_operations()
         if call.body.include_cluster_authorized_operations
         else NOT_ASKED,
         error_code=ErrorCode.none,
     )
 
 
-def _topic(
+def _row(
     call: Call[MetadataRequest, Needs],
     name: str | None,
     topic_id: UUID,
     topic: Topic | None,
     errors: Mapping[str, ErrorCode],
 ) -> MetadataResponseTopic:
-    if topic is None:
-        code = ErrorCode.unknown_topic_or_partition if name else ErrorCode.unknown_topic_id
-        if name is not None:
-            code = errors.get(name, name_error(name) or code)
-        return MetadataResponseTopic(
-            error_code=code, name=name, topic_id=topic_id, is_internal=False, partitions=[]
-        )
+    """Return a topic that was asked for, by name or by id alone, or its error."""
+    known = name if topic is None else topic.name
+    if known is not None and not _may_describe(call, known):
+        code = _DENIED
+        topic_id = topic_id if name is None else ZERO_ID  # an id shows that the topic exists
+    elif topic is not None:
+        return _topic(call, topic)
+    elif name is None:
+        code = ErrorCode.unknown_topic_id
+    else:
+        code = errors.get(name, name_error(name) or ErrorCode.unknown_topic_or_partition)
+    return MetadataResponseTopic(
+        error_code=code, name=name, topic_id=topic_id, is_internal=False, partitions=[]
+    )
+
+
+def _topic(call: Call[MetadataRequest, Needs], topic: Topic) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         error_code=ErrorCode.none,
         name=topic.name,
-        topic_id=topic_id,
+        topic_id=topic.id,
         is_internal=topic.name in call.needs.cluster.internal_topics,
         partitions=[
             MetadataResponsePartition(
@@ -161,7 +193,7 @@ def _topic(
                 offline_replicas=standing.offline,
             )
             for index, partition in sorted(topic.partitions.items())
-            for standing in (call.needs.cluster.standing(topic_id, index, partition),)
+            for standing in (call.needs.cluster.standing(topic.id, index, partition),)
         ],
         topic_authorized_operations=call.authorized_operations(Resource.TOPIC, topic.name)
         if call.body.include_topic_authorized_operations

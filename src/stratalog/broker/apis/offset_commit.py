@@ -5,10 +5,11 @@ v5 no retention time. v6 leader epoch. v7 static members. v8 flexible. v9 KIP-84
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from stratalog.broker.coordination.cluster_view import ClusterView
 from stratalog.broker.coordination.groups import Groups
+from stratalog.broker.network.authorizer import Operation, Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.coordinators.messages import CommitPartition, CommitTopic, OffsetCommit
 from stratalog.errors import ErrorCode, Rejected
@@ -22,6 +23,7 @@ from stratalog.wire.messages.offset_commit import (
 )
 
 _TOPIC_IDS_FROM = 10
+_UNKNOWN: Final = ErrorCode.unknown_topic_or_partition
 Share = Sequence[tuple[int, OffsetCommitRequestTopic, Sequence[OffsetCommitRequestPartition]]]
 
 
@@ -35,9 +37,10 @@ class Needs(NamedTuple):
 async def handle(call: Call[OffsetCommitRequest, Needs]) -> OffsetCommitResponse:
     """Keep offsets of a group; partitions that do not exist are refused here, by name or id."""
     topics = call.body.topics
+    may_read = call.allows(Operation.READ, Resource.GROUP, call.body.group_id)
     rows: dict[int, list[OffsetCommitResponsePartition]] = {}
     async for share in call.pace.shares(topics, lambda topic: topic.partitions):
-        for place, answered in await _commit(call, share):
+        for place, answered in await _commit(call, share) if may_read else _denied(share):
             rows.setdefault(place, []).extend(answered)
     return OffsetCommitResponse(
         topics=[
@@ -49,13 +52,18 @@ async def handle(call: Call[OffsetCommitRequest, Needs]) -> OffsetCommitResponse
     )
 
 
+def _denied(share: Share) -> list[tuple[int, list[OffsetCommitResponsePartition]]]:
+    code = ErrorCode.group_authorization_failed
+    return [(place, _answer(asked, None, {}, code)) for place, _, asked in share]
+
+
 async def _commit(
     call: Call[OffsetCommitRequest, Needs], share: Share
 ) -> list[tuple[int, list[OffsetCommitResponsePartition]]]:
     """Commit a share of the request; return what became of each partition, with its topic's place."""
     body = call.body
-    resolved = [(place, asked, _known(call, topic, asked)) for place, topic, asked in share]
-    known = [topic for *_, topic in resolved if topic is not None and topic.partitions]
+    resolved = [(place, asked, *_known(call, topic, asked)) for place, topic, asked in share]
+    known = [topic for *_, topic, _ in resolved if topic is not None and topic.partitions]
     request = OffsetCommit(
         group_id=body.group_id,
         topics=tuple(known),
@@ -72,20 +80,23 @@ async def _commit(
             errors = {(t.name, p.index): p.error for t in answer.topics for p in t.partitions}
         except Rejected as error:
             errors = {(t.name, p.index): error.code for t in known for p in t.partitions}
-    return [(place, _answer(call, asked, found, errors)) for place, asked, found in resolved]
+    return [(place, _answer(asked, found, errors, rest)) for place, asked, found, rest in resolved]
 
 
 def _known(
     call: Call[OffsetCommitRequest, Needs],
     topic: OffsetCommitRequestTopic,
     asked: Sequence[OffsetCommitRequestPartition],
-) -> CommitTopic | None:
-    """What of it exists; None where not even the topic does."""
+) -> tuple[CommitTopic | None, ErrorCode]:
+    """Return the partitions that exist, or None if the topic does not or is denied; and the error of all others."""
     image = call.needs.cluster.image
     by_id = call.version >= _TOPIC_IDS_FROM
     found = image.topics_by_id.get(topic.topic_id) if by_id else image.topic(topic.name)
+    name = topic.name if not by_id else "" if found is None else found.name
+    if name and not call.allows(Operation.READ, Resource.TOPIC, name):
+        return None, ErrorCode.topic_authorization_failed
     if found is None:
-        return None
+        return None, ErrorCode.unknown_topic_id if by_id else _UNKNOWN
     partitions = tuple(
         CommitPartition(
             p.partition_index,
@@ -96,24 +107,21 @@ def _known(
         for p in asked
         if p.partition_index in found.partitions
     )
-    return CommitTopic(found.name, partitions, found.id)
+    return CommitTopic(found.name, partitions, found.id), _UNKNOWN
 
 
 def _answer(
-    call: Call[OffsetCommitRequest, Needs],
     asked: Sequence[OffsetCommitRequestPartition],
     found: CommitTopic | None,
     errors: dict[tuple[str, int], ErrorCode],
+    rest: ErrorCode,
 ) -> list[OffsetCommitResponsePartition]:
-    """Return what became of each partition of a topic."""
-    missing = ErrorCode.unknown_topic_or_partition
-    if call.version >= _TOPIC_IDS_FROM and found is None:
-        missing = ErrorCode.unknown_topic_id
+    """Return what became of each partition of a topic; `rest` is the error of those that were not committed."""
     name = "" if found is None else found.name
     return [
         OffsetCommitResponsePartition(
             partition_index=p.partition_index,
-            error_code=errors.get((name, p.partition_index), missing),
+            error_code=errors.get((name, p.partition_index), rest),
         )
         for p in asked
     ]

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from stratalog.broker.coordination.cluster_view import ClusterView
 from stratalog.broker.coordination.groups import Groups
+from stratalog.broker.network.authorizer import Operation, Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.coordinators.messages import FetchTopic, OffsetDelete, OffsetDeleteAnswer
 from stratalog.errors import ErrorCode, Rejected
@@ -30,9 +31,20 @@ class Needs(NamedTuple):
 async def handle(call: Call[OffsetDeleteRequest, Needs]) -> OffsetDeleteResponse:
     """Forget offsets; partitions that do not exist are refused here, by name."""
     topics = call.body.topics
+    if not call.allows(Operation.DELETE, Resource.GROUP, call.body.group_id):
+        return OffsetDeleteResponse(error_code=ErrorCode.group_authorization_failed, topics=[])
+    denied = {
+        topic.name
+        async for topic in call.pace.each(topics)
+        if not call.allows(Operation.READ, Resource.TOPIC, topic.name)
+    }
     rows: dict[int, list[OffsetDeleteResponsePartition]] = {}
     async for share in call.pace.shares(topics, lambda topic: topic.partitions):
-        known = tuple(_known(call, topic.name, partitions) for _, topic, partitions in share)
+        known = tuple(
+            _known(call, topic.name, partitions)
+            for _, topic, partitions in share
+            if topic.name not in denied
+        )
         try:
             request = OffsetDelete(call.body.group_id, known)
             answer = await call.needs.groups.delete_offsets(request)
@@ -42,7 +54,10 @@ async def handle(call: Call[OffsetDeleteRequest, Needs]) -> OffsetDeleteResponse
             return OffsetDeleteResponse(error_code=answer.error, topics=[])
         errors = {(t.name, p.index): p.error for t in answer.topics for p in t.partitions}
         for place, topic, partitions in share:
-            rows.setdefault(place, []).extend(_answer(topic.name, partitions, errors))
+            missing = ErrorCode.unknown_topic_or_partition
+            if topic.name in denied:
+                missing = ErrorCode.topic_authorization_failed
+            rows.setdefault(place, []).extend(_answer(topic.name, partitions, errors, missing))
     return OffsetDeleteResponse(
         error_code=ErrorCode.none,
         topics=[
@@ -65,8 +80,8 @@ def _answer(
     name: str,
     asked: Sequence[OffsetDeleteRequestPartition],
     errors: dict[tuple[str, int], ErrorCode],
+    missing: ErrorCode,
 ) -> list[OffsetDeleteResponsePartition]:
-    missing = ErrorCode.unknown_topic_or_partition
     return [
         OffsetDeleteResponsePartition(
             partition_index=one.partition_index,

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from stratalog.broker.coordination.cluster_view import ClusterView
 from stratalog.broker.coordination.groups import Groups
+from stratalog.broker.network.authorizer import Operation, Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.coordinators.messages import (
     NO_TOPIC_ID,
@@ -138,11 +139,28 @@ async def _whole(
 async def _ask(
     call: Call[OffsetFetchRequest, Needs], group: str, wanted: tuple[FetchTopic, ...] | None
 ) -> OffsetFetchAnswer:
-    request = OffsetFetch(group, wanted, require_stable=call.body.require_stable)
+    """Return the group's offsets of the topics wanted, or of all (None) that the client may describe."""
+    allowed = wanted and tuple(one for one in wanted if _may_describe(call, one.name))
+    request = OffsetFetch(group, allowed, require_stable=call.body.require_stable)
     try:
-        return await call.needs.groups.fetch_offsets(request)
+        call.authorize(Operation.DESCRIBE, Resource.GROUP, group)
+        answer = await call.needs.groups.fetch_offsets(request)
     except Rejected as error:
         return OffsetFetchAnswer(group, error.code, _refused(wanted or (), error.code))
+    if wanted is None:
+        seen = tuple(one for one in answer.topics if _may_describe(call, one.name))
+        return replace(answer, topics=seen)
+    if allowed == wanted or answer.error:
+        return answer
+    answered = iter(answer.topics)
+    denied = _refused(wanted, ErrorCode.topic_authorization_failed)
+    topics = [next(answered) if _may_describe(call, one.name) else one for one in denied]
+    return replace(answer, topics=tuple(topics))
+
+
+def _may_describe(call: Call[OffsetFetchRequest, Needs], topic: str) -> bool:
+    """Return whether the client may see offsets of the topic; "" is a topic id without a topic."""
+    return topic == "" or call.allows(Operation.DESCRIBE, Resource.TOPIC, topic)
 
 
 def _refused(wanted: tuple[FetchTopic, ...], error: ErrorCode) -> tuple[FetchedTopic, ...]:

@@ -5,6 +5,7 @@ v2 current leader epoch, throttle time. v3 replica id. v4 flexible.
 
 from typing import NamedTuple
 
+from stratalog.broker.network.authorizer import Operation, Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.broker.partitions.hosting import Hosting
 from stratalog.errors import ErrorCode, Rejected
@@ -44,6 +45,8 @@ def _partition(
 ) -> EpochEndOffset:
     code, epoch, end_offset = ErrorCode.none, -1, -1
     try:
+        if not call.allows_cluster(Operation.CLUSTER_ACTION):
+            call.authorize(Operation.DESCRIBE, Resource.TOPIC, topic)
         hosted = call.needs.hosting.get(topic, asked.partition)
         hosted.check_hosted()
         hosted.replica.check_leader(asked.current_leader_epoch)

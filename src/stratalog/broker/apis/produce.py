@@ -17,6 +17,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from stratalog.broker.coordination.cluster_view import ClusterView
+from stratalog.broker.network.authorizer import Operation, Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.broker.partitions.hosting import Hosting
 from stratalog.broker.partitions.partition import HostedPartition
@@ -257,16 +258,34 @@ def _append_all(
             continue
         parts: list[_Part] = []
         whole.topics.append((topic, parts))
+        denied = _denied(call, topic)
         for partition in topic.partition_data:
             part = _Part(whole, partition.index)
             parts.append(part)
             whole.pending += 1
             try:
+                if denied is not None:
+                    raise denied
                 _append(call, topic, partition, part, now_ms)
             except Rejected as error:
                 # With its traceback it would keep itself and the whole request, until the collector comes.
                 part(error.with_traceback(None))
     return whole.answered()
+
+
+def _denied(call: Call[ProduceRequest, Needs], topic: TopicProduceData) -> Rejected | None:
+    """Return the error of each partition of a topic to which the client may not write."""
+    if call.authorizer is None:
+        return None
+    name = topic.name
+    if call.version >= _TOPIC_IDS_FROM:
+        found = call.needs.cluster.image.topics_by_id.get(topic.topic_id)
+        if found is None:
+            return None  # the partition is not found either
+        name = found.name
+    if call.allows(Operation.WRITE, Resource.TOPIC, name):
+        return None
+    return Rejected(ErrorCode.topic_authorization_failed, "WRITE TOPIC is not allowed")
 
 
 def _hosted(
@@ -295,7 +314,7 @@ def _append(
     if records is None:
         raise Rejected(ErrorCode.invalid_record, "a produce request without a record batch")
     headers = check_produced(records, max_batch_bytes=log.config.max_message_bytes)
-    _check_batch(headers, call.version)
+    _check_batch(call, headers)
     if acks == _ALL:
         hosted.check_in_sync_replicas()
     part.log_start_offset = log.log_start_offset
@@ -330,13 +349,16 @@ def _commit_timeout_ms(request: ProduceRequest) -> int | None:
     return max(request.timeout_ms, 0) if request.acks == _ALL else None
 
 
-def _check_batch(headers: list[BatchHeader], version: int) -> None:
-    header = headers[0]
+def _check_batch(call: Call[ProduceRequest, Needs], headers: list[BatchHeader]) -> None:
+    header, version = headers[0], call.version
     if len(headers) != 1:
         raise Rejected(
             ErrorCode.invalid_record, f"{len(headers)} record batches where exactly one is allowed"
         )
     if header.attributes & TRANSACTIONAL:
+        transactional_id = call.body.transactional_id
+        if transactional_id is not None:
+            call.authorize(Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id)
         # It could not be ended, and records after an open transaction are never committed, tiered or read.
         raise Rejected(ErrorCode.invalid_txn_state, "there are no transactions here yet")
     if version < _ZSTD_FROM and header.codec == ZSTD:

@@ -6,6 +6,7 @@ v3 static members. v4 flexible. v5 protocol type and name.
 from typing import Final, NamedTuple
 
 from stratalog.broker.coordination.groups import Groups
+from stratalog.broker.network.authorizer import Operation, Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.coordinators.messages import Assignment, SyncGroup, SyncGroupAnswer
 from stratalog.errors import ErrorCode, Rejected
@@ -41,6 +42,7 @@ async def handle(call: Call[SyncGroupRequest, Needs]) -> SyncGroupResponse:
         ),
     )
     try:
+        call.authorize(Operation.READ, Resource.GROUP, body.group_id)
         answer = await call.needs.groups.sync(request)
     except Rejected as error:
         answer = SyncGroupAnswer(error.code)

@@ -6,6 +6,7 @@ v1 dry runs, ways to downgrade (KIP-778). v2 one error for all, no results of fe
 from typing import Final, NamedTuple
 
 from stratalog.broker.coordination.controller_channel import ControllerChannel
+from stratalog.broker.network.authorizer import Operation
 from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.quorum.controller import FeatureUpdate
@@ -30,6 +31,10 @@ class Needs(NamedTuple):
 async def handle(call: Call[UpdateFeaturesRequest, Needs]) -> UpdateFeaturesResponse:
     """Set levels of features, all or none."""
     body = call.body
+    if not call.allows_cluster(Operation.ALTER):
+        return UpdateFeaturesResponse(
+            error_code=ErrorCode.cluster_authorization_failed, error_message=None, results=[]
+        )
     if len(body.feature_updates) > _FEATURES_MAX:
         return UpdateFeaturesResponse(
             error_code=ErrorCode.invalid_request,

@@ -11,12 +11,13 @@ from enum import IntEnum
 from typing import Final, NamedTuple, Protocol
 
 from stratalog.broker.network.session import Session
+from stratalog.errors import ErrorCode
 
 __all__ = [
     "CLUSTER_NAME",
+    "DENIED",
     "NOT_ASKED",
     "SUPPORTED",
-    "AllowAll",
     "Authorizer",
     "Operation",
     "Resource",
@@ -100,32 +101,31 @@ SUPPORTED: Final[Mapping[Resource, frozenset[Operation]]] = {
 
 
 class Authorizer(Protocol):
-    """Answers for one client and one resource."""
+    """Answers for one client. A broker without an authorizer allows everything (Kafka: no `authorizer.class.name`)."""
 
     def allows(
         self, session: Session, operation: Operation, resource: Resource, name: str
     ) -> bool: ...
 
+    def allows_any(self, session: Session, operation: Operation, resource: Resource) -> bool:
+        """Return whether the client may perform the operation on at least one resource of the type."""
 
-class AllowAll:
-    """The authorizer of a cluster without one: it allows each operation (Kafka: no `authorizer.class.name`)."""
 
-    def allows(
-        self,
-        session: Session,  # noqa: ARG002 - the port's
-        operation: Operation,  # noqa: ARG002
-        resource: Resource,  # noqa: ARG002
-        name: str,  # noqa: ARG002
-    ) -> bool:
-        return True
+DENIED: Final[Mapping[Resource, ErrorCode]] = {
+    Resource.TOPIC: ErrorCode.topic_authorization_failed,
+    Resource.GROUP: ErrorCode.group_authorization_failed,
+    Resource.CLUSTER: ErrorCode.cluster_authorization_failed,
+    Resource.TRANSACTIONAL_ID: ErrorCode.transactional_id_authorization_failed,
+}
+"""The error for a resource on which the client may not perform an operation."""
 
 
 def authorized_operations(
-    authorizer: Authorizer, session: Session, resource: Resource, name: str
+    authorizer: Authorizer | None, session: Session, resource: Resource, name: str
 ) -> int:
     """Return the operations that the client may perform, one bit for each code (KIP-430)."""
     bits = 0
     for operation in SUPPORTED[resource]:
-        if authorizer.allows(session, operation, resource, name):
+        if authorizer is None or authorizer.allows(session, operation, resource, name):
             bits |= 1 << operation
     return bits

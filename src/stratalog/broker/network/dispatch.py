@@ -17,7 +17,10 @@ from msgspec import Struct
 
 from stratalog.broker.metrics import BrokerMetrics, error_codes
 from stratalog.broker.network.authorizer import (
+    CLUSTER_NAME,
+    DENIED,
     Authorizer,
+    Operation,
     Resource,
     Right,
     authorized_operations,
@@ -64,7 +67,33 @@ class Call(Struct, Generic[BodyT, NeedsT], frozen=True):
     version: int
     body: BodyT
     pace: Pace
-    authorizer: Authorizer
+    authorizer: Authorizer | None
+    """None: each client may do everything."""
+
+    def allows(self, operation: Operation, resource: Resource, name: str) -> bool:
+        """Return whether the client may perform the operation on the resource."""
+        authorizer = self.authorizer
+        return authorizer is None or authorizer.allows(self.session, operation, resource, name)
+
+    def allows_cluster(self, operation: Operation) -> bool:
+        """Return whether the client may perform the operation on the cluster."""
+        return self.allows(operation, Resource.CLUSTER, CLUSTER_NAME)
+
+    def allows_any(self, operation: Operation, resource: Resource) -> bool:
+        """Return whether the client may perform the operation on at least one resource of the type."""
+        authorizer = self.authorizer
+        return authorizer is None or authorizer.allows_any(self.session, operation, resource)
+
+    def cluster_operations(self) -> int:
+        """Return the operations on the cluster that the client may perform; 0 if it may not describe the cluster."""
+        if not self.allows_cluster(Operation.DESCRIBE):
+            return 0
+        return self.authorized_operations(Resource.CLUSTER, CLUSTER_NAME)
+
+    def authorize(self, operation: Operation, resource: Resource, name: str) -> None:
+        """Raise Rejected with the resource type's error unless the client may perform the operation."""
+        if not self.allows(operation, resource, name):
+            raise Rejected(DENIED[resource], f"{operation.name} {resource.name} is not allowed")
 
     def authorized_operations(self, resource: Resource, name: str) -> int:
         """Return what the client may do with a resource, one bit for each operation (KIP-430)."""
@@ -109,7 +138,7 @@ class Served(Protocol):
     """What the dispatcher itself uses of a broker. The rest is the handlers' needs, which it passes on unseen."""
 
     apis: dict[int, Api]
-    authorizer: Authorizer
+    authorizer: Authorizer | None
     client_memory: ClientMemory
     clock: Clock
     config: BrokerConfig

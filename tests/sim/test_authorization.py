@@ -1,0 +1,255 @@
+"""Goal: each API asks the authorizer for the rights it declares, and answers a denied part with Kafka's error.
+
+Method: the real node under authorizers that deny everything, one right, or one topic and one group. The requests of
+each API stand in `authorization_cases.py`; an API without requests fails.
+"""
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+import pytest
+from tests.produce import produce_body
+from tests.sim.authorization_cases import CASES, NONE, Case, Named
+from tests.sim.loop import run
+from tests.sim.machine import Machine
+from tests.sim.raw import Raw, fetch_body
+from tests.sim.records import batch
+from tests.sim.world import START_MS, World
+
+from stratalog.broker.apis import APIS
+from stratalog.broker.network.authorizer import DENIED, Operation, Resource, Right
+from stratalog.broker.network.session import Principal, Session
+from stratalog.client.calls import NewTopic
+from stratalog.wire.messages.api_versions import ApiVersionsRequest
+from stratalog.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+
+BY_NAME = {api.name: api for api in APIS.values()}
+SECRET, HIDDEN = "secret", "hidden"
+ENOUGH_WITHOUT = {
+    ("CreateTopics", Right(Operation.CREATE, Resource.CLUSTER)),
+    ("CreateTopics", Right(Operation.CREATE, Resource.TOPIC)),
+    ("DeleteTopics", Right(Operation.DELETE, Resource.CLUSTER)),
+    ("DeleteTopics", Right(Operation.DELETE, Resource.TOPIC)),
+    ("DeleteTopics", Right(Operation.DESCRIBE, Resource.TOPIC)),
+    ("DescribeCluster", Right(Operation.DESCRIBE, Resource.CLUSTER)),
+    ("InitProducerId", Right(Operation.IDEMPOTENT_WRITE, Resource.CLUSTER)),
+    ("InitProducerId", Right(Operation.WRITE, Resource.TOPIC)),
+    ("ListGroups", Right(Operation.DESCRIBE, Resource.CLUSTER)),
+    ("ListGroups", Right(Operation.DESCRIBE, Resource.GROUP)),
+    ("Metadata", Right(Operation.CREATE, Resource.CLUSTER)),
+    ("Metadata", Right(Operation.CREATE, Resource.TOPIC)),
+    ("Metadata", Right(Operation.DESCRIBE, Resource.CLUSTER)),
+    ("OffsetForLeaderEpoch", Right(Operation.CLUSTER_ACTION, Resource.CLUSTER)),
+    ("OffsetForLeaderEpoch", Right(Operation.DESCRIBE, Resource.TOPIC)),
+}
+"""Rights that another right stands in for, or without which the answer only shows less."""
+FOLLOWERS = ("Fetch", Right(Operation.CLUSTER_ACTION, Resource.CLUSTER))
+"""A follower without it gets the error of the topic."""
+
+
+class Denying:
+    """Denies what `denies` says, and keeps each right that is asked for."""
+
+    def __init__(self, denies: Callable[[Right, str], bool]) -> None:
+        self.asked: set[Right] = set()
+        self._denies = denies
+
+    def allows(
+        self, _session: Session, operation: Operation, resource: Resource, name: str
+    ) -> bool:
+        right = Right(operation, resource)
+        self.asked.add(right)
+        return not self._denies(right, name)
+
+    def allows_any(self, session: Session, operation: Operation, resource: Resource) -> bool:
+        return self.allows(session, operation, resource, "")
+
+
+def story(tell: Callable[[Machine, Raw, Named], Coroutine[Any, Any, None]]) -> None:
+    """Tell a story to a node with the topics `t` and `secret` and the groups `g` and `hidden`."""
+
+    async def whole() -> None:
+        machine = Machine(World(4))
+        client = await machine.restart()
+        await client.create_topics([NewTopic("t"), NewTopic(SECRET)])
+        raw = await Raw.connect(machine.world.network)
+        for topic in ("t", SECRET):
+            await raw.ask(9, produce_body(topic, batch([b"1", b"2", b"3"], START_MS)))
+        await machine.broker.groups.ensure_topic()
+        for group in ("g", HIDDEN):
+            await raw.ask(8, commit_of(group))
+        topics = dict(machine.broker.metadata.image.topic_ids_by_name)
+        named = Named({name: topics[name] for name in ("t", SECRET)}, ["g", HIDDEN])
+        async with asyncio.timeout(60):
+            await tell(machine, raw, named)
+        assert machine.broken_tasks == []
+        await machine.stop()
+
+    run(whole())
+
+
+def commit_of(group: str) -> OffsetCommitRequest:
+    return OffsetCommitRequest(
+        group_id=group,
+        member_id="",
+        topics=[
+            OffsetCommitRequestTopic(
+                name=topic,
+                partitions=[
+                    OffsetCommitRequestPartition(
+                        partition_index=0, committed_offset=1, committed_metadata=None
+                    )
+                ],
+            )
+            for topic in ("t", SECRET)
+        ],
+    )
+
+
+def state(machine: Machine) -> Any:
+    """Everything that a request may change."""
+    broker = machine.broker
+    logs = [
+        (str(hosted.name), hosted.log.log_start_offset, hosted.log.log_end_offset)
+        for hosted in broker.hosting.all()
+    ]
+    groups = [repr(group) for group in broker.groups.committed()]
+    ids = len(broker.producer_ids._block)
+    return broker.metadata.image.offset, sorted(logs, key=str), sorted(groups), ids
+
+
+def codes(answer: Any) -> Counter[int]:
+    """Every error code in an answer, however deep."""
+    found = map(int, re.findall(r"error_code=(-?\d+)", repr(answer)))
+    return Counter(code for code in found if code)
+
+
+@pytest.mark.parametrize("name", sorted(BY_NAME))
+def test_a_client_without_rights_gets_kafkas_error_and_changes_nothing(name: str) -> None:
+    async def tell(machine: Machine, raw: Raw, named: Named) -> None:
+        before = state(machine)
+        machine.broker.authorizer = nothing = Denying(lambda _right, _name: True)
+        for case in CASES[name]:
+            answer = await raw.ask(case.version, case.ask(named))
+            expected = set() if case.denied == NONE else {case.denied}
+            assert set(codes(answer)) == expected, answer
+            if case.hides:
+                assert not re.search(f"'({SECRET}|{HIDDEN}|t|g)'", repr(answer)), answer
+            if name in ("Metadata", "DescribeCluster"):
+                assert answer.cluster_authorized_operations in (0, -(2**31))
+        assert nothing.asked <= set(BY_NAME[name].rights)
+        assert state(machine) == before
+
+    story(tell)
+
+
+@pytest.mark.parametrize("name", sorted(BY_NAME))
+def test_each_declared_right_is_asked_for_and_counts(name: str) -> None:
+    asked: set[Right] = set()
+
+    async def without(right: Right, machine: Machine, raw: Raw, named: Named) -> None:
+        machine.broker.authorizer = one = Denying(lambda asked, _name: asked == right)
+        found: Counter[int] = Counter()
+        for case in CASES[name]:
+            found += codes(await raw.ask(case.version, case.ask(named)))
+        resource = Resource.TOPIC if (name, right) == FOLLOWERS else right.resource
+        assert (DENIED[resource] in found) != ((name, right) in ENOUGH_WITHOUT), found
+        asked.update(one.asked)
+
+    for right in BY_NAME[name].rights:
+        story(partial(without, right))
+    assert asked >= set(BY_NAME[name].rights)
+
+
+def named_cases() -> Iterator[Any]:
+    """Yield the cases that name topics or groups, and are not decided by a right on the cluster."""
+    some, more = Named({"t": UUID(int=1)}, ["g"]), Named({SECRET: UUID(int=2)}, [HIDDEN])
+    for name, cases in CASES.items():
+        for place, case in enumerate(cases):
+            is_followers = name == "Fetch" and "replica_id=2" in repr(case.ask(some))
+            is_clusters = is_followers or case.denied == DENIED[Resource.CLUSTER]
+            if repr(case.ask(some)) != repr(case.ask(more)) and not is_clusters:
+                yield pytest.param(case, id=f"{name}-{place}")
+
+
+@pytest.mark.parametrize("case", list(named_cases()))
+def test_one_denied_topic_or_group_is_refused_alone(case: Case) -> None:
+    answers: list[Counter[int]] = []
+
+    def is_denied(right: Right, name: str) -> bool:
+        return right.resource is Resource.CLUSTER or name in (SECRET, HIDDEN)
+
+    async def ask(machine: Machine, raw: Raw, named: Named) -> None:
+        machine.broker.authorizer = Denying(is_denied)
+        before = secret_of(machine)
+        answers.append(codes(await raw.ask(case.version, case.ask(named))))
+        assert secret_of(machine) == before
+
+    story(lambda machine, raw, n: ask(machine, raw, Named({"t": n.topics["t"]}, ["g"])))
+    story(ask)
+    denied = {DENIED[Resource.TOPIC], DENIED[Resource.GROUP]}
+    assert not denied & set(answers[0]), "the others are as without an authorizer"
+    refused = answers[1] - answers[0]
+    assert refused
+    assert set(refused) <= denied
+
+
+def secret_of(machine: Machine) -> Any:
+    """Return what the node has of the denied topic and group."""
+    broker = machine.broker
+    image = broker.metadata.image
+    logs = [
+        (hosted.log.log_start_offset, hosted.log.log_end_offset)
+        for hosted in broker.hosting.all()
+        if hosted.name.topic == SECRET
+    ]
+    configs = [value for (_, name), value in image.configs.items() if name in (SECRET, HIDDEN)]
+    offsets = [
+        repr(one)
+        for group, kept in broker.groups.committed()
+        for one in kept
+        if group == HIDDEN and one[0] == SECRET
+    ]
+    return image.topic(SECRET), logs, configs, offsets
+
+
+def test_a_waiting_fetch_is_answered_by_the_rights_of_its_own_client() -> None:
+    """Fetches that wait for the same records share what one of them reads, unless their clients' rights may differ."""
+
+    async def tell(machine: Machine, raw: Raw, _named: Named) -> None:
+        known = set(machine.node._connections)
+        bob = await Raw.connect(machine.world.network)
+        await bob.ask(2, ApiVersionsRequest())
+        (bobs,) = set(machine.node._connections) - known
+        bobs.session.principal = Principal("User", "bob")
+        denied: set[Principal] = set()
+
+        class DenySome(Denying):
+            def allows(
+                self, session: Session, _operation: Operation, _resource: Resource, _name: str
+            ) -> bool:
+                return session.principal not in denied
+
+        machine.broker.authorizer = DenySome(lambda _right, _name: False)
+        waiting = [
+            client.ask(12, fetch_body([("t", 0, 3)], max_wait_ms=5_000)) for client in (raw, bob)
+        ]
+        await asyncio.sleep(1)
+        assert not any(one.done() for one in waiting)
+        denied.add(bobs.session.principal)
+        other = await Raw.connect(machine.world.network)
+        await other.ask(9, produce_body("t", batch([b"4"], START_MS)))
+        allowed, refused = [(await one).responses[0].partitions[0] for one in waiting]
+        assert (allowed.error_code, bool(allowed.records)) == (NONE, True)
+        assert (refused.error_code, bool(refused.records)) == (DENIED[Resource.TOPIC], False)
+
+    story(tell)
