@@ -140,7 +140,7 @@ def a_busy_log():
     ]
     log.run(log.controller.create_topics(topics, log.entropy))
     log.run(log.controller.allocate_producer_ids(1, log.image.brokers[1].epoch))
-    log.run(log.controller.activate_leaders(1))
+    log.broker(1)
     log.run(configure(log.controller, 2, "hello", {"retention.ms": None, "segment.ms": "9"}))
     log.run(log.controller.delete_topics(["a.b"]))
     return log

@@ -46,8 +46,8 @@ def write_directory(directory, broker_port, controller_port):
         (Endpoint("PLAINTEXT", "127.0.0.1", broker_port),),
         directories=(directory_id,),
     )
-    epoch = log.run(log.controller.register_broker(us))
-    log.run(log.controller.unfence_broker(1, epoch))
+    epoch = log.run(log.controller.register_broker(us, 0))
+    log.heartbeat(1)
     asked = [NewTopic("ours", 2, 1, {}, {"retention.ms": "-1"}), NewTopic("gone", 1, 1)]
     ours, _ = log.run(log.controller.create_topics(asked, log.entropy))
     identity = snapshot_id(log.image)
@@ -55,7 +55,8 @@ def write_directory(directory, broker_port, controller_port):
     snapshot = encode_snapshot(log.image, NOW_MS, NOW_MS, control)
     start = len(log.data)
     log.run(log.controller.delete_topics(["gone"]))
-    log.run(log.controller.activate_leaders(1))
+    log.heartbeat(1, want_fence=True)
+    log.heartbeat(1)
     log.run(log.controller.allocate_producer_ids(1, epoch))
     metadata = directory / "__cluster_metadata-0"
     metadata.mkdir(parents=True)

@@ -31,7 +31,7 @@ STEPS = st.lists(
         st.tuples(st.just("delete"), st.lists(NAMES, max_size=3)),
         st.tuples(st.just("configure"), st.tuples(NAMES, st.sampled_from("xy"), st.none() | NAMES)),
         st.tuples(st.just("register"), st.integers(1, 3)),
-        st.tuples(st.just("activate"), st.integers(1, 3)),
+        st.tuples(st.just("heartbeat"), st.integers(1, 3)),
         st.tuples(st.just("ids"), st.integers(1, 3)),
         st.tuples(st.just("elect"), st.integers(1, 3)),
         st.tuples(st.just("change"), st.tuples(st.integers(0, 5), st.integers(-2, 3))),
@@ -57,8 +57,9 @@ def act(log: MetadataLog, step) -> None:
             log.run(configure(controller, 2, name, {key: value}))
         case "register":
             log.broker(what, rack=str(what % 2))
-        case "activate":
-            log.run(controller.activate_leaders(what))
+        case "heartbeat":
+            if what in log.image.brokers:
+                log.heartbeat(what, want_fence=what == 3)
         case "ids":
             broker = log.image.brokers.get(what)
             log.run(controller.allocate_producer_ids(what, broker.epoch if broker else 0))

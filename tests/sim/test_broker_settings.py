@@ -25,6 +25,7 @@ from stratalog.config.rules import Resource
 from stratalog.config.topic_settings import TOPIC_SETTINGS
 from stratalog.errors import ErrorCode
 from stratalog.ports import SocketBuffers
+from stratalog.quorum.electorate import ElectionDefaults
 from stratalog.wire.ids import ZERO_ID
 from stratalog.wire.messages import Request
 from stratalog.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -39,7 +40,7 @@ R = TypeVar("R")
 LOG_DEFAULTS: Final = {
     topic.synonyms[0].name: name.replace(".", "_")
     for name, topic in TOPIC_SETTINGS.items()
-    if topic.synonyms and not topic.setting.inert
+    if topic.synonyms and not topic.setting.inert and name != "unclean.leader.election.enable"
 } | {"producer.id.expiration.ms": "producer_id_expiration_ms"}
 """Broker settings behind those of logs, and where the log has them; what each does to a log: test_topic_settings.py."""
 TIER_THREADS: Final = {
@@ -49,6 +50,7 @@ TIER_THREADS: Final = {
 }
 SHOWN_BY: Final = {
     **dict.fromkeys(LOG_DEFAULTS, "test_defaults_of_logs_change_at_work"),
+    "unclean.leader.election.enable": "test_the_defaults_of_elections_change_at_work",
     **dict.fromkeys(TIER_THREADS, "test_threads_of_the_tier_change_at_work"),
     "remote.fetch.max.wait.ms": "test_waits_for_the_tier_change_at_work",
     "remote.list.offsets.request.timeout.ms": "test_waits_for_the_tier_change_at_work",
@@ -116,6 +118,19 @@ def test_defaults_of_logs_change_at_work() -> None:
             assert getattr(log.config, field) == setting.parse(text) != before, name
             await alter(client, name, None)
             assert getattr(log.config, field) == before, name
+
+    story(tell)
+
+
+def test_the_defaults_of_elections_change_at_work() -> None:
+    async def tell(machine: Machine, client: Client) -> None:
+        broker = machine.node.broker
+        assert broker is not None
+        controller = broker.controller._active
+        assert controller.election_defaults() == ElectionDefaults(1, unclean_election=False)
+        await alter(client, "unclean.leader.election.enable", "true")
+        await alter(client, "min.insync.replicas", "2")
+        assert controller.election_defaults() == ElectionDefaults(2, unclean_election=True)
 
     story(tell)
 

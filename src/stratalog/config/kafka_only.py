@@ -244,7 +244,6 @@ _TABLES: Final = {
         security.inter.broker.protocol string PLAINTEXT
         socket.connection.setup.timeout.max.ms long 30000
         socket.connection.setup.timeout.ms long 10000
-        unclean.leader.election.enable boolean false every
     """,
     "there are no such threads, queues or buffers: one event loop serves, each directory has its own thread": """
         background.threads int 10 every

@@ -134,6 +134,12 @@ LOG_SETTINGS = (
         "Default of the topics' `min.insync.replicas`.",
         Between(1),
     ),
+    Setting(
+        "unclean.leader.election.enable",
+        Kind.BOOLEAN,
+        False,
+        "Default of the topics' `unclean.leader.election.enable`.",
+    ),
     Setting("log.retention.bytes", Kind.LONG, -1, "Default of `retention.bytes`."),
     Setting(
         "log.retention.ms",

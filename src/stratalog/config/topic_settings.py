@@ -372,7 +372,6 @@ TOPIC_SETTINGS = _table(
             Kind.BOOLEAN,
             False,
             "Whether a replica that is not in sync may lead when no other is left.",
-            inert=_ONE_REPLICA,
         ),
         "unclean.leader.election.enable",
     ),

@@ -17,6 +17,9 @@ METADATA_VERSION = "metadata.version"
 METADATA_VERSION_LEVEL = 30
 """4.3-IV0: the newest that Kafka 4.3 writes in production, and what our record versions correspond to."""
 
+ELIGIBLE_LEADER_REPLICAS_VERSION = "eligible.leader.replicas.version"
+"""The feature of KIP-966; at level 1 the controller keeps eligible leader replicas."""
+
 NO_LEADER = -1
 
 # Kafka: DirectoryId (KIP-858).

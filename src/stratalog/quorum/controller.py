@@ -7,28 +7,27 @@ The image is always that of the last replayed record. Every decision uses it, so
 applied. Kafka: QuorumController and its *ControlManager classes.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from stratalog.errors import Corrupt, ErrorCode, Rejected
+from stratalog.errors import Corrupt
 from stratalog.metadata.delta import Delta
 from stratalog.metadata.image import (
     DIRECTORY_UNASSIGNED,
     EMPTY,
     METADATA_VERSION,
     METADATA_VERSION_LEVEL,
-    NO_LEADER,
-    Broker,
-    Endpoint,
-    FeatureRange,
     Image,
 )
-from stratalog.metadata.snapshot import broker_record
 from stratalog.ports import Entropy
+from stratalog.quorum import brokers
+from stratalog.quorum.broker_sessions import BrokerSessions
+from stratalog.quorum.brokers import BrokerHeartbeat, BrokerRegistration, HeartbeatAnswer
 from stratalog.quorum.configurations import Alteration, Altered, SettingRules, alter_records
-from stratalog.quorum.features import FeatureUpdate, feature_records
+from stratalog.quorum.electorate import Cluster
+from stratalog.quorum.features import SUPPORTED_FEATURES, FeatureUpdate, feature_records
+from stratalog.quorum.partition_index import PartitionIndex
 from stratalog.quorum.partitions import Extended, MorePartitions, extend_records
 from stratalog.quorum.single import KRAFT_VERSION
 from stratalog.quorum.topics import (
@@ -44,45 +43,31 @@ from stratalog.quorum.topics import (
 from stratalog.statemachine import Decision
 from stratalog.wire.ids import TopicIdPartition
 from stratalog.wire.internal.metadata_records import (
-    BrokerRegistrationChangeRecord,
     FeatureLevelRecord,
     PartitionChangeRecord,
     ProducerIdsRecord,
+    RegisterBrokerRecord,
 )
 
 __all__ = [
     "Alteration",
     "Altered",
+    "BrokerHeartbeat",
     "BrokerRegistration",
     "Controller",
     "Created",
     "Deleted",
     "Extended",
     "FeatureUpdate",
+    "HeartbeatAnswer",
     "MorePartitions",
     "NewTopic",
     "TopicRules",
     "check_topic_name",
 ]
 
-SUPPORTED_FEATURES = (
-    FeatureRange("kraft.version", 0, 1),
-    FeatureRange(METADATA_VERSION, METADATA_VERSION_LEVEL, METADATA_VERSION_LEVEL),
-)
 PRODUCER_ID_BLOCK = 1000
 """Kafka: ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE."""
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerRegistration:
-    """A broker's description of itself at its start. `incarnation_id` is new with every start."""
-
-    id: int
-    incarnation_id: UUID
-    endpoints: tuple[Endpoint, ...]
-    rack: str | None = None
-    directories: tuple[UUID, ...] = ()
-    features: tuple[FeatureRange, ...] = SUPPORTED_FEATURES
 
 
 class Controller:
@@ -95,6 +80,11 @@ class Controller:
         self._rules = rules or TopicRules()
         self._names: dict[str, set[str]] = {}
         """Topic names with '.' or '_', by the key on which they collide."""
+        self._sessions = BrokerSessions()
+        self._index = PartitionIndex(image)
+        self._loaded_at = image.offset
+        self._registered_at: dict[int, int] = {}
+        """The offset of each broker's registration in this epoch."""
         for name in image.topic_ids_by_name:
             self._name_appeared(name)
 
@@ -103,6 +93,10 @@ class Controller:
         delta = Delta(self.image)
         delta.replay_all(base_offset, records)
         self.image = delta.image()
+        self._index.follow(delta, self.image)
+        for offset, record in enumerate(records, base_offset):
+            if isinstance(record, RegisterBrokerRecord):
+                self._registered_at[record.broker_id] = offset
         for topic in delta.deleted_topics.values():
             self._name_vanished(topic.name)
         for topic_id in delta.created_topics:
@@ -126,78 +120,34 @@ class Controller:
 
     # Brokers
 
-    def register_broker(self, asked: BrokerRegistration) -> Decision[Any, int]:
-        """Register a broker, fenced; answer: its epoch.
+    def start_sessions(self, own_broker: int, now_ms: int) -> None:
+        """Begin as the active controller: each unfenced broker has a session from now on.
 
-        Asking again in the same incarnation answers the same epoch. Raises Rejected: INVALID_REGISTRATION (a directory
-        of another broker), UNSUPPORTED_VERSION (a finalized feature it cannot work with).
+        Except the broker of this process, whose incarnation before this start is known to be gone.
         """
-        image = self.image
-        for other in image.brokers.values():
-            shared = set(other.directories) & set(asked.directories)
-            if other.id != asked.id and shared:
-                raise Rejected(
-                    ErrorCode.invalid_registration,
-                    f"directory {next(iter(shared))} belongs to broker {other.id}",
-                )
-        ranges = {feature.name: feature for feature in asked.features}
-        for name, level in image.features.items():
-            known = ranges.get(name)
-            if known is None or not known.min_level <= level <= known.max_level:
-                raise Rejected(
-                    ErrorCode.unsupported_version,
-                    f"broker {asked.id} does not support {name} at level {level}",
-                )
-        before = image.brokers.get(asked.id)
-        if before is not None and before.incarnation_id == asked.incarnation_id:
-            return Decision([], before.epoch)
-        # Any offset not used yet is above every earlier registration's epoch (Kafka takes the record's own).
-        epoch = image.offset + 1
-        broker = Broker(
-            id=asked.id,
-            epoch=epoch,
-            incarnation_id=asked.incarnation_id,
-            endpoints=asked.endpoints,
-            rack=asked.rack,
-            directories=asked.directories,
-            features=asked.features,
-        )
-        return Decision([broker_record(broker)], epoch)
+        others = (one for one in self.image.brokers.values() if one.id != own_broker)
+        self._sessions.start(others, now_ms)
 
-    def unfence_broker(self, broker_id: int, broker_epoch: int) -> Decision[Any, None]:
-        """Let a registered broker lead; raises Rejected as `_registered`."""
-        broker = self._registered(broker_id, broker_epoch)
-        if not broker.fenced:
-            return Decision([], None)
-        record = BrokerRegistrationChangeRecord(
-            broker_id=broker_id, broker_epoch=broker_epoch, fenced=-1
-        )
-        return Decision([record], None)
+    def register_broker(self, asked: BrokerRegistration, now_ms: int) -> Decision[Any, int]:
+        """Register a broker, fenced; answer: its epoch. Raises Rejected as `brokers.register`."""
+        return brokers.register(self._cluster(), self._sessions, asked, now_ms)
 
-    def activate_leaders(
-        self, broker_id: int, partitions: Iterable[TopicIdPartition] | None = None
-    ) -> Decision[Any, int]:
-        """Name the broker leader, in a new leader epoch, of each partition (of these) it led or only it can lead.
-
-        To be committed before a restarted leader's first append: records it may have lost with its page cache must not
-        share an epoch with new ones. Answer: how many partitions.
-        """
-        image = self.image
-        every = (
-            TopicIdPartition(topic.id, index)
-            for topic in image.topics_by_id.values()
-            for index in sorted(topic.partitions)
+    def heartbeat(self, asked: BrokerHeartbeat, now_ms: int) -> Decision[Any, HeartbeatAnswer]:
+        """Extend a broker's session, fence or unfence it; raises Rejected as `brokers.heartbeat`."""
+        cluster = self._cluster()
+        # A broker that registered in an earlier epoch has seen that once it has seen all of what the epoch began with.
+        registered_at = self._registered_at.get(asked.broker_id, self._loaded_at)
+        return brokers.heartbeat(
+            cluster, self._sessions, asked, registered_at=registered_at, now_ms=now_ms
         )
-        records = [
-            PartitionChangeRecord(partition_id=index, topic_id=topic_id, leader=broker_id)
-            for topic_id, index in (every if partitions is None else partitions)
-            if (partition := image.partition(topic_id, index)) is not None
-            and (
-                partition.leader == broker_id
-                or (partition.leader == NO_LEADER and broker_id in partition.isr)
-            )
-        ]
-        return Decision(records, len(records))
+
+    def fence_stale_broker(self, now_ms: int) -> Decision[Any, int | None]:
+        """Fence one broker whose session has timed out; answer: which, or None."""
+        return brokers.fence_stale(self._cluster(), self._sessions, now_ms)
+
+    def unregister_broker(self, broker_id: int) -> Decision[Any, None]:
+        """Remove a broker from the cluster; raises Rejected as `brokers.unregister`."""
+        return brokers.unregister(self._cluster(), self._sessions, broker_id)
 
     def assign_directories(
         self, broker_id: int, assigned: Mapping[TopicIdPartition, UUID]
@@ -221,17 +171,8 @@ class Controller:
                 )
         return Decision(records, held)
 
-    def _registered(self, broker_id: int, broker_epoch: int) -> Broker:
-        """Raises Rejected: BROKER_ID_NOT_REGISTERED, STALE_BROKER_EPOCH."""
-        broker = self.image.brokers.get(broker_id)
-        if broker is None:
-            raise Rejected(ErrorCode.broker_id_not_registered, f"broker {broker_id}")
-        if broker.epoch != broker_epoch:
-            raise Rejected(
-                ErrorCode.stale_broker_epoch,
-                f"broker {broker_id} is at epoch {broker.epoch}, not {broker_epoch}",
-            )
-        return broker
+    def _cluster(self) -> Cluster:
+        return Cluster(self.image, self._index, self._rules.elections)
 
     # Topics and configurations
 
@@ -276,8 +217,8 @@ class Controller:
     def allocate_producer_ids(
         self, broker_id: int, broker_epoch: int, count: int = PRODUCER_ID_BLOCK
     ) -> Decision[Any, range]:
-        """Reserve a block of producer ids for the broker; raises Rejected as `_registered`."""
-        self._registered(broker_id, broker_epoch)
+        """Reserve a block of producer ids for the broker; raises Rejected(STALE_BROKER_EPOCH)."""
+        brokers.registered(self.image, broker_id, broker_epoch)
         first = self.image.next_producer_id
         record = ProducerIdsRecord(
             broker_id=broker_id, broker_epoch=broker_epoch, next_producer_id=first + count

@@ -11,8 +11,22 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from stratalog.errors import ErrorCode, Rejected
-from stratalog.metadata.image import METADATA_VERSION, FeatureRange, Image
+from stratalog.metadata.image import (
+    ELIGIBLE_LEADER_REPLICAS_VERSION,
+    METADATA_VERSION,
+    METADATA_VERSION_LEVEL,
+    FeatureRange,
+    Image,
+)
 from stratalog.wire.internal.metadata_records import FeatureLevelRecord
+
+SUPPORTED_FEATURES = (
+    FeatureRange(ELIGIBLE_LEADER_REPLICAS_VERSION, 0, 1),
+    FeatureRange("kraft.version", 0, 1),
+    FeatureRange(METADATA_VERSION, METADATA_VERSION_LEVEL, METADATA_VERSION_LEVEL),
+)
+
+_CHANGEABLE = (ELIGIBLE_LEADER_REPLICAS_VERSION, METADATA_VERSION)
 
 
 class UpgradeType(IntEnum):
@@ -70,7 +84,7 @@ def _check(update: FeatureUpdate, known: FeatureRange | None, now: int) -> None:
         reason = f"it is at {now}, and a downgrade was not asked for"
     elif update.level > now and update.upgrade_type != UpgradeType.UPGRADE:
         reason = f"it is at {now}, and an upgrade was not asked for"
-    elif update.level != now and update.name != METADATA_VERSION:
+    elif update.level != now and update.name not in _CHANGEABLE:
         reason = f"it stays at {now}: the log has been written so"
     if reason is not None:
         raise Rejected(

@@ -9,9 +9,10 @@ broker may hold a replica but not be the first (Kafka: StripedReplicaPlacer).
 
 from collections import deque
 from collections.abc import Sequence
+from uuid import UUID
 
 from stratalog.errors import ErrorCode, Rejected
-from stratalog.metadata.image import Broker
+from stratalog.metadata.image import DIRECTORY_MIGRATING, DIRECTORY_UNASSIGNED, Broker
 
 Replicas = tuple[int, ...]
 
@@ -43,6 +44,17 @@ def place(
             patterns[pattern] = _with_followers(leader, others, replication_factor)
         placed.append(patterns[pattern])
     return placed
+
+
+def default_directory(broker: Broker) -> UUID:
+    """Return the directory that a new replica gets: the broker's only one; of several, the broker chooses (KIP-858)."""
+    match len(broker.directories):
+        case 0:
+            return DIRECTORY_MIGRATING
+        case 1:
+            return broker.directories[0]
+        case _:
+            return DIRECTORY_UNASSIGNED
 
 
 def _with_followers(leader: Broker, others: deque[Broker], replication_factor: int) -> Replicas:

@@ -15,7 +15,6 @@ from uuid import UUID
 
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.metadata.image import (
-    DIRECTORY_MIGRATING,
     DIRECTORY_UNASSIGNED,
     Broker,
     Image,
@@ -25,8 +24,9 @@ from stratalog.metadata.image import (
 )
 from stratalog.metadata.snapshot import topic_records
 from stratalog.ports import Entropy
+from stratalog.quorum.electorate import ElectionDefaults
 from stratalog.quorum.metadata_batches import METADATA_TOPIC
-from stratalog.quorum.placement import Replicas, place
+from stratalog.quorum.placement import Replicas, default_directory, place
 from stratalog.wire.ids import ZERO_ID, topic_id_text
 from stratalog.wire.internal.metadata_records import ConfigRecord, RemoveTopicRecord
 
@@ -79,11 +79,15 @@ class Deleted:
 
 @dataclass(frozen=True, slots=True)
 class TopicRules:
-    """A cluster's defaults for topics, and a check of their settings that raises Rejected(INVALID_CONFIG)."""
+    """A cluster's defaults for topics, and a check of their settings that raises Rejected(INVALID_CONFIG).
+
+    `elections` returns the defaults of today: they may change while the controller runs.
+    """
 
     partitions_default: int = 1
     replication_factor_default: int = 1
     check_configs: Callable[[Mapping[str, str]], None] = lambda _configs: None
+    elections: Callable[[], ElectionDefaults] = ElectionDefaults
 
 
 def check_topic_name(name: str) -> None:
@@ -314,19 +318,8 @@ def _new_partition(brokers: Mapping[int, Broker], replicas: Replicas) -> Partiti
         replicas=replicas,
         isr=isr,
         leader=isr[0],
-        directories=tuple(_directory(brokers[broker]) for broker in replicas),
+        directories=tuple(default_directory(brokers[broker]) for broker in replicas),
     )
-
-
-def _directory(broker: Broker) -> UUID:
-    """The only directory of the broker; with several, the broker chooses and reports it (KIP-858)."""
-    match len(broker.directories):
-        case 0:
-            return DIRECTORY_MIGRATING
-        case 1:
-            return broker.directories[0]
-        case _:
-            return DIRECTORY_UNASSIGNED
 
 
 def _records(topic: Topic, configs: Mapping[str, str]) -> list[Any]:

@@ -62,8 +62,9 @@ def test_roll_and_flush_have_relatives_too() -> None:
 
 def test_every_setting_of_a_topic_that_counts_is_in_the_value() -> None:
     fields = {name.replace(".", "_") for name, t in TOPIC_SETTINGS.items() if not t.setting.inert}
-    # The former is the broker's alone, the latter another word for `segment.bytes`.
-    own, other = {"producer_id_expiration_ms"}, {"internal_segment_bytes"}
+    # The first is the broker's alone; of the others one means `segment.bytes`, and the controller reads one.
+    own = {"producer_id_expiration_ms"}
+    other = {"internal_segment_bytes", "unclean_leader_election_enable"}
     assert fields - other == set(LogConfig.__dataclass_fields__) - own
 
 

@@ -41,7 +41,7 @@ def busy_log():
     log = started()
     topics = [NewTopic("a", 3, 1, {}, {"retention.ms": "5"}), NewTopic("b.c", 1, 1)]
     log.run(log.controller.create_topics(topics, log.entropy))
-    log.run(log.controller.activate_leaders(1))
+    log.broker(1)
     log.run(log.controller.allocate_producer_ids(1, log.image.brokers[1].epoch))
     return log
 

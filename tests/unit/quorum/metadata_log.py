@@ -8,8 +8,9 @@ from typing import Any
 
 from stratalog.metadata.image import Endpoint, Image
 from stratalog.metadata.replay import Replay
+from stratalog.quorum.brokers import BrokerHeartbeat, BrokerRegistration, HeartbeatAnswer
 from stratalog.quorum.configurations import Alteration, Change, Operation
-from stratalog.quorum.controller import BrokerRegistration, Controller, TopicRules
+from stratalog.quorum.controller import Controller, TopicRules
 from stratalog.quorum.metadata_batches import decode_record, encode_batch, encode_control_batch
 from stratalog.quorum.single import QuorumState, Voter, become_leader, voters_record
 from stratalog.statemachine import Decision
@@ -44,6 +45,7 @@ class MetadataLog:
         self.data = bytearray()
         self.next_offset = 0
         self.epoch = 0
+        self.now_ms = 0
         self.state = QuorumState()
 
     @property
@@ -71,7 +73,7 @@ class MetadataLog:
         self.next_offset = parse_header(batch).next_offset
 
     def broker(self, broker_id: int = 1, rack: str | None = None, *, fenced: bool = False) -> int:
-        """Register a broker and let it lead; its epoch."""
+        """Register a broker, in a new incarnation, and unfence it; its epoch."""
         registration = BrokerRegistration(
             broker_id,
             self.entropy.uuid(),
@@ -79,10 +81,19 @@ class MetadataLog:
             rack,
             (self.entropy.uuid(),),
         )
-        epoch = self.run(self.controller.register_broker(registration))
+        self.now_ms += 60_000  # the session of an earlier incarnation is over
+        epoch = self.run(self.controller.register_broker(registration, self.now_ms))
         if not fenced:
-            self.run(self.controller.unfence_broker(broker_id, epoch))
+            self.heartbeat(broker_id)
         return epoch
+
+    def heartbeat(self, broker_id: int, **asked: Any) -> HeartbeatAnswer:
+        """One heartbeat of a broker that has applied all metadata."""
+        epoch = self.image.brokers[broker_id].epoch
+        beat = BrokerHeartbeat(broker_id, epoch, self.image.offset)
+        decision = self.controller.heartbeat(replace(beat, **asked), self.now_ms)
+        answer: HeartbeatAnswer = self.run(decision)
+        return answer
 
     def replayed(self) -> Replay:
         """What a start reads from the log."""

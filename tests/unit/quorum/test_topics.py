@@ -8,6 +8,7 @@ from tests.unit.quorum.metadata_log import SeededEntropy, started
 
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.metadata.image import DIRECTORY_MIGRATING, DIRECTORY_UNASSIGNED, EMPTY
+from stratalog.metadata.snapshot import broker_record
 from stratalog.quorum.controller import (
     BrokerRegistration,
     Controller,
@@ -17,6 +18,7 @@ from stratalog.quorum.controller import (
     check_topic_name,
 )
 from stratalog.quorum.topics import PARTITIONS_PER_REQUEST_MAX, fresh_topic_id
+from stratalog.statemachine import Decision
 from stratalog.wire.ids import ZERO_ID, topic_id_text
 from stratalog.wire.internal.metadata_records import ConfigRecord, PartitionRecord, TopicRecord
 
@@ -170,8 +172,10 @@ def test_chosen_replicas_are_kept_and_only_active_ones_are_in_sync():
 
 def test_the_directory_is_known_only_where_there_is_one():
     log = started()
-    log.run(log.controller.register_broker(_with_directories(log, 2, 2)))
-    log.run(log.controller.register_broker(_with_directories(log, 3, 0)))
+    log.run(log.controller.register_broker(_with_directories(log, 2, 2), 0))
+    # Kafka's brokers of before 3.7 registered without directories.
+    older = replace(log.image.brokers[2], id=3, directories=())
+    log.run(Decision([broker_record(older)], None))
     (created,) = create(log, NewTopic("a", assignments={0: (1, 2, 3)}))
     assert log.image.partition(created.topic_id, 0).directories == (
         log.image.brokers[1].directories[0],

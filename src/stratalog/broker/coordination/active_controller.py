@@ -19,6 +19,7 @@ from stratalog.metadata.delta import Delta
 from stratalog.metadata.image import Image
 from stratalog.ports import Clock
 from stratalog.quorum.controller import Controller, TopicRules
+from stratalog.quorum.electorate import ElectionDefaults
 from stratalog.quorum.metadata_batches import encode_batch
 from stratalog.statemachine import Decision
 
@@ -43,13 +44,27 @@ class ActiveController:
             partitions_default=config.int("num.partitions"),
             replication_factor_default=config.int("default.replication.factor"),
             check_configs=lambda configs: check_topic_configs(configs, self.decided_config()),
+            elections=self.election_defaults,
         )
+        self._clock = clock
         self._controller = Controller(rules, image.image)
+        self._controller.start_sessions(self._node_id, clock.steady_ms())
         self._runtime: Runtime[Any] = Runtime(log.partition, clock, self)
 
     async def submit(self, decide: Callable[[Controller], Decision[Any, A]]) -> A:
         """Return the answer of a decision once it is committed. Raises what deciding raised, and NOT_CONTROLLER."""
         return await self._runtime.submit(lambda _now: decide(self._controller))
+
+    def now_ms(self) -> int:
+        """Return the steady time, for decisions about sessions."""
+        return self._clock.steady_ms()
+
+    def election_defaults(self) -> ElectionDefaults:
+        """Return the values of the settings that decide elections where a topic does not set them."""
+        config = self.decided_config()
+        return ElectionDefaults(
+            config.int("min.insync.replicas"), config.bool("unclean.leader.election.enable")
+        )
 
     def decided_config(self) -> BrokerConfig:
         """Return the broker's settings as decided so far, committed or not: the next decision is held to them."""

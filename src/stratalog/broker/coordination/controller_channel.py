@@ -15,11 +15,13 @@ from stratalog.ports import Entropy
 from stratalog.quorum.controller import (
     Alteration,
     Altered,
+    BrokerHeartbeat,
     BrokerRegistration,
     Created,
     Deleted,
     Extended,
     FeatureUpdate,
+    HeartbeatAnswer,
     MorePartitions,
     NewTopic,
 )
@@ -38,16 +40,14 @@ class ControllerChannel:
 
     async def register_broker(self, registration: BrokerRegistration) -> int:
         """Register a broker, fenced; return its epoch. Raises Rejected."""
-        return await self._active.submit(lambda one: one.register_broker(registration))
-
-    async def unfence_broker(self, broker_epoch: int) -> None:
-        """Let this broker lead. Raises Rejected."""
-        await self._active.submit(lambda one: one.unfence_broker(self._node_id, broker_epoch))
-
-    async def activate_leaders(self, partitions: Sequence[TopicIdPartition]) -> int:
-        """Name this broker leader, in a new leader epoch, of those that it leads; return their number."""
         return await self._active.submit(
-            lambda one: one.activate_leaders(self._node_id, partitions)
+            lambda one: one.register_broker(registration, self._active.now_ms())
+        )
+
+    async def heartbeat(self, heartbeat: BrokerHeartbeat) -> HeartbeatAnswer:
+        """Extend a broker's session, and let it lead once it has caught up. Raises Rejected."""
+        return await self._active.submit(
+            lambda one: one.heartbeat(heartbeat, self._active.now_ms())
         )
 
     async def create_topics(

@@ -1,12 +1,11 @@
-"""Register this broker with the controller, and let it lead again what it led.
+"""Register this broker with the controller, and ask to be unfenced.
 
 In: where the broker can be reached. Out: its registration. It never hosts a partition.
 
-Kafka: BrokerLifecycleManager, without heartbeats.
+Kafka: BrokerLifecycleManager, without the heartbeats after the first.
 """
 
 from collections.abc import Sequence
-from itertools import islice
 from typing import Final
 from uuid import UUID
 
@@ -15,14 +14,10 @@ from stratalog.broker.coordination.controller_channel import ControllerChannel
 from stratalog.config import BrokerConfig
 from stratalog.metadata.image import Endpoint
 from stratalog.ports import Entropy
-from stratalog.quorum.controller import BrokerRegistration
-from stratalog.replication.roles import replicas_of
-from stratalog.wire.ids import TopicIdPartition
+from stratalog.quorum.controller import BrokerHeartbeat, BrokerRegistration
 
 __all__ = ["Registration"]
 
-_ACTIVATED_AT_ONCE: Final = 1000
-"""Partitions of which one decision names the broker leader."""
 _NO_EPOCH: Final = -1
 
 
@@ -47,7 +42,7 @@ class Registration:
         self._controller = controller
 
     async def register(self, endpoints: Sequence[Endpoint]) -> None:
-        """Register this broker in a new incarnation, unfence it, and let it lead what it led in new leader epochs."""
+        """Register this broker in a new incarnation; unfenced, it leads in new leader epochs what it led before."""
         node_id = self._config.int("node.id")
         registration = BrokerRegistration(
             id=node_id,
@@ -57,11 +52,7 @@ class Registration:
             directories=self._directory_ids,
         )
         self.broker_epoch = await self._controller.register_broker(registration)
-        await self._controller.unfence_broker(self.broker_epoch)
-        mine = (
-            TopicIdPartition(topic.id, index)
-            for topic, index, _ in replicas_of(self._image.image, node_id)
-        )
-        while part := list(islice(mine, _ACTIVATED_AT_ONCE)):
-            await self._controller.activate_leaders(part)
+        # The controller's records of before this answer are on this broker's image already.
+        offset = self._image.image.offset
+        await self._controller.heartbeat(BrokerHeartbeat(node_id, self.broker_epoch, offset))
         self.is_complete = True

@@ -1,0 +1,324 @@
+"""Register, fence, unfence and unregister brokers: refuse, or return records.
+
+In: requests, the image and its index, the brokers' sessions, the time. Out: decisions. Only the sessions change here,
+and they are no part of the log.
+
+What happens to a broker happens to its partitions in the same decision. A broker that is fenced, shuts down, registers
+anew or goes leaves every ISR, and others are elected; a broker that is unfenced may lead what has no leader.
+
+Kafka: ClusterControlManager, BrokerHeartbeatManager.calculateNextBrokerState, and the `handleBroker…` methods of
+ReplicationControlManager (KIP-631, 841, 858, 966, 1066).
+"""
+
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from typing import Any
+from uuid import UUID
+
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.metadata.image import (
+    DIRECTORY_RESERVED_MAX,
+    METADATA_VERSION,
+    Broker,
+    Endpoint,
+    FeatureRange,
+    Image,
+)
+from stratalog.metadata.snapshot import broker_record
+from stratalog.quorum.broker_sessions import BrokerSessions
+from stratalog.quorum.electorate import Cluster, has_elr
+from stratalog.quorum.features import SUPPORTED_FEATURES
+from stratalog.statemachine import Decision
+from stratalog.wire.internal.metadata_records import (
+    BrokerRegistrationChangeRecord,
+    UnregisterBrokerRecord,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistration:
+    """A broker's description of itself at its start.
+
+    `incarnation_id` is new with every start. `previous_epoch` is the broker epoch that the last clean shutdown wrote
+    down; -1 after an unclean one.
+    """
+
+    id: int
+    incarnation_id: UUID
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None = None
+    directories: tuple[UUID, ...] = ()
+    features: tuple[FeatureRange, ...] = SUPPORTED_FEATURES
+    previous_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerHeartbeat:
+    """A broker's heartbeat; `metadata_offset` is the highest offset of the metadata log that it has applied.
+
+    `cordoned` is None from a broker that has not read its configuration yet (KIP-1066).
+    """
+
+    broker_id: int
+    broker_epoch: int
+    metadata_offset: int
+    want_fence: bool = False
+    want_shutdown: bool = False
+    offline_directories: tuple[UUID, ...] = ()
+    cordoned: tuple[UUID, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswer:
+    """The state that the broker is in now."""
+
+    is_caught_up: bool
+    is_fenced: bool
+    should_shut_down: bool
+
+
+class _State(Enum):
+    FENCED = auto()
+    UNFENCED = auto()
+    CONTROLLED_SHUTDOWN = auto()
+    SHUTDOWN_NOW = auto()
+
+
+def registered(image: Image, broker_id: int, broker_epoch: int) -> Broker:
+    """Return the broker; raises Rejected(STALE_BROKER_EPOCH) for any other incarnation."""
+    broker = image.brokers.get(broker_id)
+    if broker is None:
+        raise Rejected(ErrorCode.stale_broker_epoch, f"broker {broker_id} is not registered")
+    if broker.epoch != broker_epoch:
+        raise Rejected(
+            ErrorCode.stale_broker_epoch,
+            f"broker {broker_id} is at epoch {broker.epoch}, not {broker_epoch}",
+        )
+    return broker
+
+
+def register(
+    cluster: Cluster, sessions: BrokerSessions, asked: BrokerRegistration, now_ms: int
+) -> Decision[Any, int]:
+    """Register a broker, fenced; answer: its epoch. A second request of one incarnation amends the registration.
+
+    Raises Rejected: DUPLICATE_BROKER_REGISTRATION while another incarnation has a session, INVALID_REGISTRATION for
+    directories or features, UNSUPPORTED_VERSION for a finalized feature that the broker does not support.
+    """
+    image = cluster.image
+    before = image.brokers.get(asked.id)
+    is_new = before is None or before.incarnation_id != asked.incarnation_id
+    if before is not None and is_new and sessions.is_alive(before, now_ms):
+        raise Rejected(
+            ErrorCode.duplicate_broker_registration,
+            f"another incarnation of broker {asked.id} is alive, or was within the session time-out",
+        )
+    _check_directories(image, asked)
+    _check_features(image, asked)
+    # Any offset not used yet is above every earlier registration's epoch.
+    broker = Broker(
+        id=asked.id,
+        epoch=image.offset + 1,
+        incarnation_id=asked.incarnation_id,
+        endpoints=asked.endpoints,
+        rack=asked.rack,
+        directories=asked.directories,
+        features=asked.features,
+    )
+    if before is not None and not is_new:
+        broker = replace(
+            broker,
+            epoch=before.epoch,
+            fenced=before.fenced,
+            in_controlled_shutdown=before.in_controlled_shutdown,
+            cordoned_directories=before.cordoned_directories,
+        )
+        return Decision([] if broker == before else [broker_record(broker)], before.epoch)
+    sessions.end(asked.id)
+    lost_data = has_elr(image) and (before is None or before.epoch != asked.previous_epoch)
+    electorate = cluster.electorate(leaving=asked.id, lost_data=asked.id if lost_data else None)
+    records = electorate.update(cluster.index.members(asked.id))
+    return Decision([*records, broker_record(broker)], broker.epoch)
+
+
+def unregister(cluster: Cluster, sessions: BrokerSessions, broker_id: int) -> Decision[Any, None]:
+    """Remove a broker and its place in every ISR; raises Rejected(BROKER_ID_NOT_REGISTERED)."""
+    broker = cluster.image.brokers.get(broker_id)
+    if broker is None:
+        raise Rejected(ErrorCode.broker_id_not_registered, f"broker {broker_id} is not registered")
+    sessions.end(broker_id)
+    records = cluster.electorate(leaving=broker_id).update(cluster.index.members(broker_id))
+    record = UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch)
+    return Decision([*records, record], None)
+
+
+def fence_stale(
+    cluster: Cluster, sessions: BrokerSessions, now_ms: int
+) -> Decision[Any, int | None]:
+    """Fence the broker that has been silent for longest, if its session has timed out; answer: that broker, or None.
+
+    One at a time: the next decision sees what the fencing did.
+    """
+    broker_id = sessions.expired(now_ms)
+    if broker_id is None:
+        return Decision([], None)
+    sessions.end(broker_id)
+    broker = cluster.image.brokers.get(broker_id)
+    return Decision([] if broker is None else _fence(cluster, broker), broker_id)
+
+
+def heartbeat(
+    cluster: Cluster,
+    sessions: BrokerSessions,
+    asked: BrokerHeartbeat,
+    *,
+    registered_at: int,
+    now_ms: int,
+) -> Decision[Any, HeartbeatAnswer]:
+    """Extend a broker's session, and change its state as it wishes and may. `registered_at`: its record's offset.
+
+    Raises Rejected(STALE_BROKER_EPOCH).
+    """
+    broker = registered(cluster.image, asked.broker_id, asked.broker_epoch)
+    is_caught_up = asked.metadata_offset >= registered_at
+    sessions.contact(broker, asked.metadata_offset, now_ms)
+    now = _state(broker, sessions)
+    records = _directories(cluster, broker, asked)
+    # A change of directories comes alone: the next heartbeat asks for the other state again, and sees it applied.
+    after = now if records else _next_state(cluster, sessions, broker, asked, is_caught_up)
+    if after is not now:
+        match after:
+            case _State.FENCED | _State.SHUTDOWN_NOW:
+                records = _fence(cluster, broker)
+            case _State.UNFENCED:
+                records = _unfence(cluster, broker)
+            case _State.CONTROLLED_SHUTDOWN:
+                records = _shut_down(cluster, broker)
+    if after in (_State.FENCED, _State.SHUTDOWN_NOW):
+        sessions.shutdowns.pop(broker.id, None)
+    elif after is _State.CONTROLLED_SHUTDOWN:
+        sessions.shutdowns.setdefault(broker.id, cluster.image.offset + len(records))
+    answer = HeartbeatAnswer(
+        is_caught_up=is_caught_up,
+        is_fenced=after in (_State.FENCED, _State.SHUTDOWN_NOW),
+        should_shut_down=after is _State.SHUTDOWN_NOW,
+    )
+    return Decision(records, answer)
+
+
+def _state(broker: Broker, sessions: BrokerSessions) -> _State:
+    if broker.fenced:
+        return _State.FENCED
+    return _State.CONTROLLED_SHUTDOWN if broker.id in sessions.shutdowns else _State.UNFENCED
+
+
+def _next_state(
+    cluster: Cluster,
+    sessions: BrokerSessions,
+    broker: Broker,
+    asked: BrokerHeartbeat,
+    is_caught_up: bool,  # noqa: FBT001 - private
+) -> _State:
+    match _state(broker, sessions):
+        case _State.FENCED:
+            if asked.want_shutdown:
+                return _State.SHUTDOWN_NOW
+            return _State.UNFENCED if is_caught_up and not asked.want_fence else _State.FENCED
+        case _State.UNFENCED:
+            if asked.want_fence:
+                return _State.SHUTDOWN_NOW if asked.want_shutdown else _State.FENCED
+            if not asked.want_shutdown:
+                return _State.UNFENCED
+            leads = cluster.index.leads(broker.id)
+            return _State.CONTROLLED_SHUTDOWN if leads else _State.SHUTDOWN_NOW
+        case _:
+            if cluster.index.leads(broker.id):
+                return _State.CONTROLLED_SHUTDOWN
+            # Until the others have seen its last leadership go, clients learn the old leader from them.
+            active = (
+                other.id
+                for other in cluster.image.brokers.values()
+                if not other.fenced and other.id not in sessions.shutdowns
+            )
+            lowest = sessions.lowest_offset(active)
+            seen = lowest is None or lowest >= sessions.shutdowns[broker.id]
+            return _State.SHUTDOWN_NOW if seen else _State.CONTROLLED_SHUTDOWN
+
+
+def _fence(cluster: Cluster, broker: Broker) -> list[Any]:
+    if broker.fenced:
+        return []
+    records = cluster.electorate(leaving=broker.id).update(cluster.index.members(broker.id))
+    return [*records, _change(broker, fenced=1)]
+
+
+def _unfence(cluster: Cluster, broker: Broker) -> list[Any]:
+    electorate = cluster.electorate(joining=broker.id)
+    return [_change(broker, fenced=-1), *electorate.update(cluster.index.leaderless)]
+
+
+def _shut_down(cluster: Cluster, broker: Broker) -> list[Any]:
+    records = cluster.electorate(leaving=broker.id).update(cluster.index.members(broker.id))
+    if broker.in_controlled_shutdown:
+        return list(records)
+    return [_change(broker, in_controlled_shutdown=1), *records]
+
+
+def _directories(cluster: Cluster, broker: Broker, asked: BrokerHeartbeat) -> list[Any]:
+    """Return what follows from directories that failed or were cordoned since the broker's last heartbeat."""
+    records: list[Any] = []
+    failed = set(broker.directories) & set(asked.offline_directories)
+    if failed:
+        partition = cluster.image.partition
+        gone = [
+            key
+            for key in cluster.index.members(broker.id)
+            if (found := partition(*key)) is not None and found.directory_of(broker.id) in failed
+        ]
+        records += cluster.electorate(leaving=broker.id).update(gone)
+        left = tuple(one for one in broker.directories if one not in failed)
+        records.append(_change(broker, log_dirs=left))
+    cordoned = asked.cordoned
+    if cordoned is not None and (
+        broker.cordoned_directories is None or set(broker.cordoned_directories) != set(cordoned)
+    ):
+        records.append(_change(broker, cordoned_log_dirs=cordoned))
+    return records
+
+
+def _change(broker: Broker, **changed: Any) -> BrokerRegistrationChangeRecord:
+    return BrokerRegistrationChangeRecord(broker_id=broker.id, broker_epoch=broker.epoch, **changed)
+
+
+def _check_directories(image: Image, asked: BrokerRegistration) -> None:
+    reason = None
+    if not asked.directories:
+        reason = "no directories"
+    elif any(directory.int <= DIRECTORY_RESERVED_MAX for directory in asked.directories):
+        reason = "a reserved directory id"
+    elif len(set(asked.directories)) < len(asked.directories):
+        reason = "a directory id twice"
+    else:
+        for other in image.brokers.values():
+            shared = set(other.directories) & set(asked.directories)
+            if other.id != asked.id and shared:
+                reason = f"directory {min(shared)} of broker {other.id}"
+    if reason is not None:
+        raise Rejected(ErrorCode.invalid_registration, f"broker {asked.id} registers with {reason}")
+
+
+def _check_features(image: Image, asked: BrokerRegistration) -> None:
+    """A feature that one of both does not name is at level 0 there."""
+    ranges = {feature.name: feature for feature in asked.features}
+    for name in sorted({*ranges, *image.features}):
+        level = image.features.get(name, 0)
+        known = ranges.get(name, FeatureRange(name, 0, 0))
+        if name == METADATA_VERSION and name not in ranges:
+            raise Rejected(
+                ErrorCode.invalid_registration, f"broker {asked.id} does not name {name}"
+            )
+        if not known.min_level <= level <= known.max_level:
+            raise Rejected(
+                ErrorCode.unsupported_version,
+                f"broker {asked.id} does not support {name} at level {level}",
+            )

@@ -1,0 +1,76 @@
+"""Which partitions a broker is in sync or eligible for, which have no leader, and which are being reassigned.
+
+In: an image once, then each delta. Out: keys of partitions. It never decides anything.
+
+With the index a broker's fencing costs what that broker has, and not the size of the image. Kafka: BrokersToIsrs,
+BrokersToElrs, `reassigningTopics` of ReplicationControlManager.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from stratalog.metadata.delta import Delta
+from stratalog.metadata.image import NO_LEADER, Image, Partition
+from stratalog.wire.ids import TopicIdPartition
+
+
+class PartitionIndex:
+    """The partitions of one image, by what a controller looks for.
+
+    `leaderless` and `reassigning` are read only. The maps without values are sets in the order of their changes: the
+    records of a decision come in an order that depends on the log alone.
+    """
+
+    def __init__(self, image: Image) -> None:
+        self.leaderless: dict[TopicIdPartition, None] = {}
+        self.reassigning: dict[TopicIdPartition, None] = {}
+        self._members: dict[int, dict[TopicIdPartition, None]] = {}
+        self._led: Counter[int] = Counter()
+        for topic in image.topics_by_id.values():
+            for index, partition in topic.partitions.items():
+                self._add(TopicIdPartition(topic.id, index), partition)
+
+    def members(self, broker_id: int) -> list[TopicIdPartition]:
+        """Return the partitions whose ISR or ELR has the broker."""
+        return list(self._members.get(broker_id, ()))
+
+    def leads(self, broker_id: int) -> bool:
+        """Return whether the broker leads a partition."""
+        return self._led[broker_id] > 0
+
+    def follow(self, delta: Delta, after: Image) -> None:
+        """Note what the delta changed; `after` is the image that it leads to."""
+        before = delta.base.topics_by_id
+        for topic in delta.deleted_topics.values():
+            for index, partition in topic.partitions.items():
+                self._remove(TopicIdPartition(topic.id, index), partition)
+        for topic_id, indexes in delta.changed_partitions.items():
+            known = before[topic_id].partitions if topic_id in before else {}
+            now = after.topics_by_id[topic_id].partitions
+            for index in indexes:
+                key = TopicIdPartition(topic_id, index)
+                if index in known:
+                    self._remove(key, known[index])
+                self._add(key, now[index])
+
+    def _add(self, key: TopicIdPartition, partition: Partition) -> None:
+        for broker in _members_of(partition):
+            self._members.setdefault(broker, {})[key] = None
+        if partition.leader == NO_LEADER:
+            self.leaderless[key] = None
+        else:
+            self._led[partition.leader] += 1
+        if partition.adding_replicas or partition.removing_replicas:
+            self.reassigning[key] = None
+
+    def _remove(self, key: TopicIdPartition, partition: Partition) -> None:
+        for broker in _members_of(partition):
+            self._members[broker].pop(key, None)
+        self.leaderless.pop(key, None)
+        if partition.leader != NO_LEADER:
+            self._led[partition.leader] -= 1
+        self.reassigning.pop(key, None)
+
+
+def _members_of(partition: Partition) -> Iterable[int]:
+    return (*partition.isr, *partition.eligible_leader_replicas)
