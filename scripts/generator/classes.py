@@ -3,7 +3,7 @@
 In: structs. Out: one `msgspec.Struct` each, and Python types, defaults and sizes of fields. It reads no bytes.
 """
 
-from scripts.generator.schemas import Field, Message, StructType, snake
+from scripts.generator.schemas import RECORD, Field, Message, StructType, snake
 
 from stratalog.wire.budget import ARRAY_BYTES, ITEM_BYTES, NUMBER_BYTES, STRING_BYTES, UUID_BYTES
 
@@ -35,7 +35,9 @@ def python_type(field: Field, message: Message) -> str:
         whole = "memoryview" if message.side == "request" else "memoryview | Sequence[Buffer]"
     else:
         one = field.struct.name if field.struct else _PYTHON.get(field.kind, "int")
-        whole = f"Sequence[{one}]" if field.array else one
+        # A record's arrays become part of values that are compared and hashed.
+        many = f"tuple[{one}, ...]" if message.side == RECORD else f"Sequence[{one}]"
+        whole = many if field.array else one
     nullable = field.nullable.last >= field.nullable.first
     return f"{whole} | None" if nullable else whole
 
@@ -79,7 +81,9 @@ def class_text(struct: StructType, message: Message) -> str:
         base = f'Request["{message.name.removesuffix("Request")}Response"]'
     lines = [f"class {struct.name}({base}, frozen=True, kw_only=True, gc=False):"]
     if struct is message.top:
-        lines += [f'    """Versions {struct.versions.text()}."""', ""]
+        numbered = message.side == RECORD and message.key >= 0
+        number = f"Number {message.key}, versions" if numbered else "Versions"
+        lines += [f'    """{number} {struct.versions.text()}."""', ""]
         if message.side == "request":
             lines += [f"    KEY: ClassVar[int] = {message.key}", ""]
     for field in struct.fields:

@@ -8,13 +8,11 @@ slice lacks at the end of the data shows at the end: the outermost function comp
 
 from scripts.generator.classes import default_of, item_bytes, python_type
 from scripts.generator.functions import Functions, local, size_of
-from scripts.generator.schemas import FIXED, Field, Message, StructType, layout, snake
+from scripts.generator.schemas import FIXED, RECORD, Field, Message, StructType, layout, snake
 
 from stratalog.wire.budget import ITEM_BYTES
 
-__all__ = ["holds_records", "read_message"]
-
-EMPTY = "[]"
+__all__ = ["holds_records", "read_message", "read_record"]
 
 
 def read_message(functions: Functions, message: Message, version: int) -> str:
@@ -42,6 +40,11 @@ def read_message(functions: Functions, message: Message, version: int) -> str:
     return functions.names[key]
 
 
+def read_record(functions: Functions, record: Message, version: int) -> str:
+    """As `read_message`, for a record. Its reader returns the end too, which may lie past that of the data."""
+    return _Lines(functions, record, version).struct_function(record.top)
+
+
 def holds_records(struct: StructType) -> bool:
     """Return whether a struct has a records field at any depth."""
     return any(
@@ -61,6 +64,7 @@ class _Lines:
         self.made = ""
         self.ended = False
         self._declared = declared
+        self._empty = "()" if message.side == RECORD else "[]"
         self.views = holds_records(message.top)
         self._functions = functions
         self._message = message
@@ -76,7 +80,8 @@ class _Lines:
                 self._field(field)
         tagged = [field for field in here if field.tag >= 0]
         if self._flexible:
-            self._tags(tagged, top=struct is self._message.top)
+            top = struct is self._message.top and self._message.side != RECORD
+            self._tags(tagged, top=top)
         self._flush()
         values = ", ".join(f"{field.name}={self._value(field)}" for field in here)
         self.made = f"{struct.name}({values})"
@@ -207,29 +212,27 @@ class _Lines:
         self._run.append(("B" if self._flexible else "i", "count"))
         self._flush()
         lines = []
-        if self._flexible:
-            read = self._functions.use("read_unsigned", "stratalog.wire.varint")
-            lines += ["if count > 127:", f"    count, position = {read}(data, position - 1)"]
-        count = "count - 1" if self._flexible else "count"
         if field.struct is not None:
+            count = "count"
+            if self._flexible:
+                read = self._functions.use("read_unsigned", "stratalog.wire.varint")
+                lines += ["if count > 127:", f"    count, position = {read}(data, position - 1)"]
+                count = "count - 1"
             call = f"{self._array_function(field, field.struct)}(data, position, {count}, budget)"
-        elif field.kind == "string":
-            read = "read_compact_strings" if self._flexible else "read_strings"
-            call = f'{self._functions.use(read)}(data, position, {count}, budget, "{field.name}")'
-        elif field.kind == "uuid":
-            call = f'{self._functions.use("read_uuids")}(data, position, {count}, budget, "{field.name}")'
         else:
-            letter = FIXED[field.kind]
-            call = f'{self._functions.use("read_numbers")}(data, position, {count}, "{letter}", budget, "{field.name}")'
+            many = {"string": "strings", "uuid": "uuids"}.get(field.kind, "numbers")
+            read = self._functions.use(f"read_{'compact_' if self._flexible else ''}{many}")
+            letter = f'"{FIXED[field.kind]}", ' if many == "numbers" else ""
+            call = f'{read}(data, position, count, {letter}budget, "{field.name}")'
         lines.append(f"{name}, position = {call}")
         nullable = field.nullable.has(self._version)
         if nullable:
             self._declare(field, "None")
         self.lines.append(f"if count == {int(self._flexible)}:")
         if nullable or self._declared:
-            self.lines.append(f"    {name} = {EMPTY}")
+            self.lines.append(f"    {name} = {self._empty}")
         else:
-            self.lines.append(f"    {name}: {python_type(field, self._message)} = {EMPTY}")
+            self.lines.append(f"    {name}: {python_type(field, self._message)} = {self._empty}")
         if nullable:
             self.lines.append(f"elif count{'' if self._flexible else ' >= 0'}:")
         else:
@@ -240,7 +243,7 @@ class _Lines:
         """Read a struct that is not in an array."""
         assert field.struct is not None
         name = local(field.name)
-        call = f"{self._struct_function(field.struct)}(data, position, budget)"
+        call = f"{self.struct_function(field.struct)}(data, position, budget)"
         if field.nullable.has(self._version) and field.tag < 0:
             # KIP-893: a negative byte is null.
             self._run.append(("b", "size"))
@@ -300,9 +303,12 @@ class _Lines:
             kind = "memoryview" if self.views else "bytes"
             charge = functions.use("charge_more_items")
             each = ITEM_BYTES + item_bytes(struct, self._version)
+            many, made = f"list[{struct.name}]", "items"
+            if self._message.side == RECORD:
+                many, made = f"tuple[{struct.name}, ...]", "tuple(items)"
             functions.text.append(
                 f"def {name}(data: {kind}, position: int, count: int, budget: DecodeBudget)"
-                f" -> tuple[list[{struct.name}], int]:\n"
+                f" -> tuple[{many}, int]:\n"
                 "    if count != 1:\n"
                 f'        {charge}(count, len(data) - position, {each}, budget, "{field.name}")\n'
                 "    items = []\n"
@@ -311,11 +317,11 @@ class _Lines:
                 "        left -= 1\n"
                 + "".join(f"        {line}\n" for line in lines.lines)
                 + f"        items.append({lines.made})\n"
-                "    return items, position\n"
+                f"    return {made}, position\n"
             )
         return functions.names[key]
 
-    def _struct_function(self, struct: StructType) -> str:
+    def struct_function(self, struct: StructType) -> str:
         """Return the function that reads one struct, and write it where it is new."""
         functions = self._functions
         key = ("one", struct.name, layout(struct, self._version, flexible=self._flexible))
@@ -325,9 +331,12 @@ class _Lines:
             lines = _Lines(functions, self._message, self._version)
             lines.struct(struct)
             kind = "memoryview" if self.views else "bytes"
+            charged = f"    budget.charge({item_bytes(struct, self._version)})\n"
+            if self._message.side == RECORD:  # No stranger sent it.
+                charged = ""
             functions.text.append(
                 f"def {name}(data: {kind}, position: int, budget: DecodeBudget) -> tuple[{struct.name}, int]:\n"
-                f"    budget.charge({item_bytes(struct, self._version)})\n"
+                f"{charged}"
                 + "".join(f"    {line}\n" for line in lines.lines)
                 + f"    return {lines.made}, position\n"
             )

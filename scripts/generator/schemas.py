@@ -7,12 +7,15 @@ import json
 import keyword
 import re
 import zipfile
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 __all__ = [
+    "FAMILIES",
     "FIXED",
+    "RECORD",
     "Field",
     "Layout",
     "Message",
@@ -21,6 +24,7 @@ __all__ = [
     "layout",
     "messages",
     "read_schemas",
+    "records",
     "snake",
 ]
 
@@ -36,6 +40,69 @@ FIXED = {
     "uuid": "U",
 }
 """Kafka's types of fixed size and the letter of each in names of layouts. `T` is `struct`'s `?`, `U` its `16s`."""
+
+RECORD = "record"
+"""The side of a schema that is no request or response, but a record of one of Kafka's own logs."""
+
+FAMILIES = {
+    "metadata": (
+        "`__cluster_metadata`, the cluster itself",
+        (
+            "BrokerRegistrationChangeRecord",
+            "ClearElrRecord",
+            "ConfigRecord",
+            "FeatureLevelRecord",
+            "FenceBrokerRecord",
+            "PartitionChangeRecord",
+            "PartitionRecord",
+            "ProducerIdsRecord",
+            "RegisterBrokerRecord",
+            "RegisterControllerRecord",
+            "RemoveTopicRecord",
+            "TopicRecord",
+            "UnfenceBrokerRecord",
+            "UnregisterBrokerRecord",
+        ),
+    ),
+    "security": (
+        "`__cluster_metadata`, its users and what they may do",
+        (
+            "AccessControlEntryRecord",
+            "ClientQuotaRecord",
+            "DelegationTokenRecord",
+            "RemoveAccessControlEntryRecord",
+            "RemoveDelegationTokenRecord",
+            "RemoveUserScramCredentialRecord",
+            "UserScramCredentialRecord",
+        ),
+    ),
+    "marker": (
+        "`__cluster_metadata`, what changes no state by itself",
+        (
+            "AbortTransactionRecord",
+            "BeginTransactionRecord",
+            "EndTransactionRecord",
+            "NoOpRecord",
+            "ZkMigrationStateRecord",
+        ),
+    ),
+    "control": (
+        "control records: those of Raft logs and snapshots",
+        (
+            "KRaftVersionRecord",
+            "LeaderChangeMessage",
+            "SnapshotFooterRecord",
+            "SnapshotHeaderRecord",
+            "VotersRecord",
+        ),
+    ),
+    "offsets": (
+        "`__consumer_offsets`, commits and classic groups",
+        ("GroupMetadataKey", "GroupMetadataValue", "OffsetCommitKey", "OffsetCommitValue"),
+    ),
+    "transactions": ("`__transaction_state`", ("TransactionLogKey", "TransactionLogValue")),
+}
+"""Family of records -> its log, and the names of its schemas: those of each log that a broker of ours knows."""
 
 Layout = tuple[Any, ...]
 """The bytes of a struct at one version. Versions with equal layouts share their functions."""
@@ -98,12 +165,12 @@ class Message:
 
 
 def read_schemas(source: Path) -> dict[str, dict[str, Any]]:
-    """Return name -> JSON for the message schemas of every `kafka-clients` jar below `source`."""
+    """Return name -> JSON for the schemas of messages and records in Kafka's jars below `source`."""
     found = {}
-    for jar in sorted(source.rglob("kafka-clients-*.jar")):
+    for jar in sorted(source.rglob("kafka-*.jar")):
         with zipfile.ZipFile(jar) as archive:
             for name in archive.namelist():
-                if name.startswith("common/message/") and name.endswith(".json"):
+                if re.fullmatch(r"common/(message|metadata)/\w+\.json", name):
                     text = re.sub(r"^\s*//.*$", "", archive.read(name).decode(), flags=re.MULTILINE)
                     schema = json.loads(text)
                     found[schema["name"]] = schema
@@ -116,11 +183,25 @@ def messages(schemas: dict[str, dict[str, Any]]) -> dict[int, list[Message]]:
     for schema in sorted(schemas.values(), key=lambda one: (one.get("apiKey", -1), one["type"])):
         if schema["type"] in ("request", "response") and schema["validVersions"] != "none":
             found.setdefault(schema["apiKey"], []).append(_message(schema, set()))
-    for key, pair in found.items():
-        names = [{struct.name for struct in message.structs} for message in pair]
-        if shared := names[0] & names[1]:
-            found[key] = [_message(schemas[message.name], shared) for message in pair]
-    return found
+    return {key: _unambiguous(pair, schemas) for key, pair in found.items()}
+
+
+def records(schemas: dict[str, dict[str, Any]]) -> dict[str, list[Message]]:
+    """Return family -> its records. Raises KeyError for a schema that is not there."""
+    known = {name for _, names in FAMILIES.values() for name in names}
+    metadata = {name for name, schema in schemas.items() if schema["type"] == "metadata"}
+    assert metadata <= known, f"metadata records of no family: {metadata - known}"
+    return {
+        family: _unambiguous([_message(schemas[name], set()) for name in names], schemas)
+        for family, (_, names) in FAMILIES.items()
+    }
+
+
+def _unambiguous(group: list[Message], schemas: dict[str, dict[str, Any]]) -> list[Message]:
+    """Name the structs of one module after their message too, where two messages have one of the same name."""
+    names = Counter(struct.name for message in group for struct in message.structs)
+    shared = {name for name, count in names.items() if count > 1}
+    return [_message(schemas[one.name], shared) for one in group] if shared else group
 
 
 def span(text: str, last: int) -> Span:
@@ -173,9 +254,9 @@ def _message(schema: dict[str, Any], shared: set[str]) -> Message:
             add(part["name"], part["fields"])
     add(schema["name"], schema["fields"]).versions = versions
     _spread_versions(list(structs.values()))
-    return Message(
-        schema["name"], schema["apiKey"], schema["type"], versions, flexible, list(structs.values())
-    )
+    side = schema["type"] if schema["type"] in ("request", "response") else RECORD
+    key = schema.get("apiKey", -1)
+    return Message(schema["name"], key, side, versions, flexible, list(structs.values()))
 
 
 def _spread_versions(structs: list[StructType]) -> None:
@@ -192,7 +273,7 @@ def _spread_versions(structs: list[StructType]) -> None:
 
 
 def _field(raw: dict[str, Any], kind: str, struct: StructType | None, valid: Span) -> Field:
-    here = span(raw["versions"], valid.last)
+    here = span(raw.get("versions") or raw["taggedVersions"], valid.last)
     here = Span(max(here.first, valid.first), min(here.last, valid.last))
     if "tag" in raw:
         tagged = span(raw["taggedVersions"], valid.last)

@@ -9,9 +9,9 @@ response drops what its version lacks. A request refuses it, unless the schema s
 from scripts.generator.classes import default_of
 from scripts.generator.functions import Functions, local
 from scripts.generator.reading import holds_records
-from scripts.generator.schemas import FIXED, Field, Message, StructType, layout, snake
+from scripts.generator.schemas import FIXED, RECORD, Field, Message, StructType, layout, snake
 
-__all__ = ["write_message"]
+__all__ = ["write_message", "write_record"]
 
 
 def write_message(functions: Functions, message: Message, version: int) -> str:
@@ -39,6 +39,11 @@ def write_message(functions: Functions, message: Message, version: int) -> str:
     return functions.names[key]
 
 
+def write_record(functions: Functions, record: Message, version: int) -> str:
+    """As `write_message`, for a record. A value that its version lacks is a fault of the caller."""
+    return _Lines(functions, record, version).struct_function(record.top)
+
+
 class _Lines:
     """The statements that write one struct, `item`, to `out`."""
 
@@ -57,7 +62,7 @@ class _Lines:
     def struct(self, struct: StructType) -> None:
         """Write every field, then the tagged ones."""
         here = [field for field in struct.fields if field.versions.has(self._version)]
-        if self._message.side == "request":
+        if self._message.side != "response":
             self._refuse([field for field in struct.fields if field not in here])
         for field in here:
             if field.tag < 0:
@@ -73,12 +78,14 @@ class _Lines:
 
     def _refuse(self, absent: list[Field]) -> None:
         for field in absent:
-            if not field.ignorable:
+            if field.ignorable:
+                continue
+            if self._message.side == RECORD:
+                error = f'AssertionError("{self._message.name}: this version has no {field.name}")'
+            else:
                 unsupported = self._functions.use("unsupported_field")
-                self.lines.append(f"if {self._differs(field)}:")
-                self.lines.append(
-                    f'    raise {unsupported}("{self._message.name}", "{field.name}")'
-                )
+                error = f'{unsupported}("{self._message.name}", "{field.name}")'
+            self.lines += [f"if {self._differs(field)}:", f"    raise {error}"]
 
     def _differs(self, field: Field) -> str:
         """Return the test whether a field is not its default."""
@@ -188,26 +195,23 @@ class _Lines:
         nullable = self._nullable(field)
         if self._flexible:
             self._flush()
-            lines = self._size(f"len({value}) + 1")
         else:
             count = f"-1 if {value} is None else len({value})" if nullable else f"len({value})"
             self._run.append(("i", count))
             self._flush()
-            lines = []
         if field.struct is not None:
+            lines = self._size(f"len({value}) + 1") if self._flexible else []
             cuts = ", cuts" if holds_records(field.struct) else ""
             lines.append(f"{self._array_function(field.struct)}({self._out}, {value}{cuts})")
-        elif field.kind == "string":
-            write = "write_compact_strings" if self._flexible else "write_strings"
-            lines.append(f"{self._functions.use(write)}({self._out}, {value})")
-        elif field.kind == "uuid":
-            lines.append(f"{self._functions.use('write_uuids')}({self._out}, {value})")
         else:
-            write = self._functions.use("write_numbers")
-            lines.append(f'{write}({self._out}, {value}, "{FIXED[field.kind]}")')
+            many = {"string": "strings", "uuid": "uuids"}.get(field.kind, "numbers")
+            write = self._functions.use(f"write_{'compact_' if self._flexible else ''}{many}")
+            letter = f', "{FIXED[field.kind]}"' if many == "numbers" else ""
+            lines = [f"{write}({self._out}, {value}{letter})"]
         self.lines += [f"if {value}:", *("    " + line for line in lines)]
         if self._flexible:
-            empty = f"0 if {value} is None else 1" if nullable else "1"
+            # Where None must not be, len() refuses it.
+            empty = f"0 if {value} is None else 1" if nullable else f"len({value}) + 1"
             self.lines += ["else:", f"    {self._out}.append({empty})"]
 
     def _records(self, field: Field) -> None:
@@ -220,7 +224,7 @@ class _Lines:
         value = f"item.{field.name}"
         self._not_null(field)
         self._flush()
-        call = f"{self._struct_function(field.struct)}({self._out}, {value})"
+        call = f"{self.struct_function(field.struct)}({self._out}, {value})"
         if self._nullable(field):
             self.lines += [
                 f"if {value} is None:",
@@ -271,7 +275,7 @@ class _Lines:
             )
         return functions.names[key]
 
-    def _struct_function(self, struct: StructType) -> str:
+    def struct_function(self, struct: StructType) -> str:
         functions = self._functions
         key = ("write one", struct.name, layout(struct, self._version, flexible=self._flexible))
         if key not in functions.names:

@@ -5,9 +5,9 @@ client asked for a group.
 """
 
 import re
-from dataclasses import replace
 from typing import Any
 
+from msgspec.structs import replace
 from tests.compat.differential import GONE, KEYS, NO_ID, Broker, Connection
 from tests.compat.differential_groups import Member, find
 from tests.compat.differential_records import batch, produce

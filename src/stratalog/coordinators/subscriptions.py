@@ -31,7 +31,7 @@ def subscribed_topics(metadata: Iterable[bytes]) -> frozenset[str] | None:
     return frozenset(topics)
 
 
-def _topics(metadata: bytes) -> list[str]:
+def _topics(metadata: bytes) -> tuple[str, ...]:
     (count,) = _COUNT.unpack_from(metadata, _VERSION_BYTES)
     begin = _VERSION_BYTES + _COUNT.size
     topics, end = read_strings(metadata, begin, count, TRUSTED, "topics")

@@ -34,7 +34,9 @@ __all__ = [
     "charge_more_items",
     "null_field",
     "past_end",
+    "read_compact_numbers",
     "read_compact_strings",
+    "read_compact_uuids",
     "read_long_size",
     "read_longer_size",
     "read_numbers",
@@ -44,8 +46,10 @@ __all__ = [
     "skip_tags",
     "spliced",
     "unsupported_field",
+    "write_compact_numbers",
     "write_compact_records",
     "write_compact_strings",
+    "write_compact_uuids",
     "write_numbers",
     "write_records",
     "write_strings",
@@ -136,7 +140,7 @@ def read_longer_size(data: Buffer, position: int) -> tuple[int, int]:
 
 def read_strings(
     data: bytes, position: int, count: int, budget: DecodeBudget, name: str
-) -> tuple[list[str], int]:
+) -> tuple[tuple[str, ...], int]:
     """Return `count` strings with lengths of two bytes, and the position after them."""
     if not 0 <= 2 * count <= len(data) - position:
         raise bad_count(name, count, len(data) - position)
@@ -148,13 +152,16 @@ def read_strings(
             raise null_field(name)
         position += 2 + size
         strings.append(data[position - size : position].decode())
-    return strings, position
+    return tuple(strings), position
 
 
 def read_compact_strings(
     data: bytes, position: int, count: int, budget: DecodeBudget, name: str
-) -> tuple[list[str], int]:
-    """Return `count` strings with compact lengths, and the position after them."""
+) -> tuple[tuple[str, ...], int]:
+    """Return strings with compact lengths and the position after them; `count` is as for `read_compact_numbers`."""
+    if count > 127:
+        count, position = read_unsigned(data, position - 1)
+    count -= 1
     if not 0 <= count <= len(data) - position:
         raise bad_count(name, count, len(data) - position)
     budget.charge(count * (ITEM_BYTES + STRING_BYTES))
@@ -165,23 +172,44 @@ def read_compact_strings(
             size, position = read_long_size(data, position, size, name)
         strings.append(data[position + 1 : position + size].decode())
         position += size
-    return strings, position
+    return tuple(strings), position
+
+
+def read_compact_uuids(
+    data: bytes, position: int, count: int, budget: DecodeBudget, name: str
+) -> tuple[tuple[UUID, ...], int]:
+    """Return ids and the position after them; `count` is as for `read_compact_numbers`."""
+    if count > 127:
+        count, position = read_unsigned(data, position - 1)
+    return read_uuids(data, position, count - 1, budget, name)
 
 
 def read_uuids(
     data: bytes, position: int, count: int, budget: DecodeBudget, name: str
-) -> tuple[list[UUID], int]:
+) -> tuple[tuple[UUID, ...], int]:
     """Return `count` ids and the position after them."""
     end = position + 16 * count
     if count < 0 or end > len(data):
         raise bad_count(name, count, len(data) - position)
     budget.charge(count * (ITEM_BYTES + UUID_BYTES))
-    return [topic_id_of(data[at : at + 16]) for at in range(position, end, 16)], end
+    return tuple([topic_id_of(data[at : at + 16]) for at in range(position, end, 16)]), end
+
+
+def read_compact_numbers(
+    data: bytes, position: int, count: int, letter: str, budget: DecodeBudget, name: str
+) -> tuple[tuple[int, ...], int]:
+    """Return integers of `struct`'s type `letter`, and the position after them.
+
+    `count` is the first byte of the compact length, which has been read.
+    """
+    if count > 127:
+        count, position = read_unsigned(data, position - 1)
+    return read_numbers(data, position, count - 1, letter, budget, name)
 
 
 def read_numbers(
     data: bytes, position: int, count: int, letter: str, budget: DecodeBudget, name: str
-) -> tuple[Sequence[int], int]:
+) -> tuple[tuple[int, ...], int]:
     """Return `count` integers of `struct`'s type `letter`, and the position after them."""
     end = position + _ITEM_SIZES[letter] * count
     if count < 0 or end > len(data):
@@ -221,7 +249,8 @@ def write_strings(out: bytearray, values: Sequence[str]) -> None:
 
 
 def write_compact_strings(out: bytearray, values: Sequence[str]) -> None:
-    """Append strings with compact lengths."""
+    """Append a compact length, and strings that have one each."""
+    out += encode_unsigned(len(values) + 1)
     for value in values:
         raw = value.encode()
         out += encode_unsigned(len(raw) + 1)
@@ -232,6 +261,23 @@ def write_uuids(out: bytearray, values: Sequence[UUID]) -> None:
     """Append ids."""
     for value in values:
         out += value.bytes
+
+
+def write_compact_uuids(out: bytearray, values: Sequence[UUID]) -> None:
+    """Append a compact length and ids."""
+    out += encode_unsigned(len(values) + 1)
+    for value in values:
+        out += value.bytes
+
+
+def write_compact_numbers(out: bytearray, values: Sequence[int], letter: str) -> None:
+    """Append a compact length and integers of `struct`'s type `letter`."""
+    size = len(values) + 1
+    if size < 128:
+        out += pack(f">B{size - 1}{letter}", size, *values)
+    else:
+        out += encode_unsigned(size)
+        write_numbers(out, values, letter)
 
 
 def write_numbers(out: bytearray, values: Sequence[int], letter: str) -> None:

@@ -16,10 +16,12 @@ from stratalog.wire.message_fields import (
     charge_more_items,
     null_field,
     past_end,
+    read_compact_numbers,
     read_long_size,
     read_numbers,
     skip_tags,
     unsupported_field,
+    write_compact_numbers,
     write_numbers,
 )
 from stratalog.wire.messages.add_partitions_to_txn import (
@@ -126,9 +128,7 @@ def _read_add_partitions_to_txn_topic_array_3(
         if count == 1:
             partitions: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
+            partitions, position = read_compact_numbers(data, position, count, "i", budget, "partitions")
         tags = data[position]
         position += 1
         if tags:
@@ -263,14 +263,9 @@ def _write_add_partitions_to_txn_topic_array_3(out: bytearray, items: Sequence[A
             out += encode_unsigned(size)
         out += name
         if item.partitions:
-            size = len(item.partitions) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.partitions, "i")
+            write_compact_numbers(out, item.partitions, "i")
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -293,7 +288,7 @@ def _write_add_partitions_to_txn_request_3(out: bytearray, item: AddPartitionsTo
             out += encode_unsigned(size)
         _write_add_partitions_to_txn_topic_array_3(out, item.v3_and_below_topics)
     else:
-        out.append(1)
+        out.append(len(item.v3_and_below_topics) + 1)
     out.append(0)
     return [out]
 
@@ -318,7 +313,7 @@ def _write_add_partitions_to_txn_transaction_array_4(
                 out += encode_unsigned(size)
             _write_add_partitions_to_txn_topic_array_3(out, item.topics)
         else:
-            out.append(1)
+            out.append(len(item.topics) + 1)
         out.append(0)
 
 
@@ -339,7 +334,7 @@ def _write_add_partitions_to_txn_request_4(out: bytearray, item: AddPartitionsTo
             out += encode_unsigned(size)
         _write_add_partitions_to_txn_transaction_array_4(out, item.transactions)
     else:
-        out.append(1)
+        out.append(len(item.transactions) + 1)
     out.append(0)
     return [out]
 
@@ -601,7 +596,7 @@ def _write_add_partitions_to_txn_topic_result_array_3(
                 out += encode_unsigned(size)
             _write_add_partitions_to_txn_partition_result_array_3(out, item.results_by_partition)
         else:
-            out.append(1)
+            out.append(len(item.results_by_partition) + 1)
         out.append(0)
 
 
@@ -615,7 +610,7 @@ def _write_add_partitions_to_txn_response_3(out: bytearray, item: AddPartitionsT
             out += encode_unsigned(size)
         _write_add_partitions_to_txn_topic_result_array_3(out, item.results_by_topic_v3_and_below)
     else:
-        out.append(1)
+        out.append(len(item.results_by_topic_v3_and_below) + 1)
     out.append(0)
     return [out]
 
@@ -637,7 +632,7 @@ def _write_add_partitions_to_txn_result_array_4(out: bytearray, items: Sequence[
                 out += encode_unsigned(size)
             _write_add_partitions_to_txn_topic_result_array_3(out, item.topic_results)
         else:
-            out.append(1)
+            out.append(len(item.topic_results) + 1)
         out.append(0)
 
 
@@ -651,7 +646,7 @@ def _write_add_partitions_to_txn_response_4(out: bytearray, item: AddPartitionsT
             out += encode_unsigned(size)
         _write_add_partitions_to_txn_result_array_4(out, item.results_by_transaction)
     else:
-        out.append(1)
+        out.append(len(item.results_by_transaction) + 1)
     out.append(0)
     return [out]
 

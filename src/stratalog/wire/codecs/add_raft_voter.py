@@ -173,7 +173,7 @@ def _write_add_raft_voter_request_0(out: bytearray, item: AddRaftVoterRequest) -
             out += encode_unsigned(size)
         _write_listener_array_0(out, item.listeners)
     else:
-        out.append(1)
+        out.append(len(item.listeners) + 1)
     out.append(0)
     return [out]
 
@@ -198,7 +198,7 @@ def _write_add_raft_voter_request_1(out: bytearray, item: AddRaftVoterRequest) -
             out += encode_unsigned(size)
         _write_listener_array_0(out, item.listeners)
     else:
-        out.append(1)
+        out.append(len(item.listeners) + 1)
     out += _write_Tx(item.ack_when_committed)
     return [out]
 

@@ -334,7 +334,7 @@ def _write_alter_client_quotas_request_entry_data_array_1(
                 out += encode_unsigned(size)
             _write_alter_client_quotas_request_entity_data_array_1(out, item.entity)
         else:
-            out.append(1)
+            out.append(len(item.entity) + 1)
         if item.ops:
             size = len(item.ops) + 1
             if size < 128:
@@ -343,7 +343,7 @@ def _write_alter_client_quotas_request_entry_data_array_1(
                 out += encode_unsigned(size)
             _write_op_data_array_1(out, item.ops)
         else:
-            out.append(1)
+            out.append(len(item.ops) + 1)
         out.append(0)
 
 
@@ -356,7 +356,7 @@ def _write_alter_client_quotas_request_1(out: bytearray, item: AlterClientQuotas
             out += encode_unsigned(size)
         _write_alter_client_quotas_request_entry_data_array_1(out, item.entries)
     else:
-        out.append(1)
+        out.append(len(item.entries) + 1)
     out += _write_Tx(item.validate_only)
     return [out]
 
@@ -600,7 +600,7 @@ def _write_alter_client_quotas_response_entry_data_array_1(
                 out += encode_unsigned(size)
             _write_alter_client_quotas_response_entity_data_array_1(out, item.entity)
         else:
-            out.append(1)
+            out.append(len(item.entity) + 1)
         out.append(0)
 
 
@@ -614,7 +614,7 @@ def _write_alter_client_quotas_response_1(out: bytearray, item: AlterClientQuota
             out += encode_unsigned(size)
         _write_alter_client_quotas_response_entry_data_array_1(out, item.entries)
     else:
-        out.append(1)
+        out.append(len(item.entries) + 1)
     out.append(0)
     return [out]
 

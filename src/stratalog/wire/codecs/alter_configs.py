@@ -271,7 +271,7 @@ def _write_alter_configs_resource_array_2(out: bytearray, items: Sequence[AlterC
                 out += encode_unsigned(size)
             _write_alterable_config_array_2(out, item.configs)
         else:
-            out.append(1)
+            out.append(len(item.configs) + 1)
         out.append(0)
 
 
@@ -284,7 +284,7 @@ def _write_alter_configs_request_2(out: bytearray, item: AlterConfigsRequest) ->
             out += encode_unsigned(size)
         _write_alter_configs_resource_array_2(out, item.resources)
     else:
-        out.append(1)
+        out.append(len(item.resources) + 1)
     out += _write_Tx(item.validate_only)
     return [out]
 
@@ -454,7 +454,7 @@ def _write_alter_configs_response_2(out: bytearray, item: AlterConfigsResponse) 
             out += encode_unsigned(size)
         _write_alter_configs_resource_response_array_2(out, item.responses)
     else:
-        out.append(1)
+        out.append(len(item.responses) + 1)
     out.append(0)
     return [out]
 

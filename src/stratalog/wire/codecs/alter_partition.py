@@ -16,10 +16,10 @@ from stratalog.wire.message_fields import (
     by_version,
     charge_more_items,
     past_end,
-    read_numbers,
+    read_compact_numbers,
     skip_tags,
     unsupported_field,
-    write_numbers,
+    write_compact_numbers,
 )
 from stratalog.wire.messages.alter_partition import (
     AlterPartitionRequest,
@@ -61,9 +61,7 @@ def _read_alter_partition_request_partition_data_array_2(
         if count == 1:
             new_isr: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            new_isr, position = read_numbers(data, position, count - 1, "i", budget, "new_isr")
+            new_isr, position = read_compact_numbers(data, position, count, "i", budget, "new_isr")
         leader_recovery_state, partition_epoch, tags = _read_biB(data, position)
         position += 6
         if tags:
@@ -234,14 +232,9 @@ def _write_alter_partition_request_partition_data_array_2(
             raise unsupported_field("AlterPartitionRequest", "new_isr_with_epochs")
         out += _write_ii(item.partition_index, item.leader_epoch)
         if item.new_isr:
-            size = len(item.new_isr) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.new_isr, "i")
+            write_compact_numbers(out, item.new_isr, "i")
         else:
-            out.append(1)
+            out.append(len(item.new_isr) + 1)
         out += _write_bix(item.leader_recovery_state, item.partition_epoch)
 
 
@@ -258,7 +251,7 @@ def _write_alter_partition_request_topic_data_array_2(
                 out += encode_unsigned(size)
             _write_alter_partition_request_partition_data_array_2(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -272,7 +265,7 @@ def _write_alter_partition_request_2(out: bytearray, item: AlterPartitionRequest
             out += encode_unsigned(size)
         _write_alter_partition_request_topic_data_array_2(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 
@@ -297,7 +290,7 @@ def _write_alter_partition_request_partition_data_array_3(
                 out += encode_unsigned(size)
             _write_broker_state_array_3(out, item.new_isr_with_epochs)
         else:
-            out.append(1)
+            out.append(len(item.new_isr_with_epochs) + 1)
         out += _write_bix(item.leader_recovery_state, item.partition_epoch)
 
 
@@ -314,7 +307,7 @@ def _write_alter_partition_request_topic_data_array_3(
                 out += encode_unsigned(size)
             _write_alter_partition_request_partition_data_array_3(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -328,7 +321,7 @@ def _write_alter_partition_request_3(out: bytearray, item: AlterPartitionRequest
             out += encode_unsigned(size)
         _write_alter_partition_request_topic_data_array_3(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 
@@ -347,9 +340,7 @@ def _read_alter_partition_response_partition_data_array_2(
         if count == 1:
             isr: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            isr, position = read_numbers(data, position, count - 1, "i", budget, "isr")
+            isr, position = read_compact_numbers(data, position, count, "i", budget, "isr")
         leader_recovery_state, partition_epoch, tags = _read_biB(data, position)
         position += 6
         if tags:
@@ -422,14 +413,9 @@ def _write_alter_partition_response_partition_data_array_2(
     for item in items:
         out += _write_ihii(item.partition_index, item.error_code, item.leader_id, item.leader_epoch)
         if item.isr:
-            size = len(item.isr) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.isr, "i")
+            write_compact_numbers(out, item.isr, "i")
         else:
-            out.append(1)
+            out.append(len(item.isr) + 1)
         out += _write_bix(item.leader_recovery_state, item.partition_epoch)
 
 
@@ -446,7 +432,7 @@ def _write_alter_partition_response_topic_data_array_2(
                 out += encode_unsigned(size)
             _write_alter_partition_response_partition_data_array_2(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -460,7 +446,7 @@ def _write_alter_partition_response_2(out: bytearray, item: AlterPartitionRespon
             out += encode_unsigned(size)
         _write_alter_partition_response_topic_data_array_2(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 

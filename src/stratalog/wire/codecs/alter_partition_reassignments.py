@@ -15,12 +15,12 @@ from stratalog.wire.message_fields import (
     by_version,
     charge_more_items,
     past_end,
+    read_compact_numbers,
     read_long_size,
     read_longer_size,
-    read_numbers,
     skip_tags,
     unsupported_field,
-    write_numbers,
+    write_compact_numbers,
 )
 from stratalog.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -57,9 +57,7 @@ def _read_reassignable_partition_array_0(
         if count == 1:
             replicas = []
         elif count:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            replicas, position = read_numbers(data, position, count - 1, "i", budget, "replicas")
+            replicas, position = read_compact_numbers(data, position, count, "i", budget, "replicas")
         tags = data[position]
         position += 1
         if tags:
@@ -150,12 +148,7 @@ def _write_reassignable_partition_array_0(out: bytearray, items: Sequence[Reassi
     for item in items:
         out += _write_i(item.partition_index)
         if item.replicas:
-            size = len(item.replicas) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.replicas, "i")
+            write_compact_numbers(out, item.replicas, "i")
         else:
             out.append(0 if item.replicas is None else 1)
         out.append(0)
@@ -178,7 +171,7 @@ def _write_reassignable_topic_array_0(out: bytearray, items: Sequence[Reassignab
                 out += encode_unsigned(size)
             _write_reassignable_partition_array_0(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -196,7 +189,7 @@ def _write_alter_partition_reassignments_request_0(
             out += encode_unsigned(size)
         _write_reassignable_topic_array_0(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 
@@ -213,7 +206,7 @@ def _write_alter_partition_reassignments_request_1(
             out += encode_unsigned(size)
         _write_reassignable_topic_array_0(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 
@@ -388,7 +381,7 @@ def _write_reassignable_topic_response_array_0(out: bytearray, items: Sequence[R
                 out += encode_unsigned(size)
             _write_reassignable_partition_response_array_0(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -414,7 +407,7 @@ def _write_alter_partition_reassignments_response_0(
             out += encode_unsigned(size)
         _write_reassignable_topic_response_array_0(out, item.responses)
     else:
-        out.append(1)
+        out.append(len(item.responses) + 1)
     out.append(0)
     return [out]
 
@@ -441,7 +434,7 @@ def _write_alter_partition_reassignments_response_1(
             out += encode_unsigned(size)
         _write_reassignable_topic_response_array_0(out, item.responses)
     else:
-        out.append(1)
+        out.append(len(item.responses) + 1)
     out.append(0)
     return [out]
 

@@ -16,9 +16,11 @@ from stratalog.wire.message_fields import (
     charge_more_items,
     null_field,
     past_end,
+    read_compact_numbers,
     read_long_size,
     read_numbers,
     skip_tags,
+    write_compact_numbers,
     write_numbers,
 )
 from stratalog.wire.messages.alter_replica_log_dirs import (
@@ -132,9 +134,7 @@ def _read_alter_replica_log_dir_topic_array_2(
         if count == 1:
             partitions: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
+            partitions, position = read_compact_numbers(data, position, count, "i", budget, "partitions")
         tags = data[position]
         position += 1
         if tags:
@@ -233,14 +233,9 @@ def _write_alter_replica_log_dir_topic_array_2(out: bytearray, items: Sequence[A
             out += encode_unsigned(size)
         out += name
         if item.partitions:
-            size = len(item.partitions) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.partitions, "i")
+            write_compact_numbers(out, item.partitions, "i")
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -261,7 +256,7 @@ def _write_alter_replica_log_dir_array_2(out: bytearray, items: Sequence[AlterRe
                 out += encode_unsigned(size)
             _write_alter_replica_log_dir_topic_array_2(out, item.topics)
         else:
-            out.append(1)
+            out.append(len(item.topics) + 1)
         out.append(0)
 
 
@@ -274,7 +269,7 @@ def _write_alter_replica_log_dirs_request_2(out: bytearray, item: AlterReplicaLo
             out += encode_unsigned(size)
         _write_alter_replica_log_dir_array_2(out, item.dirs)
     else:
-        out.append(1)
+        out.append(len(item.dirs) + 1)
     out.append(0)
     return [out]
 
@@ -461,7 +456,7 @@ def _write_alter_replica_log_dir_topic_result_array_2(
                 out += encode_unsigned(size)
             _write_alter_replica_log_dir_partition_result_array_2(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -475,7 +470,7 @@ def _write_alter_replica_log_dirs_response_2(out: bytearray, item: AlterReplicaL
             out += encode_unsigned(size)
         _write_alter_replica_log_dir_topic_result_array_2(out, item.results)
     else:
-        out.append(1)
+        out.append(len(item.results) + 1)
     out.append(0)
     return [out]
 

@@ -141,7 +141,7 @@ def _write_alter_share_group_offsets_request_topic_array_0(
                 out += encode_unsigned(size)
             _write_alter_share_group_offsets_request_partition_array_0(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -161,7 +161,7 @@ def _write_alter_share_group_offsets_request_0(out: bytearray, item: AlterShareG
             out += encode_unsigned(size)
         _write_alter_share_group_offsets_request_topic_array_0(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 
@@ -306,7 +306,7 @@ def _write_alter_share_group_offsets_response_topic_array_0(
                 out += encode_unsigned(size)
             _write_alter_share_group_offsets_response_partition_array_0(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -330,7 +330,7 @@ def _write_alter_share_group_offsets_response_0(out: bytearray, item: AlterShare
             out += encode_unsigned(size)
         _write_alter_share_group_offsets_response_topic_array_0(out, item.responses)
     else:
-        out.append(1)
+        out.append(len(item.responses) + 1)
     out.append(0)
     return [out]
 

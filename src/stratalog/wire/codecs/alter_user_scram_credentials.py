@@ -178,7 +178,7 @@ def _write_alter_user_scram_credentials_request_0(
             out += encode_unsigned(size)
         _write_scram_credential_deletion_array_0(out, item.deletions)
     else:
-        out.append(1)
+        out.append(len(item.deletions) + 1)
     if item.upsertions:
         size = len(item.upsertions) + 1
         if size < 128:
@@ -187,7 +187,7 @@ def _write_alter_user_scram_credentials_request_0(
             out += encode_unsigned(size)
         _write_scram_credential_upsertion_array_0(out, item.upsertions)
     else:
-        out.append(1)
+        out.append(len(item.upsertions) + 1)
     out.append(0)
     return [out]
 
@@ -284,7 +284,7 @@ def _write_alter_user_scram_credentials_response_0(
             out += encode_unsigned(size)
         _write_alter_user_scram_credentials_result_array_0(out, item.results)
     else:
-        out.append(1)
+        out.append(len(item.results) + 1)
     out.append(0)
     return [out]
 

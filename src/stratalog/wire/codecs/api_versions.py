@@ -347,7 +347,7 @@ def _write_api_versions_response_3(out: bytearray, item: ApiVersionsResponse) ->
             out += encode_unsigned(size)
         _write_api_version_array_3(out, item.api_keys)
     else:
-        out.append(1)
+        out.append(len(item.api_keys) + 1)
     out += _write_ix(item.throttle_time_ms)
     tags = len(out) - 1
     if item.supported_features:
@@ -360,7 +360,7 @@ def _write_api_versions_response_3(out: bytearray, item: ApiVersionsResponse) ->
                 whole += encode_unsigned(size)
             _write_supported_feature_key_array_3(whole, item.supported_features)
         else:
-            whole.append(1)
+            whole.append(len(item.supported_features) + 1)
         out[tags] += 1
         write_tag(out, 0, whole)
     if item.finalized_features_epoch != -1:
@@ -378,7 +378,7 @@ def _write_api_versions_response_3(out: bytearray, item: ApiVersionsResponse) ->
                 whole += encode_unsigned(size)
             _write_finalized_feature_key_array_3(whole, item.finalized_features)
         else:
-            whole.append(1)
+            whole.append(len(item.finalized_features) + 1)
         out[tags] += 1
         write_tag(out, 2, whole)
     if item.zk_migration_ready:

@@ -152,7 +152,7 @@ def _write_assign_replicas_to_dirs_request_topic_data_array_0(
                 out += encode_unsigned(size)
             _write_assign_replicas_to_dirs_request_partition_data_array_0(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -169,7 +169,7 @@ def _write_assign_replicas_to_dirs_request_directory_data_array_0(
                 out += encode_unsigned(size)
             _write_assign_replicas_to_dirs_request_topic_data_array_0(out, item.topics)
         else:
-            out.append(1)
+            out.append(len(item.topics) + 1)
         out.append(0)
 
 
@@ -183,7 +183,7 @@ def _write_assign_replicas_to_dirs_request_0(out: bytearray, item: AssignReplica
             out += encode_unsigned(size)
         _write_assign_replicas_to_dirs_request_directory_data_array_0(out, item.directories)
     else:
-        out.append(1)
+        out.append(len(item.directories) + 1)
     out.append(0)
     return [out]
 
@@ -306,7 +306,7 @@ def _write_assign_replicas_to_dirs_response_topic_data_array_0(
                 out += encode_unsigned(size)
             _write_assign_replicas_to_dirs_response_partition_data_array_0(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -323,7 +323,7 @@ def _write_assign_replicas_to_dirs_response_directory_data_array_0(
                 out += encode_unsigned(size)
             _write_assign_replicas_to_dirs_response_topic_data_array_0(out, item.topics)
         else:
-            out.append(1)
+            out.append(len(item.topics) + 1)
         out.append(0)
 
 
@@ -337,7 +337,7 @@ def _write_assign_replicas_to_dirs_response_0(out: bytearray, item: AssignReplic
             out += encode_unsigned(size)
         _write_assign_replicas_to_dirs_response_directory_data_array_0(out, item.directories)
     else:
-        out.append(1)
+        out.append(len(item.directories) + 1)
     out.append(0)
     return [out]
 

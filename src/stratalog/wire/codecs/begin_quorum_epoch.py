@@ -305,7 +305,7 @@ def _write_begin_quorum_epoch_request_topic_data_array_1(
                 out += encode_unsigned(size)
             _write_begin_quorum_epoch_request_partition_data_array_1(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -348,7 +348,7 @@ def _write_begin_quorum_epoch_request_1(out: bytearray, item: BeginQuorumEpochRe
             out += encode_unsigned(size)
         _write_begin_quorum_epoch_request_topic_data_array_1(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     if item.leader_endpoints:
         size = len(item.leader_endpoints) + 1
         if size < 128:
@@ -357,7 +357,7 @@ def _write_begin_quorum_epoch_request_1(out: bytearray, item: BeginQuorumEpochRe
             out += encode_unsigned(size)
         _write_leader_endpoint_array_1(out, item.leader_endpoints)
     else:
-        out.append(1)
+        out.append(len(item.leader_endpoints) + 1)
     out.append(0)
     return [out]
 
@@ -592,7 +592,7 @@ def _write_begin_quorum_epoch_response_topic_data_array_1(
                 out += encode_unsigned(size)
             _write_begin_quorum_epoch_response_partition_data_array_1(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -618,7 +618,7 @@ def _write_begin_quorum_epoch_response_1(out: bytearray, item: BeginQuorumEpochR
             out += encode_unsigned(size)
         _write_begin_quorum_epoch_response_topic_data_array_1(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     if item.node_endpoints:
         tags = len(out) - 1
@@ -631,7 +631,7 @@ def _write_begin_quorum_epoch_response_1(out: bytearray, item: BeginQuorumEpochR
                 whole += encode_unsigned(size)
             _write_node_endpoint_array_1(whole, item.node_endpoints)
         else:
-            whole.append(1)
+            whole.append(len(item.node_endpoints) + 1)
         out[tags] += 1
         write_tag(out, 0, whole)
     return [out]

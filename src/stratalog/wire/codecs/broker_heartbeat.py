@@ -16,15 +16,15 @@ from stratalog.wire.message_fields import (
     bad_tag,
     by_version,
     past_end,
+    read_compact_uuids,
     read_tag_count,
-    read_uuids,
     skip_tags,
     unsupported_field,
+    write_compact_uuids,
     write_tag,
-    write_uuids,
 )
 from stratalog.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
-from stratalog.wire.varint import encode_unsigned, read_unsigned
+from stratalog.wire.varint import read_unsigned
 
 _read_ihTTTB = Layout(">ih???B").unpack_from
 _read_iqqTTB = Layout(">iqq??B").unpack_from
@@ -70,9 +70,7 @@ def _read_broker_heartbeat_request_1(data: bytes, position: int, budget: DecodeB
                 if count == 1:
                     offline_log_dirs = []
                 else:
-                    if count > 127:
-                        count, position = read_unsigned(data, position - 1)
-                    offline_log_dirs, position = read_uuids(data, position, count - 1, budget, "offline_log_dirs")
+                    offline_log_dirs, position = read_compact_uuids(data, position, count, budget, "offline_log_dirs")
             else:
                 position = whole
             if position != whole:
@@ -109,9 +107,7 @@ def _read_broker_heartbeat_request_2(data: bytes, position: int, budget: DecodeB
                 if count == 1:
                     offline_log_dirs = []
                 else:
-                    if count > 127:
-                        count, position = read_unsigned(data, position - 1)
-                    offline_log_dirs, position = read_uuids(data, position, count - 1, budget, "offline_log_dirs")
+                    offline_log_dirs, position = read_compact_uuids(data, position, count, budget, "offline_log_dirs")
             elif tag == 1:
                 count = data[position]
                 position += 1
@@ -119,9 +115,7 @@ def _read_broker_heartbeat_request_2(data: bytes, position: int, budget: DecodeB
                 if count == 1:
                     cordoned_log_dirs = []
                 elif count:
-                    if count > 127:
-                        count, position = read_unsigned(data, position - 1)
-                    cordoned_log_dirs, position = read_uuids(data, position, count - 1, budget, "cordoned_log_dirs")
+                    cordoned_log_dirs, position = read_compact_uuids(data, position, count, budget, "cordoned_log_dirs")
             else:
                 position = whole
             if position != whole:
@@ -160,14 +154,9 @@ def _write_broker_heartbeat_request_1(out: bytearray, item: BrokerHeartbeatReque
         tags = len(out) - 1
         whole = bytearray()
         if item.offline_log_dirs:
-            size = len(item.offline_log_dirs) + 1
-            if size < 128:
-                whole.append(size)
-            else:
-                whole += encode_unsigned(size)
-            write_uuids(whole, item.offline_log_dirs)
+            write_compact_uuids(whole, item.offline_log_dirs)
         else:
-            whole.append(1)
+            whole.append(len(item.offline_log_dirs) + 1)
         out[tags] += 1
         write_tag(out, 0, whole)
     return [out]
@@ -181,27 +170,17 @@ def _write_broker_heartbeat_request_2(out: bytearray, item: BrokerHeartbeatReque
     if item.offline_log_dirs:
         whole = bytearray()
         if item.offline_log_dirs:
-            size = len(item.offline_log_dirs) + 1
-            if size < 128:
-                whole.append(size)
-            else:
-                whole += encode_unsigned(size)
-            write_uuids(whole, item.offline_log_dirs)
+            write_compact_uuids(whole, item.offline_log_dirs)
         else:
-            whole.append(1)
+            whole.append(len(item.offline_log_dirs) + 1)
         out[tags] += 1
         write_tag(out, 0, whole)
     if item.cordoned_log_dirs is not None:
         whole = bytearray()
         if item.cordoned_log_dirs:
-            size = len(item.cordoned_log_dirs) + 1
-            if size < 128:
-                whole.append(size)
-            else:
-                whole += encode_unsigned(size)
-            write_uuids(whole, item.cordoned_log_dirs)
+            write_compact_uuids(whole, item.cordoned_log_dirs)
         else:
-            whole.append(1)
+            whole.append(len(item.cordoned_log_dirs) + 1)
         out[tags] += 1
         write_tag(out, 1, whole)
     return [out]

@@ -17,12 +17,12 @@ from stratalog.wire.message_fields import (
     by_version,
     charge_more_items,
     past_end,
+    read_compact_uuids,
     read_long_size,
     read_longer_size,
-    read_uuids,
     skip_tags,
     unsupported_field,
-    write_uuids,
+    write_compact_uuids,
 )
 from stratalog.wire.messages.broker_registration import (
     BrokerRegistrationRequest,
@@ -240,9 +240,7 @@ def _read_broker_registration_request_2(data: bytes, position: int, budget: Deco
     if count == 1:
         log_dirs: Sequence[UUID] = []
     else:
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        log_dirs, position = read_uuids(data, position, count - 1, budget, "log_dirs")
+        log_dirs, position = read_compact_uuids(data, position, count, budget, "log_dirs")
     tags = data[position]
     position += 1
     if tags:
@@ -301,9 +299,7 @@ def _read_broker_registration_request_3(data: bytes, position: int, budget: Deco
     if count == 1:
         log_dirs: Sequence[UUID] = []
     else:
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        log_dirs, position = read_uuids(data, position, count - 1, budget, "log_dirs")
+        log_dirs, position = read_compact_uuids(data, position, count, budget, "log_dirs")
     previous_broker_epoch, tags = _read_qB(data, position)
     position += 9
     if tags:
@@ -373,7 +369,7 @@ def _write_broker_registration_request_0(out: bytearray, item: BrokerRegistratio
             out += encode_unsigned(size)
         _write_listener_array_0(out, item.listeners)
     else:
-        out.append(1)
+        out.append(len(item.listeners) + 1)
     if item.features:
         size = len(item.features) + 1
         if size < 128:
@@ -382,7 +378,7 @@ def _write_broker_registration_request_0(out: bytearray, item: BrokerRegistratio
             out += encode_unsigned(size)
         _write_feature_array_0(out, item.features)
     else:
-        out.append(1)
+        out.append(len(item.features) + 1)
     if item.rack is None:
         out.append(0)
     else:
@@ -414,7 +410,7 @@ def _write_broker_registration_request_1(out: bytearray, item: BrokerRegistratio
             out += encode_unsigned(size)
         _write_listener_array_0(out, item.listeners)
     else:
-        out.append(1)
+        out.append(len(item.listeners) + 1)
     if item.features:
         size = len(item.features) + 1
         if size < 128:
@@ -423,7 +419,7 @@ def _write_broker_registration_request_1(out: bytearray, item: BrokerRegistratio
             out += encode_unsigned(size)
         _write_feature_array_0(out, item.features)
     else:
-        out.append(1)
+        out.append(len(item.features) + 1)
     if item.rack is None:
         out.append(0)
     else:
@@ -455,7 +451,7 @@ def _write_broker_registration_request_2(out: bytearray, item: BrokerRegistratio
             out += encode_unsigned(size)
         _write_listener_array_0(out, item.listeners)
     else:
-        out.append(1)
+        out.append(len(item.listeners) + 1)
     if item.features:
         size = len(item.features) + 1
         if size < 128:
@@ -464,7 +460,7 @@ def _write_broker_registration_request_2(out: bytearray, item: BrokerRegistratio
             out += encode_unsigned(size)
         _write_feature_array_0(out, item.features)
     else:
-        out.append(1)
+        out.append(len(item.features) + 1)
     if item.rack is None:
         out.append(0)
     else:
@@ -477,14 +473,9 @@ def _write_broker_registration_request_2(out: bytearray, item: BrokerRegistratio
         out += rack
     out += _write_T(item.is_migrating_zk_broker)
     if item.log_dirs:
-        size = len(item.log_dirs) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
-        write_uuids(out, item.log_dirs)
+        write_compact_uuids(out, item.log_dirs)
     else:
-        out.append(1)
+        out.append(len(item.log_dirs) + 1)
     out.append(0)
     return [out]
 
@@ -506,7 +497,7 @@ def _write_broker_registration_request_3(out: bytearray, item: BrokerRegistratio
             out += encode_unsigned(size)
         _write_listener_array_0(out, item.listeners)
     else:
-        out.append(1)
+        out.append(len(item.listeners) + 1)
     if item.features:
         size = len(item.features) + 1
         if size < 128:
@@ -515,7 +506,7 @@ def _write_broker_registration_request_3(out: bytearray, item: BrokerRegistratio
             out += encode_unsigned(size)
         _write_feature_array_0(out, item.features)
     else:
-        out.append(1)
+        out.append(len(item.features) + 1)
     if item.rack is None:
         out.append(0)
     else:
@@ -528,14 +519,9 @@ def _write_broker_registration_request_3(out: bytearray, item: BrokerRegistratio
         out += rack
     out += _write_T(item.is_migrating_zk_broker)
     if item.log_dirs:
-        size = len(item.log_dirs) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
-        write_uuids(out, item.log_dirs)
+        write_compact_uuids(out, item.log_dirs)
     else:
-        out.append(1)
+        out.append(len(item.log_dirs) + 1)
     out += _write_qx(item.previous_broker_epoch)
     return [out]
 

@@ -16,14 +16,14 @@ from stratalog.wire.message_fields import (
     by_version,
     charge_more_items,
     past_end,
+    read_compact_numbers,
     read_compact_strings,
     read_long_size,
     read_longer_size,
-    read_numbers,
     skip_tags,
     unsupported_field,
+    write_compact_numbers,
     write_compact_strings,
-    write_numbers,
 )
 from stratalog.wire.messages.consumer_group_heartbeat import (
     Assignment,
@@ -58,9 +58,7 @@ def _read_consumer_group_heartbeat_request_topic_partitions_array_0(
         if count == 1:
             partitions: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
+            partitions, position = read_compact_numbers(data, position, count, "i", budget, "partitions")
         tags = data[position]
         position += 1
         if tags:
@@ -112,11 +110,7 @@ def _read_consumer_group_heartbeat_request_0(
     if count == 1:
         subscribed_topic_names = []
     elif count:
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        subscribed_topic_names, position = read_compact_strings(
-            data, position, count - 1, budget, "subscribed_topic_names"
-        )
+        subscribed_topic_names, position = read_compact_strings(data, position, count, budget, "subscribed_topic_names")
     size = data[position]
     server_assignor: str | None = None
     if size:
@@ -197,11 +191,7 @@ def _read_consumer_group_heartbeat_request_1(
     if count == 1:
         subscribed_topic_names = []
     elif count:
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        subscribed_topic_names, position = read_compact_strings(
-            data, position, count - 1, budget, "subscribed_topic_names"
-        )
+        subscribed_topic_names, position = read_compact_strings(data, position, count, budget, "subscribed_topic_names")
     size = data[position]
     subscribed_topic_regex: str | None = None
     if size:
@@ -257,14 +247,9 @@ def _write_consumer_group_heartbeat_request_topic_partitions_array_0(
     for item in items:
         out += _write_U(item.topic_id.bytes)
         if item.partitions:
-            size = len(item.partitions) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.partitions, "i")
+            write_compact_numbers(out, item.partitions, "i")
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -308,11 +293,6 @@ def _write_consumer_group_heartbeat_request_0(out: bytearray, item: ConsumerGrou
         out += rack_id
     out += _write_i(item.rebalance_timeout_ms)
     if item.subscribed_topic_names:
-        size = len(item.subscribed_topic_names) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         write_compact_strings(out, item.subscribed_topic_names)
     else:
         out.append(0 if item.subscribed_topic_names is None else 1)
@@ -377,11 +357,6 @@ def _write_consumer_group_heartbeat_request_1(out: bytearray, item: ConsumerGrou
         out += rack_id
     out += _write_i(item.rebalance_timeout_ms)
     if item.subscribed_topic_names:
-        size = len(item.subscribed_topic_names) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         write_compact_strings(out, item.subscribed_topic_names)
     else:
         out.append(0 if item.subscribed_topic_names is None else 1)
@@ -432,9 +407,7 @@ def _read_consumer_group_heartbeat_response_topic_partitions_array_0(
         if count == 1:
             partitions: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
+            partitions, position = read_compact_numbers(data, position, count, "i", budget, "partitions")
         tags = data[position]
         position += 1
         if tags:
@@ -517,14 +490,9 @@ def _write_consumer_group_heartbeat_response_topic_partitions_array_0(
     for item in items:
         out += _write_U(item.topic_id.bytes)
         if item.partitions:
-            size = len(item.partitions) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.partitions, "i")
+            write_compact_numbers(out, item.partitions, "i")
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -537,7 +505,7 @@ def _write_assignment_0(out: bytearray, item: Assignment) -> None:
             out += encode_unsigned(size)
         _write_consumer_group_heartbeat_response_topic_partitions_array_0(out, item.topic_partitions)
     else:
-        out.append(1)
+        out.append(len(item.topic_partitions) + 1)
     out.append(0)
 
 

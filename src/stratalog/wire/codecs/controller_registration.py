@@ -163,7 +163,7 @@ def _write_controller_registration_request_0(out: bytearray, item: ControllerReg
             out += encode_unsigned(size)
         _write_listener_array_0(out, item.listeners)
     else:
-        out.append(1)
+        out.append(len(item.listeners) + 1)
     if item.features:
         size = len(item.features) + 1
         if size < 128:
@@ -172,7 +172,7 @@ def _write_controller_registration_request_0(out: bytearray, item: ControllerReg
             out += encode_unsigned(size)
         _write_feature_array_0(out, item.features)
     else:
-        out.append(1)
+        out.append(len(item.features) + 1)
     out.append(0)
     return [out]
 

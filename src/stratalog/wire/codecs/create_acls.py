@@ -226,7 +226,7 @@ def _write_create_acls_request_2(out: bytearray, item: CreateAclsRequest) -> lis
             out += encode_unsigned(size)
         _write_acl_creation_array_2(out, item.creations)
     else:
-        out.append(1)
+        out.append(len(item.creations) + 1)
     out.append(0)
     return [out]
 
@@ -355,7 +355,7 @@ def _write_create_acls_response_2(out: bytearray, item: CreateAclsResponse) -> l
             out += encode_unsigned(size)
         _write_acl_creation_result_array_2(out, item.results)
     else:
-        out.append(1)
+        out.append(len(item.results) + 1)
     out.append(0)
     return [out]
 

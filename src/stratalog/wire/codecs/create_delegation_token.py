@@ -245,7 +245,7 @@ def _write_create_delegation_token_request_2(out: bytearray, item: CreateDelegat
             out += encode_unsigned(size)
         _write_creatable_renewers_array_2(out, item.renewers)
     else:
-        out.append(1)
+        out.append(len(item.renewers) + 1)
     out += _write_qx(item.max_lifetime_ms)
     return [out]
 
@@ -279,7 +279,7 @@ def _write_create_delegation_token_request_3(out: bytearray, item: CreateDelegat
             out += encode_unsigned(size)
         _write_creatable_renewers_array_2(out, item.renewers)
     else:
-        out.append(1)
+        out.append(len(item.renewers) + 1)
     out += _write_qx(item.max_lifetime_ms)
     return [out]
 

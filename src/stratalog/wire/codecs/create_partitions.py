@@ -16,10 +16,12 @@ from stratalog.wire.message_fields import (
     charge_more_items,
     null_field,
     past_end,
+    read_compact_numbers,
     read_long_size,
     read_longer_size,
     read_numbers,
     skip_tags,
+    write_compact_numbers,
     write_numbers,
 )
 from stratalog.wire.messages.create_partitions import (
@@ -124,9 +126,7 @@ def _read_create_partitions_assignment_array_2(
         if count == 1:
             broker_ids: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            broker_ids, position = read_numbers(data, position, count - 1, "i", budget, "broker_ids")
+            broker_ids, position = read_compact_numbers(data, position, count, "i", budget, "broker_ids")
         tags = data[position]
         position += 1
         if tags:
@@ -215,14 +215,9 @@ def _write_create_partitions_request_0(out: bytearray, item: CreatePartitionsReq
 def _write_create_partitions_assignment_array_2(out: bytearray, items: Sequence[CreatePartitionsAssignment]) -> None:
     for item in items:
         if item.broker_ids:
-            size = len(item.broker_ids) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.broker_ids, "i")
+            write_compact_numbers(out, item.broker_ids, "i")
         else:
-            out.append(1)
+            out.append(len(item.broker_ids) + 1)
         out.append(0)
 
 
@@ -257,7 +252,7 @@ def _write_create_partitions_request_2(out: bytearray, item: CreatePartitionsReq
             out += encode_unsigned(size)
         _write_create_partitions_topic_array_2(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out += _write_iTx(item.timeout_ms, item.validate_only)
     return [out]
 
@@ -408,7 +403,7 @@ def _write_create_partitions_response_2(out: bytearray, item: CreatePartitionsRe
             out += encode_unsigned(size)
         _write_create_partitions_topic_result_array_2(out, item.results)
     else:
-        out.append(1)
+        out.append(len(item.results) + 1)
     out.append(0)
     return [out]
 

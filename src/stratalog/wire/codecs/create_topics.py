@@ -18,11 +18,13 @@ from stratalog.wire.message_fields import (
     charge_more_items,
     null_field,
     past_end,
+    read_compact_numbers,
     read_long_size,
     read_longer_size,
     read_numbers,
     read_tag_count,
     skip_tags,
+    write_compact_numbers,
     write_numbers,
     write_tag,
 )
@@ -178,9 +180,7 @@ def _read_creatable_replica_assignment_array_5(
         if count == 1:
             broker_ids: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            broker_ids, position = read_numbers(data, position, count - 1, "i", budget, "broker_ids")
+            broker_ids, position = read_compact_numbers(data, position, count, "i", budget, "broker_ids")
         tags = data[position]
         position += 1
         if tags:
@@ -330,14 +330,9 @@ def _write_creatable_replica_assignment_array_5(out: bytearray, items: Sequence[
     for item in items:
         out += _write_i(item.partition_index)
         if item.broker_ids:
-            size = len(item.broker_ids) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.broker_ids, "i")
+            write_compact_numbers(out, item.broker_ids, "i")
         else:
-            out.append(1)
+            out.append(len(item.broker_ids) + 1)
         out.append(0)
 
 
@@ -381,7 +376,7 @@ def _write_creatable_topic_array_5(out: bytearray, items: Sequence[CreatableTopi
                 out += encode_unsigned(size)
             _write_creatable_replica_assignment_array_5(out, item.assignments)
         else:
-            out.append(1)
+            out.append(len(item.assignments) + 1)
         if item.configs:
             size = len(item.configs) + 1
             if size < 128:
@@ -390,7 +385,7 @@ def _write_creatable_topic_array_5(out: bytearray, items: Sequence[CreatableTopi
                 out += encode_unsigned(size)
             _write_creatable_topic_config_array_5(out, item.configs)
         else:
-            out.append(1)
+            out.append(len(item.configs) + 1)
         out.append(0)
 
 
@@ -403,7 +398,7 @@ def _write_create_topics_request_5(out: bytearray, item: CreateTopicsRequest) ->
             out += encode_unsigned(size)
         _write_creatable_topic_array_5(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out += _write_iTx(item.timeout_ms, item.validate_only)
     return [out]
 
@@ -743,7 +738,7 @@ def _write_create_topics_response_5(out: bytearray, item: CreateTopicsResponse) 
             out += encode_unsigned(size)
         _write_creatable_topic_result_array_5(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 
@@ -797,7 +792,7 @@ def _write_create_topics_response_7(out: bytearray, item: CreateTopicsResponse) 
             out += encode_unsigned(size)
         _write_creatable_topic_result_array_7(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 

@@ -258,7 +258,7 @@ def _write_delete_acls_request_2(out: bytearray, item: DeleteAclsRequest) -> lis
             out += encode_unsigned(size)
         _write_delete_acls_filter_array_2(out, item.filters)
     else:
-        out.append(1)
+        out.append(len(item.filters) + 1)
     out.append(0)
     return [out]
 
@@ -569,7 +569,7 @@ def _write_delete_acls_filter_result_array_2(out: bytearray, items: Sequence[Del
                 out += encode_unsigned(size)
             _write_delete_acls_matching_acl_array_2(out, item.matching_acls)
         else:
-            out.append(1)
+            out.append(len(item.matching_acls) + 1)
         out.append(0)
 
 
@@ -583,7 +583,7 @@ def _write_delete_acls_response_2(out: bytearray, item: DeleteAclsResponse) -> l
             out += encode_unsigned(size)
         _write_delete_acls_filter_result_array_2(out, item.filter_results)
     else:
-        out.append(1)
+        out.append(len(item.filter_results) + 1)
     out.append(0)
     return [out]
 

@@ -61,9 +61,7 @@ def _read_delete_groups_request_2(data: bytes, position: int, budget: DecodeBudg
     if count == 1:
         groups_names: Sequence[str] = []
     else:
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        groups_names, position = read_compact_strings(data, position, count - 1, budget, "groups_names")
+        groups_names, position = read_compact_strings(data, position, count, budget, "groups_names")
     tags = data[position]
     position += 1
     if tags:
@@ -82,14 +80,9 @@ def _write_delete_groups_request_0(out: bytearray, item: DeleteGroupsRequest) ->
 
 def _write_delete_groups_request_2(out: bytearray, item: DeleteGroupsRequest) -> list[Buffer]:
     if item.groups_names:
-        size = len(item.groups_names) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         write_compact_strings(out, item.groups_names)
     else:
-        out.append(1)
+        out.append(len(item.groups_names) + 1)
     out.append(0)
     return [out]
 
@@ -211,7 +204,7 @@ def _write_delete_groups_response_2(out: bytearray, item: DeleteGroupsResponse) 
             out += encode_unsigned(size)
         _write_deletable_group_result_array_2(out, item.results)
     else:
-        out.append(1)
+        out.append(len(item.results) + 1)
     out.append(0)
     return [out]
 

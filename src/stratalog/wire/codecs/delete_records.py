@@ -211,7 +211,7 @@ def _write_delete_records_topic_array_2(out: bytearray, items: Sequence[DeleteRe
                 out += encode_unsigned(size)
             _write_delete_records_partition_array_2(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -224,7 +224,7 @@ def _write_delete_records_request_2(out: bytearray, item: DeleteRecordsRequest) 
             out += encode_unsigned(size)
         _write_delete_records_topic_array_2(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out += _write_ix(item.timeout_ms)
     return [out]
 
@@ -409,7 +409,7 @@ def _write_delete_records_topic_result_array_2(out: bytearray, items: Sequence[D
                 out += encode_unsigned(size)
             _write_delete_records_partition_result_array_2(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -423,7 +423,7 @@ def _write_delete_records_response_2(out: bytearray, item: DeleteRecordsResponse
             out += encode_unsigned(size)
         _write_delete_records_topic_result_array_2(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 

@@ -114,7 +114,7 @@ def _write_delete_share_group_offsets_request_0(out: bytearray, item: DeleteShar
             out += encode_unsigned(size)
         _write_delete_share_group_offsets_request_topic_array_0(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 
@@ -238,7 +238,7 @@ def _write_delete_share_group_offsets_response_0(out: bytearray, item: DeleteSha
             out += encode_unsigned(size)
         _write_delete_share_group_offsets_response_topic_array_0(out, item.responses)
     else:
-        out.append(1)
+        out.append(len(item.responses) + 1)
     out.append(0)
     return [out]
 

@@ -124,7 +124,7 @@ def _write_delete_state_data_array_0(out: bytearray, items: Sequence[DeleteState
                 out += encode_unsigned(size)
             _write_partition_data_array_0(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -144,7 +144,7 @@ def _write_delete_share_group_state_request_0(out: bytearray, item: DeleteShareG
             out += encode_unsigned(size)
         _write_delete_state_data_array_0(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 
@@ -251,7 +251,7 @@ def _write_delete_state_result_array_0(out: bytearray, items: Sequence[DeleteSta
                 out += encode_unsigned(size)
             _write_partition_result_array_0(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -264,7 +264,7 @@ def _write_delete_share_group_state_response_0(out: bytearray, item: DeleteShare
             out += encode_unsigned(size)
         _write_delete_state_result_array_0(out, item.results)
     else:
-        out.append(1)
+        out.append(len(item.results) + 1)
     out.append(0)
     return [out]
 

@@ -76,9 +76,7 @@ def _read_delete_topics_request_4(data: bytes, position: int, budget: DecodeBudg
     if count == 1:
         topic_names: Sequence[str] = []
     else:
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        topic_names, position = read_compact_strings(data, position, count - 1, budget, "topic_names")
+        topic_names, position = read_compact_strings(data, position, count, budget, "topic_names")
     timeout_ms, tags = _read_iB(data, position)
     position += 5
     if tags:
@@ -149,14 +147,9 @@ def _write_delete_topics_request_4(out: bytearray, item: DeleteTopicsRequest) ->
     if item.topics:
         raise unsupported_field("DeleteTopicsRequest", "topics")
     if item.topic_names:
-        size = len(item.topic_names) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         write_compact_strings(out, item.topic_names)
     else:
-        out.append(1)
+        out.append(len(item.topic_names) + 1)
     out += _write_ix(item.timeout_ms)
     return [out]
 
@@ -185,7 +178,7 @@ def _write_delete_topics_request_6(out: bytearray, item: DeleteTopicsRequest) ->
             out += encode_unsigned(size)
         _write_delete_topic_state_array_6(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out += _write_ix(item.timeout_ms)
     return [out]
 
@@ -423,7 +416,7 @@ def _write_delete_topics_response_4(out: bytearray, item: DeleteTopicsResponse) 
             out += encode_unsigned(size)
         _write_deletable_topic_result_array_4(out, item.responses)
     else:
-        out.append(1)
+        out.append(len(item.responses) + 1)
     out.append(0)
     return [out]
 
@@ -462,7 +455,7 @@ def _write_delete_topics_response_5(out: bytearray, item: DeleteTopicsResponse) 
             out += encode_unsigned(size)
         _write_deletable_topic_result_array_5(out, item.responses)
     else:
-        out.append(1)
+        out.append(len(item.responses) + 1)
     out.append(0)
     return [out]
 
@@ -503,7 +496,7 @@ def _write_delete_topics_response_6(out: bytearray, item: DeleteTopicsResponse) 
             out += encode_unsigned(size)
         _write_deletable_topic_result_array_6(out, item.responses)
     else:
-        out.append(1)
+        out.append(len(item.responses) + 1)
     out.append(0)
     return [out]
 

@@ -444,7 +444,7 @@ def _write_describe_acls_resource_array_2(out: bytearray, items: Sequence[Descri
                 out += encode_unsigned(size)
             _write_acl_description_array_2(out, item.acls)
         else:
-            out.append(1)
+            out.append(len(item.acls) + 1)
         out.append(0)
 
 
@@ -468,7 +468,7 @@ def _write_describe_acls_response_2(out: bytearray, item: DescribeAclsResponse) 
             out += encode_unsigned(size)
         _write_describe_acls_resource_array_2(out, item.resources)
     else:
-        out.append(1)
+        out.append(len(item.resources) + 1)
     out.append(0)
     return [out]
 

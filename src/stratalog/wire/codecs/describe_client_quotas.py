@@ -204,7 +204,7 @@ def _write_describe_client_quotas_request_1(out: bytearray, item: DescribeClient
             out += encode_unsigned(size)
         _write_component_data_array_1(out, item.components)
     else:
-        out.append(1)
+        out.append(len(item.components) + 1)
     out += _write_Tx(item.strict)
     return [out]
 
@@ -516,7 +516,7 @@ def _write_entry_data_array_1(out: bytearray, items: Sequence[EntryData]) -> Non
                 out += encode_unsigned(size)
             _write_entity_data_array_1(out, item.entity)
         else:
-            out.append(1)
+            out.append(len(item.entity) + 1)
         if item.values:
             size = len(item.values) + 1
             if size < 128:
@@ -525,7 +525,7 @@ def _write_entry_data_array_1(out: bytearray, items: Sequence[EntryData]) -> Non
                 out += encode_unsigned(size)
             _write_value_data_array_1(out, item.values)
         else:
-            out.append(1)
+            out.append(len(item.values) + 1)
         out.append(0)
 
 

@@ -363,7 +363,7 @@ def _write_describe_cluster_response_0(out: bytearray, item: DescribeClusterResp
             out += encode_unsigned(size)
         _write_describe_cluster_broker_array_0(out, item.brokers)
     else:
-        out.append(1)
+        out.append(len(item.brokers) + 1)
     out += _write_ix(item.cluster_authorized_operations)
     return [out]
 
@@ -396,7 +396,7 @@ def _write_describe_cluster_response_1(out: bytearray, item: DescribeClusterResp
             out += encode_unsigned(size)
         _write_describe_cluster_broker_array_0(out, item.brokers)
     else:
-        out.append(1)
+        out.append(len(item.brokers) + 1)
     out += _write_ix(item.cluster_authorized_operations)
     return [out]
 
@@ -452,7 +452,7 @@ def _write_describe_cluster_response_2(out: bytearray, item: DescribeClusterResp
             out += encode_unsigned(size)
         _write_describe_cluster_broker_array_2(out, item.brokers)
     else:
-        out.append(1)
+        out.append(len(item.brokers) + 1)
     out += _write_ix(item.cluster_authorized_operations)
     return [out]
 

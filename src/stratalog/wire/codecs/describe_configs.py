@@ -152,9 +152,7 @@ def _read_describe_configs_resource_array_4(
         if count == 1:
             configuration_keys = []
         elif count:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            configuration_keys, position = read_compact_strings(data, position, count - 1, budget, "configuration_keys")
+            configuration_keys, position = read_compact_strings(data, position, count, budget, "configuration_keys")
         tags = data[position]
         position += 1
         if tags:
@@ -228,11 +226,6 @@ def _write_describe_configs_resource_array_4(out: bytearray, items: Sequence[Des
             out += _write_b(item.resource_type) + encode_unsigned(size)
         out += resource_name
         if item.configuration_keys:
-            size = len(item.configuration_keys) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
             write_compact_strings(out, item.configuration_keys)
         else:
             out.append(0 if item.configuration_keys is None else 1)
@@ -248,7 +241,7 @@ def _write_describe_configs_request_4(out: bytearray, item: DescribeConfigsReque
             out += encode_unsigned(size)
         _write_describe_configs_resource_array_4(out, item.resources)
     else:
-        out.append(1)
+        out.append(len(item.resources) + 1)
     out += _write_TTx(item.include_synonyms, item.include_documentation)
     return [out]
 
@@ -790,7 +783,7 @@ def _write_describe_configs_resource_result_array_4(
                 out += encode_unsigned(size)
             _write_describe_configs_synonym_array_4(out, item.synonyms)
         else:
-            out.append(1)
+            out.append(len(item.synonyms) + 1)
         out += _write_b(item.config_type)
         if item.documentation is None:
             out.append(0)
@@ -833,7 +826,7 @@ def _write_describe_configs_result_array_4(out: bytearray, items: Sequence[Descr
                 out += encode_unsigned(size)
             _write_describe_configs_resource_result_array_4(out, item.configs)
         else:
-            out.append(1)
+            out.append(len(item.configs) + 1)
         out.append(0)
 
 
@@ -847,7 +840,7 @@ def _write_describe_configs_response_4(out: bytearray, item: DescribeConfigsResp
             out += encode_unsigned(size)
         _write_describe_configs_result_array_4(out, item.results)
     else:
-        out.append(1)
+        out.append(len(item.results) + 1)
     out.append(0)
     return [out]
 

@@ -588,7 +588,7 @@ def _write_described_delegation_token_array_2(out: bytearray, items: Sequence[De
                 out += encode_unsigned(size)
             _write_described_delegation_token_renewer_array_2(out, item.renewers)
         else:
-            out.append(1)
+            out.append(len(item.renewers) + 1)
         out.append(0)
 
 
@@ -602,7 +602,7 @@ def _write_describe_delegation_token_response_2(out: bytearray, item: DescribeDe
             out += encode_unsigned(size)
         _write_described_delegation_token_array_2(out, item.tokens)
     else:
-        out.append(1)
+        out.append(len(item.tokens) + 1)
     out += _write_ix(item.throttle_time_ms)
     return [out]
 
@@ -659,7 +659,7 @@ def _write_described_delegation_token_array_3(out: bytearray, items: Sequence[De
                 out += encode_unsigned(size)
             _write_described_delegation_token_renewer_array_2(out, item.renewers)
         else:
-            out.append(1)
+            out.append(len(item.renewers) + 1)
         out.append(0)
 
 
@@ -673,7 +673,7 @@ def _write_describe_delegation_token_response_3(out: bytearray, item: DescribeDe
             out += encode_unsigned(size)
         _write_described_delegation_token_array_3(out, item.tokens)
     else:
-        out.append(1)
+        out.append(len(item.tokens) + 1)
     out += _write_ix(item.throttle_time_ms)
     return [out]
 

@@ -92,9 +92,7 @@ def _read_describe_groups_request_5(data: bytes, position: int, budget: DecodeBu
     if count == 1:
         groups: Sequence[str] = []
     else:
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        groups, position = read_compact_strings(data, position, count - 1, budget, "groups")
+        groups, position = read_compact_strings(data, position, count, budget, "groups")
     include_authorized_operations, tags = _read_TB(data, position)
     position += 2
     if tags:
@@ -123,14 +121,9 @@ def _write_describe_groups_request_3(out: bytearray, item: DescribeGroupsRequest
 
 def _write_describe_groups_request_5(out: bytearray, item: DescribeGroupsRequest) -> list[Buffer]:
     if item.groups:
-        size = len(item.groups) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         write_compact_strings(out, item.groups)
     else:
-        out.append(1)
+        out.append(len(item.groups) + 1)
     out += _write_Tx(item.include_authorized_operations)
     return [out]
 
@@ -930,7 +923,7 @@ def _write_described_group_array_5(out: bytearray, items: Sequence[DescribedGrou
                 out += encode_unsigned(size)
             _write_described_group_member_array_5(out, item.members)
         else:
-            out.append(1)
+            out.append(len(item.members) + 1)
         out += _write_ix(item.authorized_operations)
 
 
@@ -944,7 +937,7 @@ def _write_describe_groups_response_5(out: bytearray, item: DescribeGroupsRespon
             out += encode_unsigned(size)
         _write_described_group_array_5(out, item.groups)
     else:
-        out.append(1)
+        out.append(len(item.groups) + 1)
     out.append(0)
     return [out]
 
@@ -998,7 +991,7 @@ def _write_described_group_array_6(out: bytearray, items: Sequence[DescribedGrou
                 out += encode_unsigned(size)
             _write_described_group_member_array_5(out, item.members)
         else:
-            out.append(1)
+            out.append(len(item.members) + 1)
         out += _write_ix(item.authorized_operations)
 
 
@@ -1012,7 +1005,7 @@ def _write_describe_groups_response_6(out: bytearray, item: DescribeGroupsRespon
             out += encode_unsigned(size)
         _write_described_group_array_6(out, item.groups)
     else:
-        out.append(1)
+        out.append(len(item.groups) + 1)
     out.append(0)
     return [out]
 

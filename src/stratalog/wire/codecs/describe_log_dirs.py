@@ -16,9 +16,11 @@ from stratalog.wire.message_fields import (
     charge_more_items,
     null_field,
     past_end,
+    read_compact_numbers,
     read_long_size,
     read_numbers,
     skip_tags,
+    write_compact_numbers,
     write_numbers,
 )
 from stratalog.wire.messages.describe_log_dirs import (
@@ -115,9 +117,7 @@ def _read_describable_log_dir_topic_array_2(
         if count == 1:
             partitions: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
+            partitions, position = read_compact_numbers(data, position, count, "i", budget, "partitions")
         tags = data[position]
         position += 1
         if tags:
@@ -175,14 +175,9 @@ def _write_describable_log_dir_topic_array_2(out: bytearray, items: Sequence[Des
             out += encode_unsigned(size)
         out += topic
         if item.partitions:
-            size = len(item.partitions) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.partitions, "i")
+            write_compact_numbers(out, item.partitions, "i")
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -591,7 +586,7 @@ def _write_describe_log_dirs_topic_array_2(out: bytearray, items: Sequence[Descr
                 out += encode_unsigned(size)
             _write_describe_log_dirs_partition_array_2(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -612,7 +607,7 @@ def _write_describe_log_dirs_result_array_2(out: bytearray, items: Sequence[Desc
                 out += encode_unsigned(size)
             _write_describe_log_dirs_topic_array_2(out, item.topics)
         else:
-            out.append(1)
+            out.append(len(item.topics) + 1)
         out.append(0)
 
 
@@ -626,7 +621,7 @@ def _write_describe_log_dirs_response_2(out: bytearray, item: DescribeLogDirsRes
             out += encode_unsigned(size)
         _write_describe_log_dirs_result_array_2(out, item.results)
     else:
-        out.append(1)
+        out.append(len(item.results) + 1)
     out.append(0)
     return [out]
 
@@ -641,7 +636,7 @@ def _write_describe_log_dirs_response_3(out: bytearray, item: DescribeLogDirsRes
             out += encode_unsigned(size)
         _write_describe_log_dirs_result_array_2(out, item.results)
     else:
-        out.append(1)
+        out.append(len(item.results) + 1)
     out.append(0)
     return [out]
 
@@ -663,7 +658,7 @@ def _write_describe_log_dirs_result_array_4(out: bytearray, items: Sequence[Desc
                 out += encode_unsigned(size)
             _write_describe_log_dirs_topic_array_2(out, item.topics)
         else:
-            out.append(1)
+            out.append(len(item.topics) + 1)
         out += _write_qqx(item.total_bytes, item.usable_bytes)
 
 
@@ -677,7 +672,7 @@ def _write_describe_log_dirs_response_4(out: bytearray, item: DescribeLogDirsRes
             out += encode_unsigned(size)
         _write_describe_log_dirs_result_array_4(out, item.results)
     else:
-        out.append(1)
+        out.append(len(item.results) + 1)
     out.append(0)
     return [out]
 
@@ -699,7 +694,7 @@ def _write_describe_log_dirs_result_array_5(out: bytearray, items: Sequence[Desc
                 out += encode_unsigned(size)
             _write_describe_log_dirs_topic_array_2(out, item.topics)
         else:
-            out.append(1)
+            out.append(len(item.topics) + 1)
         out += _write_qqTx(item.total_bytes, item.usable_bytes, item.is_cordoned)
 
 
@@ -713,7 +708,7 @@ def _write_describe_log_dirs_response_5(out: bytearray, item: DescribeLogDirsRes
             out += encode_unsigned(size)
         _write_describe_log_dirs_result_array_5(out, item.results)
     else:
-        out.append(1)
+        out.append(len(item.results) + 1)
     out.append(0)
     return [out]
 

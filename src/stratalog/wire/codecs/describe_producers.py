@@ -15,11 +15,11 @@ from stratalog.wire.message_fields import (
     by_version,
     charge_more_items,
     past_end,
+    read_compact_numbers,
     read_long_size,
     read_longer_size,
-    read_numbers,
     skip_tags,
-    write_numbers,
+    write_compact_numbers,
 )
 from stratalog.wire.messages.describe_producers import (
     DescribeProducersRequest,
@@ -58,9 +58,7 @@ def _read_topic_request_array_0(
         if count == 1:
             partition_indexes: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            partition_indexes, position = read_numbers(data, position, count - 1, "i", budget, "partition_indexes")
+            partition_indexes, position = read_compact_numbers(data, position, count, "i", budget, "partition_indexes")
         tags = data[position]
         position += 1
         if tags:
@@ -100,14 +98,9 @@ def _write_topic_request_array_0(out: bytearray, items: Sequence[TopicRequest]) 
             out += encode_unsigned(size)
         out += name
         if item.partition_indexes:
-            size = len(item.partition_indexes) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.partition_indexes, "i")
+            write_compact_numbers(out, item.partition_indexes, "i")
         else:
-            out.append(1)
+            out.append(len(item.partition_indexes) + 1)
         out.append(0)
 
 
@@ -120,7 +113,7 @@ def _write_describe_producers_request_0(out: bytearray, item: DescribeProducersR
             out += encode_unsigned(size)
         _write_topic_request_array_0(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 
@@ -285,7 +278,7 @@ def _write_partition_response_array_0(out: bytearray, items: Sequence[PartitionR
                 out += encode_unsigned(size)
             _write_producer_state_array_0(out, item.active_producers)
         else:
-            out.append(1)
+            out.append(len(item.active_producers) + 1)
         out.append(0)
 
 
@@ -306,7 +299,7 @@ def _write_topic_response_array_0(out: bytearray, items: Sequence[TopicResponse]
                 out += encode_unsigned(size)
             _write_partition_response_array_0(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -320,7 +313,7 @@ def _write_describe_producers_response_0(out: bytearray, item: DescribeProducers
             out += encode_unsigned(size)
         _write_topic_response_array_0(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 

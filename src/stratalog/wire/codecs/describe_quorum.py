@@ -150,7 +150,7 @@ def _write_describe_quorum_request_topic_data_array_0(
                 out += encode_unsigned(size)
             _write_describe_quorum_request_partition_data_array_0(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -163,7 +163,7 @@ def _write_describe_quorum_request_0(out: bytearray, item: DescribeQuorumRequest
             out += encode_unsigned(size)
         _write_describe_quorum_request_topic_data_array_0(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 
@@ -621,7 +621,7 @@ def _write_describe_quorum_response_partition_data_array_0(
                 out += encode_unsigned(size)
             _write_replica_state_array_0(out, item.current_voters)
         else:
-            out.append(1)
+            out.append(len(item.current_voters) + 1)
         if item.observers:
             size = len(item.observers) + 1
             if size < 128:
@@ -630,7 +630,7 @@ def _write_describe_quorum_response_partition_data_array_0(
                 out += encode_unsigned(size)
             _write_replica_state_array_0(out, item.observers)
         else:
-            out.append(1)
+            out.append(len(item.observers) + 1)
         out.append(0)
 
 
@@ -653,7 +653,7 @@ def _write_describe_quorum_response_topic_data_array_0(
                 out += encode_unsigned(size)
             _write_describe_quorum_response_partition_data_array_0(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -667,7 +667,7 @@ def _write_describe_quorum_response_0(out: bytearray, item: DescribeQuorumRespon
             out += encode_unsigned(size)
         _write_describe_quorum_response_topic_data_array_0(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 
@@ -694,7 +694,7 @@ def _write_describe_quorum_response_partition_data_array_1(
                 out += encode_unsigned(size)
             _write_replica_state_array_1(out, item.current_voters)
         else:
-            out.append(1)
+            out.append(len(item.current_voters) + 1)
         if item.observers:
             size = len(item.observers) + 1
             if size < 128:
@@ -703,7 +703,7 @@ def _write_describe_quorum_response_partition_data_array_1(
                 out += encode_unsigned(size)
             _write_replica_state_array_1(out, item.observers)
         else:
-            out.append(1)
+            out.append(len(item.observers) + 1)
         out.append(0)
 
 
@@ -726,7 +726,7 @@ def _write_describe_quorum_response_topic_data_array_1(
                 out += encode_unsigned(size)
             _write_describe_quorum_response_partition_data_array_1(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -740,7 +740,7 @@ def _write_describe_quorum_response_1(out: bytearray, item: DescribeQuorumRespon
             out += encode_unsigned(size)
         _write_describe_quorum_response_topic_data_array_1(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 
@@ -780,7 +780,7 @@ def _write_describe_quorum_response_partition_data_array_2(
                 out += encode_unsigned(size)
             _write_replica_state_array_2(out, item.current_voters)
         else:
-            out.append(1)
+            out.append(len(item.current_voters) + 1)
         if item.observers:
             size = len(item.observers) + 1
             if size < 128:
@@ -789,7 +789,7 @@ def _write_describe_quorum_response_partition_data_array_2(
                 out += encode_unsigned(size)
             _write_replica_state_array_2(out, item.observers)
         else:
-            out.append(1)
+            out.append(len(item.observers) + 1)
         out.append(0)
 
 
@@ -812,7 +812,7 @@ def _write_describe_quorum_response_topic_data_array_2(
                 out += encode_unsigned(size)
             _write_describe_quorum_response_partition_data_array_2(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -846,7 +846,7 @@ def _write_node_array_2(out: bytearray, items: Sequence[Node]) -> None:
                 out += encode_unsigned(size)
             _write_listener_array_2(out, item.listeners)
         else:
-            out.append(1)
+            out.append(len(item.listeners) + 1)
         out.append(0)
 
 
@@ -870,7 +870,7 @@ def _write_describe_quorum_response_2(out: bytearray, item: DescribeQuorumRespon
             out += encode_unsigned(size)
         _write_describe_quorum_response_topic_data_array_2(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     if item.nodes:
         size = len(item.nodes) + 1
         if size < 128:
@@ -879,7 +879,7 @@ def _write_describe_quorum_response_2(out: bytearray, item: DescribeQuorumRespon
             out += encode_unsigned(size)
         _write_node_array_2(out, item.nodes)
     else:
-        out.append(1)
+        out.append(len(item.nodes) + 1)
     out.append(0)
     return [out]
 

@@ -16,11 +16,11 @@ from stratalog.wire.message_fields import (
     by_version,
     charge_more_items,
     past_end,
+    read_compact_numbers,
     read_long_size,
     read_longer_size,
-    read_numbers,
     skip_tags,
-    write_numbers,
+    write_compact_numbers,
 )
 from stratalog.wire.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequest,
@@ -64,9 +64,7 @@ def _read_describe_share_group_offsets_request_topic_array_0(
         if count == 1:
             partitions: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
+            partitions, position = read_compact_numbers(data, position, count, "i", budget, "partitions")
         tags = data[position]
         position += 1
         if tags:
@@ -143,14 +141,9 @@ def _write_describe_share_group_offsets_request_topic_array_0(
             out += encode_unsigned(size)
         out += topic_name
         if item.partitions:
-            size = len(item.partitions) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.partitions, "i")
+            write_compact_numbers(out, item.partitions, "i")
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -188,7 +181,7 @@ def _write_describe_share_group_offsets_request_0(
             out += encode_unsigned(size)
         _write_describe_share_group_offsets_request_group_array_0(out, item.groups)
     else:
-        out.append(1)
+        out.append(len(item.groups) + 1)
     out.append(0)
     return [out]
 
@@ -512,7 +505,7 @@ def _write_describe_share_group_offsets_response_topic_array_0(
                 out += encode_unsigned(size)
             _write_describe_share_group_offsets_response_partition_array_0(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -535,7 +528,7 @@ def _write_describe_share_group_offsets_response_group_array_0(
                 out += encode_unsigned(size)
             _write_describe_share_group_offsets_response_topic_array_0(out, item.topics)
         else:
-            out.append(1)
+            out.append(len(item.topics) + 1)
         out += _write_h(item.error_code)
         if item.error_message is None:
             out.append(0)
@@ -562,7 +555,7 @@ def _write_describe_share_group_offsets_response_0(
             out += encode_unsigned(size)
         _write_describe_share_group_offsets_response_group_array_0(out, item.groups)
     else:
-        out.append(1)
+        out.append(len(item.groups) + 1)
     out.append(0)
     return [out]
 
@@ -605,7 +598,7 @@ def _write_describe_share_group_offsets_response_topic_array_1(
                 out += encode_unsigned(size)
             _write_describe_share_group_offsets_response_partition_array_1(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -628,7 +621,7 @@ def _write_describe_share_group_offsets_response_group_array_1(
                 out += encode_unsigned(size)
             _write_describe_share_group_offsets_response_topic_array_1(out, item.topics)
         else:
-            out.append(1)
+            out.append(len(item.topics) + 1)
         out += _write_h(item.error_code)
         if item.error_message is None:
             out.append(0)
@@ -655,7 +648,7 @@ def _write_describe_share_group_offsets_response_1(
             out += encode_unsigned(size)
         _write_describe_share_group_offsets_response_group_array_1(out, item.groups)
     else:
-        out.append(1)
+        out.append(len(item.groups) + 1)
     out.append(0)
     return [out]
 

@@ -16,11 +16,11 @@ from stratalog.wire.message_fields import (
     by_version,
     charge_more_items,
     past_end,
+    read_compact_numbers,
     read_long_size,
     read_longer_size,
-    read_numbers,
     skip_tags,
-    write_numbers,
+    write_compact_numbers,
 )
 from stratalog.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
@@ -148,7 +148,7 @@ def _write_describe_topic_partitions_request_0(out: bytearray, item: DescribeTop
             out += encode_unsigned(size)
         _write_topic_request_array_0(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out += _write_i(item.response_partition_limit)
     if item.cursor is None:
         out.append(0xFF)
@@ -173,27 +173,21 @@ def _read_describe_topic_partitions_response_partition_array_0(
         if count == 1:
             replica_nodes: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            replica_nodes, position = read_numbers(data, position, count - 1, "i", budget, "replica_nodes")
+            replica_nodes, position = read_compact_numbers(data, position, count, "i", budget, "replica_nodes")
         count = data[position]
         position += 1
         if count == 1:
             isr_nodes: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            isr_nodes, position = read_numbers(data, position, count - 1, "i", budget, "isr_nodes")
+            isr_nodes, position = read_compact_numbers(data, position, count, "i", budget, "isr_nodes")
         count = data[position]
         position += 1
         eligible_leader_replicas: Sequence[int] | None = None
         if count == 1:
             eligible_leader_replicas = []
         elif count:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            eligible_leader_replicas, position = read_numbers(
-                data, position, count - 1, "i", budget, "eligible_leader_replicas"
+            eligible_leader_replicas, position = read_compact_numbers(
+                data, position, count, "i", budget, "eligible_leader_replicas"
             )
         count = data[position]
         position += 1
@@ -201,17 +195,13 @@ def _read_describe_topic_partitions_response_partition_array_0(
         if count == 1:
             last_known_elr = []
         elif count:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            last_known_elr, position = read_numbers(data, position, count - 1, "i", budget, "last_known_elr")
+            last_known_elr, position = read_compact_numbers(data, position, count, "i", budget, "last_known_elr")
         count = data[position]
         position += 1
         if count == 1:
             offline_replicas: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            offline_replicas, position = read_numbers(data, position, count - 1, "i", budget, "offline_replicas")
+            offline_replicas, position = read_compact_numbers(data, position, count, "i", budget, "offline_replicas")
         tags = data[position]
         position += 1
         if tags:
@@ -328,50 +318,25 @@ def _write_describe_topic_partitions_response_partition_array_0(
     for item in items:
         out += _write_hiii(item.error_code, item.partition_index, item.leader_id, item.leader_epoch)
         if item.replica_nodes:
-            size = len(item.replica_nodes) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.replica_nodes, "i")
+            write_compact_numbers(out, item.replica_nodes, "i")
         else:
-            out.append(1)
+            out.append(len(item.replica_nodes) + 1)
         if item.isr_nodes:
-            size = len(item.isr_nodes) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.isr_nodes, "i")
+            write_compact_numbers(out, item.isr_nodes, "i")
         else:
-            out.append(1)
+            out.append(len(item.isr_nodes) + 1)
         if item.eligible_leader_replicas:
-            size = len(item.eligible_leader_replicas) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.eligible_leader_replicas, "i")
+            write_compact_numbers(out, item.eligible_leader_replicas, "i")
         else:
             out.append(0 if item.eligible_leader_replicas is None else 1)
         if item.last_known_elr:
-            size = len(item.last_known_elr) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.last_known_elr, "i")
+            write_compact_numbers(out, item.last_known_elr, "i")
         else:
             out.append(0 if item.last_known_elr is None else 1)
         if item.offline_replicas:
-            size = len(item.offline_replicas) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.offline_replicas, "i")
+            write_compact_numbers(out, item.offline_replicas, "i")
         else:
-            out.append(1)
+            out.append(len(item.offline_replicas) + 1)
         out.append(0)
 
 
@@ -399,7 +364,7 @@ def _write_describe_topic_partitions_response_topic_array_0(
                 out += encode_unsigned(size)
             _write_describe_topic_partitions_response_partition_array_0(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out += _write_ix(item.topic_authorized_operations)
 
 
@@ -426,7 +391,7 @@ def _write_describe_topic_partitions_response_0(out: bytearray, item: DescribeTo
             out += encode_unsigned(size)
         _write_describe_topic_partitions_response_topic_array_0(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     if item.next_cursor is None:
         out.append(0xFF)
     else:

@@ -15,12 +15,12 @@ from stratalog.wire.message_fields import (
     by_version,
     charge_more_items,
     past_end,
+    read_compact_numbers,
     read_compact_strings,
     read_long_size,
-    read_numbers,
     skip_tags,
+    write_compact_numbers,
     write_compact_strings,
-    write_numbers,
 )
 from stratalog.wire.messages.describe_transactions import (
     DescribeTransactionsRequest,
@@ -50,9 +50,7 @@ def _read_describe_transactions_request_0(
     if count == 1:
         transactional_ids: Sequence[str] = []
     else:
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        transactional_ids, position = read_compact_strings(data, position, count - 1, budget, "transactional_ids")
+        transactional_ids, position = read_compact_strings(data, position, count, budget, "transactional_ids")
     tags = data[position]
     position += 1
     if tags:
@@ -64,14 +62,9 @@ def _read_describe_transactions_request_0(
 
 def _write_describe_transactions_request_0(out: bytearray, item: DescribeTransactionsRequest) -> list[Buffer]:
     if item.transactional_ids:
-        size = len(item.transactional_ids) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         write_compact_strings(out, item.transactional_ids)
     else:
-        out.append(1)
+        out.append(len(item.transactional_ids) + 1)
     out.append(0)
     return [out]
 
@@ -95,9 +88,7 @@ def _read_topic_data_array_0(
         if count == 1:
             partitions: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
+            partitions, position = read_compact_numbers(data, position, count, "i", budget, "partitions")
         tags = data[position]
         position += 1
         if tags:
@@ -188,14 +179,9 @@ def _write_topic_data_array_0(out: bytearray, items: Sequence[TopicData]) -> Non
             out += encode_unsigned(size)
         out += topic
         if item.partitions:
-            size = len(item.partitions) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.partitions, "i")
+            write_compact_numbers(out, item.partitions, "i")
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -226,7 +212,7 @@ def _write_transaction_state_array_0(out: bytearray, items: Sequence[Transaction
                 out += encode_unsigned(size)
             _write_topic_data_array_0(out, item.topics)
         else:
-            out.append(1)
+            out.append(len(item.topics) + 1)
         out.append(0)
 
 
@@ -240,7 +226,7 @@ def _write_describe_transactions_response_0(out: bytearray, item: DescribeTransa
             out += encode_unsigned(size)
         _write_transaction_state_array_0(out, item.transaction_states)
     else:
-        out.append(1)
+        out.append(len(item.transaction_states) + 1)
     out.append(0)
     return [out]
 

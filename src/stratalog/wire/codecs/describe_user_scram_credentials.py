@@ -239,7 +239,7 @@ def _write_describe_user_scram_credentials_result_array_0(
                 out += encode_unsigned(size)
             _write_credential_info_array_0(out, item.credential_infos)
         else:
-            out.append(1)
+            out.append(len(item.credential_infos) + 1)
         out.append(0)
 
 
@@ -265,7 +265,7 @@ def _write_describe_user_scram_credentials_response_0(
             out += encode_unsigned(size)
         _write_describe_user_scram_credentials_result_array_0(out, item.results)
     else:
-        out.append(1)
+        out.append(len(item.results) + 1)
     out.append(0)
     return [out]
 

@@ -16,11 +16,13 @@ from stratalog.wire.message_fields import (
     charge_more_items,
     null_field,
     past_end,
+    read_compact_numbers,
     read_long_size,
     read_longer_size,
     read_numbers,
     skip_tags,
     unsupported_field,
+    write_compact_numbers,
     write_numbers,
 )
 from stratalog.wire.messages.elect_leaders import (
@@ -133,9 +135,7 @@ def _read_topic_partitions_array_2(
         if count == 1:
             partitions: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
+            partitions, position = read_compact_numbers(data, position, count, "i", budget, "partitions")
         tags = data[position]
         position += 1
         if tags:
@@ -204,14 +204,9 @@ def _write_topic_partitions_array_2(out: bytearray, items: Sequence[TopicPartiti
             out += encode_unsigned(size)
         out += topic
         if item.partitions:
-            size = len(item.partitions) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.partitions, "i")
+            write_compact_numbers(out, item.partitions, "i")
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -453,7 +448,7 @@ def _write_replica_election_result_array_2(out: bytearray, items: Sequence[Repli
                 out += encode_unsigned(size)
             _write_partition_result_array_2(out, item.partition_result)
         else:
-            out.append(1)
+            out.append(len(item.partition_result) + 1)
         out.append(0)
 
 
@@ -467,7 +462,7 @@ def _write_elect_leaders_response_2(out: bytearray, item: ElectLeadersResponse) 
             out += encode_unsigned(size)
         _write_replica_election_result_array_2(out, item.replica_election_results)
     else:
-        out.append(1)
+        out.append(len(item.replica_election_results) + 1)
     out.append(0)
     return [out]
 

@@ -20,6 +20,7 @@ from stratalog.wire.message_fields import (
     charge_more_items,
     null_field,
     past_end,
+    read_compact_numbers,
     read_long_size,
     read_longer_size,
     read_numbers,
@@ -27,6 +28,7 @@ from stratalog.wire.message_fields import (
     skip_tags,
     spliced,
     unsupported_field,
+    write_compact_numbers,
     write_compact_records,
     write_numbers,
     write_records,
@@ -506,9 +508,7 @@ def _read_forgotten_topic_array_12(
         if count == 1:
             partitions: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
+            partitions, position = read_compact_numbers(data, position, count, "i", budget, "partitions")
         tags = data[position]
         position += 1
         if tags:
@@ -623,9 +623,7 @@ def _read_forgotten_topic_array_13(
         if count == 1:
             partitions: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
+            partitions, position = read_compact_numbers(data, position, count, "i", budget, "partitions")
         tags = data[position]
         position += 1
         if tags:
@@ -1253,7 +1251,7 @@ def _write_fetch_topic_array_12(out: bytearray, items: Sequence[FetchTopic]) -> 
                 out += encode_unsigned(size)
             _write_fetch_partition_array_12(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -1267,14 +1265,9 @@ def _write_forgotten_topic_array_12(out: bytearray, items: Sequence[ForgottenTop
             out += encode_unsigned(size)
         out += topic
         if item.partitions:
-            size = len(item.partitions) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.partitions, "i")
+            write_compact_numbers(out, item.partitions, "i")
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -1298,7 +1291,7 @@ def _write_fetch_request_12(out: bytearray, item: FetchRequest) -> list[Buffer]:
             out += encode_unsigned(size)
         _write_fetch_topic_array_12(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     if item.forgotten_topics_data:
         size = len(item.forgotten_topics_data) + 1
         if size < 128:
@@ -1307,7 +1300,7 @@ def _write_fetch_request_12(out: bytearray, item: FetchRequest) -> list[Buffer]:
             out += encode_unsigned(size)
         _write_forgotten_topic_array_12(out, item.forgotten_topics_data)
     else:
-        out.append(1)
+        out.append(len(item.forgotten_topics_data) + 1)
     rack_id = item.rack_id.encode()
     size = len(rack_id) + 1
     if size < 128:
@@ -1342,7 +1335,7 @@ def _write_fetch_topic_array_13(out: bytearray, items: Sequence[FetchTopic]) -> 
                 out += encode_unsigned(size)
             _write_fetch_partition_array_12(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -1350,14 +1343,9 @@ def _write_forgotten_topic_array_13(out: bytearray, items: Sequence[ForgottenTop
     for item in items:
         out += _write_U(item.topic_id.bytes)
         if item.partitions:
-            size = len(item.partitions) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.partitions, "i")
+            write_compact_numbers(out, item.partitions, "i")
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -1381,7 +1369,7 @@ def _write_fetch_request_13(out: bytearray, item: FetchRequest) -> list[Buffer]:
             out += encode_unsigned(size)
         _write_fetch_topic_array_13(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     if item.forgotten_topics_data:
         size = len(item.forgotten_topics_data) + 1
         if size < 128:
@@ -1390,7 +1378,7 @@ def _write_fetch_request_13(out: bytearray, item: FetchRequest) -> list[Buffer]:
             out += encode_unsigned(size)
         _write_forgotten_topic_array_13(out, item.forgotten_topics_data)
     else:
-        out.append(1)
+        out.append(len(item.forgotten_topics_data) + 1)
     rack_id = item.rack_id.encode()
     size = len(rack_id) + 1
     if size < 128:
@@ -1432,7 +1420,7 @@ def _write_fetch_request_15(out: bytearray, item: FetchRequest) -> list[Buffer]:
             out += encode_unsigned(size)
         _write_fetch_topic_array_13(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     if item.forgotten_topics_data:
         size = len(item.forgotten_topics_data) + 1
         if size < 128:
@@ -1441,7 +1429,7 @@ def _write_fetch_request_15(out: bytearray, item: FetchRequest) -> list[Buffer]:
             out += encode_unsigned(size)
         _write_forgotten_topic_array_13(out, item.forgotten_topics_data)
     else:
-        out.append(1)
+        out.append(len(item.forgotten_topics_data) + 1)
     rack_id = item.rack_id.encode()
     size = len(rack_id) + 1
     if size < 128:
@@ -1499,7 +1487,7 @@ def _write_fetch_topic_array_17(out: bytearray, items: Sequence[FetchTopic]) -> 
                 out += encode_unsigned(size)
             _write_fetch_partition_array_17(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -1517,7 +1505,7 @@ def _write_fetch_request_17(out: bytearray, item: FetchRequest) -> list[Buffer]:
             out += encode_unsigned(size)
         _write_fetch_topic_array_17(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     if item.forgotten_topics_data:
         size = len(item.forgotten_topics_data) + 1
         if size < 128:
@@ -1526,7 +1514,7 @@ def _write_fetch_request_17(out: bytearray, item: FetchRequest) -> list[Buffer]:
             out += encode_unsigned(size)
         _write_forgotten_topic_array_13(out, item.forgotten_topics_data)
     else:
-        out.append(1)
+        out.append(len(item.forgotten_topics_data) + 1)
     rack_id = item.rack_id.encode()
     size = len(rack_id) + 1
     if size < 128:
@@ -1589,7 +1577,7 @@ def _write_fetch_topic_array_18(out: bytearray, items: Sequence[FetchTopic]) -> 
                 out += encode_unsigned(size)
             _write_fetch_partition_array_18(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -1607,7 +1595,7 @@ def _write_fetch_request_18(out: bytearray, item: FetchRequest) -> list[Buffer]:
             out += encode_unsigned(size)
         _write_fetch_topic_array_18(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     if item.forgotten_topics_data:
         size = len(item.forgotten_topics_data) + 1
         if size < 128:
@@ -1616,7 +1604,7 @@ def _write_fetch_request_18(out: bytearray, item: FetchRequest) -> list[Buffer]:
             out += encode_unsigned(size)
         _write_forgotten_topic_array_13(out, item.forgotten_topics_data)
     else:
-        out.append(1)
+        out.append(len(item.forgotten_topics_data) + 1)
     rack_id = item.rack_id.encode()
     size = len(rack_id) + 1
     if size < 128:
@@ -2413,7 +2401,7 @@ def _write_fetchable_topic_response_array_12(
                 out += encode_unsigned(size)
             _write_partition_data_array_12(out, item.partitions, cuts)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -2428,7 +2416,7 @@ def _write_fetch_response_12(out: bytearray, item: FetchResponse) -> list[Buffer
             out += encode_unsigned(size)
         _write_fetchable_topic_response_array_12(out, item.responses, cuts)
     else:
-        out.append(1)
+        out.append(len(item.responses) + 1)
     out.append(0)
     return spliced(out, cuts)
 
@@ -2446,7 +2434,7 @@ def _write_fetchable_topic_response_array_13(
                 out += encode_unsigned(size)
             _write_partition_data_array_12(out, item.partitions, cuts)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -2461,7 +2449,7 @@ def _write_fetch_response_13(out: bytearray, item: FetchResponse) -> list[Buffer
             out += encode_unsigned(size)
         _write_fetchable_topic_response_array_13(out, item.responses, cuts)
     else:
-        out.append(1)
+        out.append(len(item.responses) + 1)
     out.append(0)
     return spliced(out, cuts)
 
@@ -2500,7 +2488,7 @@ def _write_fetch_response_16(out: bytearray, item: FetchResponse) -> list[Buffer
             out += encode_unsigned(size)
         _write_fetchable_topic_response_array_13(out, item.responses, cuts)
     else:
-        out.append(1)
+        out.append(len(item.responses) + 1)
     out.append(0)
     if item.node_endpoints:
         tags = len(out) - 1
@@ -2513,7 +2501,7 @@ def _write_fetch_response_16(out: bytearray, item: FetchResponse) -> list[Buffer
                 whole += encode_unsigned(size)
             _write_node_endpoint_array_16(whole, item.node_endpoints)
         else:
-            whole.append(1)
+            whole.append(len(item.node_endpoints) + 1)
         out[tags] += 1
         write_tag(out, 0, whole)
     return spliced(out, cuts)

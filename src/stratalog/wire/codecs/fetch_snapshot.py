@@ -319,7 +319,7 @@ def _write_fetch_snapshot_request_topic_snapshot_array_0(
                 out += encode_unsigned(size)
             _write_fetch_snapshot_request_partition_snapshot_array_0(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -333,7 +333,7 @@ def _write_fetch_snapshot_request_0(out: bytearray, item: FetchSnapshotRequest) 
             out += encode_unsigned(size)
         _write_fetch_snapshot_request_topic_snapshot_array_0(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     if item.cluster_id is not None:
         tags = len(out) - 1
@@ -384,7 +384,7 @@ def _write_fetch_snapshot_request_topic_snapshot_array_1(
                 out += encode_unsigned(size)
             _write_fetch_snapshot_request_partition_snapshot_array_1(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -398,7 +398,7 @@ def _write_fetch_snapshot_request_1(out: bytearray, item: FetchSnapshotRequest) 
             out += encode_unsigned(size)
         _write_fetch_snapshot_request_topic_snapshot_array_1(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     if item.cluster_id is not None:
         tags = len(out) - 1
@@ -651,7 +651,7 @@ def _write_fetch_snapshot_response_topic_snapshot_array_0(
                 out += encode_unsigned(size)
             _write_fetch_snapshot_response_partition_snapshot_array_0(out, item.partitions, cuts)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -666,7 +666,7 @@ def _write_fetch_snapshot_response_0(out: bytearray, item: FetchSnapshotResponse
             out += encode_unsigned(size)
         _write_fetch_snapshot_response_topic_snapshot_array_0(out, item.topics, cuts)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return spliced(out, cuts)
 
@@ -694,7 +694,7 @@ def _write_fetch_snapshot_response_1(out: bytearray, item: FetchSnapshotResponse
             out += encode_unsigned(size)
         _write_fetch_snapshot_response_topic_snapshot_array_0(out, item.topics, cuts)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     if item.node_endpoints:
         tags = len(out) - 1
@@ -707,7 +707,7 @@ def _write_fetch_snapshot_response_1(out: bytearray, item: FetchSnapshotResponse
                 whole += encode_unsigned(size)
             _write_node_endpoint_array_1(whole, item.node_endpoints)
         else:
-            whole.append(1)
+            whole.append(len(item.node_endpoints) + 1)
         out[tags] += 1
         write_tag(out, 0, whole)
     return spliced(out, cuts)

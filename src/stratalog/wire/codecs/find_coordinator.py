@@ -107,9 +107,7 @@ def _read_find_coordinator_request_4(data: bytes, position: int, budget: DecodeB
     if count == 1:
         coordinator_keys: Sequence[str] = []
     else:
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        coordinator_keys, position = read_compact_strings(data, position, count - 1, budget, "coordinator_keys")
+        coordinator_keys, position = read_compact_strings(data, position, count, budget, "coordinator_keys")
     tags = data[position]
     position += 1
     if tags:
@@ -159,14 +157,9 @@ def _write_find_coordinator_request_4(out: bytearray, item: FindCoordinatorReque
         raise unsupported_field("FindCoordinatorRequest", "key")
     out += _write_b(item.key_type)
     if item.coordinator_keys:
-        size = len(item.coordinator_keys) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         write_compact_strings(out, item.coordinator_keys)
     else:
-        out.append(1)
+        out.append(len(item.coordinator_keys) + 1)
     out.append(0)
     return [out]
 
@@ -403,7 +396,7 @@ def _write_find_coordinator_response_4(out: bytearray, item: FindCoordinatorResp
             out += encode_unsigned(size)
         _write_coordinator_array_4(out, item.coordinators)
     else:
-        out.append(1)
+        out.append(len(item.coordinators) + 1)
     out.append(0)
     return [out]
 

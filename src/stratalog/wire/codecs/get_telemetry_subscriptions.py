@@ -15,17 +15,16 @@ from stratalog.wire.ids import topic_id_of
 from stratalog.wire.message_fields import (
     by_version,
     past_end,
+    read_compact_numbers,
     read_compact_strings,
-    read_numbers,
     skip_tags,
+    write_compact_numbers,
     write_compact_strings,
-    write_numbers,
 )
 from stratalog.wire.messages.get_telemetry_subscriptions import (
     GetTelemetrySubscriptionsRequest,
     GetTelemetrySubscriptionsResponse,
 )
-from stratalog.wire.varint import encode_unsigned, read_unsigned
 
 _read_UB = Layout(">16sB").unpack_from
 _read_ihUiB = Layout(">ih16siB").unpack_from
@@ -68,19 +67,15 @@ def _read_get_telemetry_subscriptions_response_0(
     if count == 1:
         accepted_compression_types: Sequence[int] = []
     else:
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        accepted_compression_types, position = read_numbers(
-            data, position, count - 1, "b", budget, "accepted_compression_types"
+        accepted_compression_types, position = read_compact_numbers(
+            data, position, count, "b", budget, "accepted_compression_types"
         )
     push_interval_ms, telemetry_max_bytes, delta_temporality, count = _read_iiTB(data, position)
     position += 10
     if count == 1:
         requested_metrics: Sequence[str] = []
     else:
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        requested_metrics, position = read_compact_strings(data, position, count - 1, budget, "requested_metrics")
+        requested_metrics, position = read_compact_strings(data, position, count, budget, "requested_metrics")
     tags = data[position]
     position += 1
     if tags:
@@ -105,24 +100,14 @@ def _write_get_telemetry_subscriptions_response_0(
 ) -> list[Buffer]:
     out += _write_ihUi(item.throttle_time_ms, item.error_code, item.client_instance_id.bytes, item.subscription_id)
     if item.accepted_compression_types:
-        size = len(item.accepted_compression_types) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.accepted_compression_types, "b")
+        write_compact_numbers(out, item.accepted_compression_types, "b")
     else:
-        out.append(1)
+        out.append(len(item.accepted_compression_types) + 1)
     out += _write_iiT(item.push_interval_ms, item.telemetry_max_bytes, item.delta_temporality)
     if item.requested_metrics:
-        size = len(item.requested_metrics) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         write_compact_strings(out, item.requested_metrics)
     else:
-        out.append(1)
+        out.append(len(item.requested_metrics) + 1)
     out.append(0)
     return [out]
 

@@ -277,7 +277,7 @@ def _write_alter_configs_resource_array_1(out: bytearray, items: Sequence[AlterC
                 out += encode_unsigned(size)
             _write_alterable_config_array_1(out, item.configs)
         else:
-            out.append(1)
+            out.append(len(item.configs) + 1)
         out.append(0)
 
 
@@ -290,7 +290,7 @@ def _write_incremental_alter_configs_request_1(out: bytearray, item: Incremental
             out += encode_unsigned(size)
         _write_alter_configs_resource_array_1(out, item.resources)
     else:
-        out.append(1)
+        out.append(len(item.resources) + 1)
     out += _write_Tx(item.validate_only)
     return [out]
 
@@ -464,7 +464,7 @@ def _write_incremental_alter_configs_response_1(out: bytearray, item: Incrementa
             out += encode_unsigned(size)
         _write_alter_configs_resource_response_array_1(out, item.responses)
     else:
-        out.append(1)
+        out.append(len(item.responses) + 1)
     out.append(0)
     return [out]
 

@@ -124,7 +124,7 @@ def _write_initialize_state_data_array_0(out: bytearray, items: Sequence[Initial
                 out += encode_unsigned(size)
             _write_partition_data_array_0(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -146,7 +146,7 @@ def _write_initialize_share_group_state_request_0(
             out += encode_unsigned(size)
         _write_initialize_state_data_array_0(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 
@@ -253,7 +253,7 @@ def _write_initialize_state_result_array_0(out: bytearray, items: Sequence[Initi
                 out += encode_unsigned(size)
             _write_partition_result_array_0(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -268,7 +268,7 @@ def _write_initialize_share_group_state_response_0(
             out += encode_unsigned(size)
         _write_initialize_state_result_array_0(out, item.results)
     else:
-        out.append(1)
+        out.append(len(item.results) + 1)
     out.append(0)
     return [out]
 

@@ -485,7 +485,7 @@ def _write_join_group_request_6(out: bytearray, item: JoinGroupRequest) -> list[
             out += encode_unsigned(size)
         _write_join_group_request_protocol_array_6(out, item.protocols)
     else:
-        out.append(1)
+        out.append(len(item.protocols) + 1)
     out.append(0)
     return [out]
 
@@ -530,7 +530,7 @@ def _write_join_group_request_8(out: bytearray, item: JoinGroupRequest) -> list[
             out += encode_unsigned(size)
         _write_join_group_request_protocol_array_6(out, item.protocols)
     else:
-        out.append(1)
+        out.append(len(item.protocols) + 1)
     if item.reason is None:
         out.append(0)
     else:
@@ -1077,7 +1077,7 @@ def _write_join_group_response_6(out: bytearray, item: JoinGroupResponse) -> lis
             out += encode_unsigned(size)
         _write_join_group_response_member_array_6(out, item.members)
     else:
-        out.append(1)
+        out.append(len(item.members) + 1)
     out.append(0)
     return [out]
 
@@ -1126,7 +1126,7 @@ def _write_join_group_response_7(out: bytearray, item: JoinGroupResponse) -> lis
             out += encode_unsigned(size)
         _write_join_group_response_member_array_6(out, item.members)
     else:
-        out.append(1)
+        out.append(len(item.members) + 1)
     out.append(0)
     return [out]
 
@@ -1175,7 +1175,7 @@ def _write_join_group_response_9(out: bytearray, item: JoinGroupResponse) -> lis
             out += encode_unsigned(size)
         _write_join_group_response_member_array_6(out, item.members)
     else:
-        out.append(1)
+        out.append(len(item.members) + 1)
     out.append(0)
     return [out]
 

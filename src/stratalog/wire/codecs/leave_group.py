@@ -307,7 +307,7 @@ def _write_leave_group_request_4(out: bytearray, item: LeaveGroupRequest) -> lis
             out += encode_unsigned(size)
         _write_member_identity_array_4(out, item.members)
     else:
-        out.append(1)
+        out.append(len(item.members) + 1)
     out.append(0)
     return [out]
 
@@ -362,7 +362,7 @@ def _write_leave_group_request_5(out: bytearray, item: LeaveGroupRequest) -> lis
             out += encode_unsigned(size)
         _write_member_identity_array_5(out, item.members)
     else:
-        out.append(1)
+        out.append(len(item.members) + 1)
     out.append(0)
     return [out]
 
@@ -546,7 +546,7 @@ def _write_leave_group_response_4(out: bytearray, item: LeaveGroupResponse) -> l
             out += encode_unsigned(size)
         _write_member_response_array_4(out, item.members)
     else:
-        out.append(1)
+        out.append(len(item.members) + 1)
     out.append(0)
     return [out]
 

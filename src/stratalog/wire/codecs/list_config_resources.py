@@ -15,11 +15,11 @@ from stratalog.wire.message_fields import (
     by_version,
     charge_more_items,
     past_end,
+    read_compact_numbers,
     read_long_size,
-    read_numbers,
     skip_tags,
     unsupported_field,
-    write_numbers,
+    write_compact_numbers,
 )
 from stratalog.wire.messages.list_config_resources import (
     ConfigResource,
@@ -60,9 +60,7 @@ def _read_list_config_resources_request_1(
     if count == 1:
         resource_types: Sequence[int] = []
     else:
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        resource_types, position = read_numbers(data, position, count - 1, "b", budget, "resource_types")
+        resource_types, position = read_compact_numbers(data, position, count, "b", budget, "resource_types")
     tags = data[position]
     position += 1
     if tags:
@@ -81,14 +79,9 @@ def _write_list_config_resources_request_0(out: bytearray, item: ListConfigResou
 
 def _write_list_config_resources_request_1(out: bytearray, item: ListConfigResourcesRequest) -> list[Buffer]:
     if item.resource_types:
-        size = len(item.resource_types) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.resource_types, "b")
+        write_compact_numbers(out, item.resource_types, "b")
     else:
-        out.append(1)
+        out.append(len(item.resource_types) + 1)
     out.append(0)
     return [out]
 
@@ -209,7 +202,7 @@ def _write_list_config_resources_response_0(out: bytearray, item: ListConfigReso
             out += encode_unsigned(size)
         _write_config_resource_array_0(out, item.config_resources)
     else:
-        out.append(1)
+        out.append(len(item.config_resources) + 1)
     out.append(0)
     return [out]
 
@@ -236,7 +229,7 @@ def _write_list_config_resources_response_1(out: bytearray, item: ListConfigReso
             out += encode_unsigned(size)
         _write_config_resource_array_1(out, item.config_resources)
     else:
-        out.append(1)
+        out.append(len(item.config_resources) + 1)
     out.append(0)
     return [out]
 

@@ -66,9 +66,7 @@ def _read_list_groups_request_4(data: bytes, position: int, budget: DecodeBudget
     if count == 1:
         states_filter: Sequence[str] = []
     else:
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        states_filter, position = read_compact_strings(data, position, count - 1, budget, "states_filter")
+        states_filter, position = read_compact_strings(data, position, count, budget, "states_filter")
     tags = data[position]
     position += 1
     if tags:
@@ -87,17 +85,13 @@ def _read_list_groups_request_5(data: bytes, position: int, budget: DecodeBudget
     if count == 1:
         states_filter: Sequence[str] = []
     else:
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        states_filter, position = read_compact_strings(data, position, count - 1, budget, "states_filter")
+        states_filter, position = read_compact_strings(data, position, count, budget, "states_filter")
     count = data[position]
     position += 1
     if count == 1:
         types_filter: Sequence[str] = []
     else:
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        types_filter, position = read_compact_strings(data, position, count - 1, budget, "types_filter")
+        types_filter, position = read_compact_strings(data, position, count, budget, "types_filter")
     tags = data[position]
     position += 1
     if tags:
@@ -128,37 +122,22 @@ def _write_list_groups_request_4(out: bytearray, item: ListGroupsRequest) -> lis
     if item.types_filter:
         raise unsupported_field("ListGroupsRequest", "types_filter")
     if item.states_filter:
-        size = len(item.states_filter) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         write_compact_strings(out, item.states_filter)
     else:
-        out.append(1)
+        out.append(len(item.states_filter) + 1)
     out.append(0)
     return [out]
 
 
 def _write_list_groups_request_5(out: bytearray, item: ListGroupsRequest) -> list[Buffer]:
     if item.states_filter:
-        size = len(item.states_filter) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         write_compact_strings(out, item.states_filter)
     else:
-        out.append(1)
+        out.append(len(item.states_filter) + 1)
     if item.types_filter:
-        size = len(item.types_filter) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         write_compact_strings(out, item.types_filter)
     else:
-        out.append(1)
+        out.append(len(item.types_filter) + 1)
     out.append(0)
     return [out]
 
@@ -434,7 +413,7 @@ def _write_list_groups_response_3(out: bytearray, item: ListGroupsResponse) -> l
             out += encode_unsigned(size)
         _write_listed_group_array_3(out, item.groups)
     else:
-        out.append(1)
+        out.append(len(item.groups) + 1)
     out.append(0)
     return [out]
 
@@ -475,7 +454,7 @@ def _write_list_groups_response_4(out: bytearray, item: ListGroupsResponse) -> l
             out += encode_unsigned(size)
         _write_listed_group_array_4(out, item.groups)
     else:
-        out.append(1)
+        out.append(len(item.groups) + 1)
     out.append(0)
     return [out]
 
@@ -523,7 +502,7 @@ def _write_list_groups_response_5(out: bytearray, item: ListGroupsResponse) -> l
             out += encode_unsigned(size)
         _write_listed_group_array_5(out, item.groups)
     else:
-        out.append(1)
+        out.append(len(item.groups) + 1)
     out.append(0)
     return [out]
 

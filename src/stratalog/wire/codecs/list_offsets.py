@@ -357,7 +357,7 @@ def _write_list_offsets_topic_array_6(out: bytearray, items: Sequence[ListOffset
                 out += encode_unsigned(size)
             _write_list_offsets_partition_array_6(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -371,7 +371,7 @@ def _write_list_offsets_request_6(out: bytearray, item: ListOffsetsRequest) -> l
             out += encode_unsigned(size)
         _write_list_offsets_topic_array_6(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 
@@ -386,7 +386,7 @@ def _write_list_offsets_request_10(out: bytearray, item: ListOffsetsRequest) -> 
             out += encode_unsigned(size)
         _write_list_offsets_topic_array_6(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out += _write_ix(item.timeout_ms)
     return [out]
 
@@ -685,7 +685,7 @@ def _write_list_offsets_topic_response_array_6(out: bytearray, items: Sequence[L
                 out += encode_unsigned(size)
             _write_list_offsets_partition_response_array_6(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -699,7 +699,7 @@ def _write_list_offsets_response_6(out: bytearray, item: ListOffsetsResponse) ->
             out += encode_unsigned(size)
         _write_list_offsets_topic_response_array_6(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 

@@ -15,11 +15,11 @@ from stratalog.wire.message_fields import (
     by_version,
     charge_more_items,
     past_end,
+    read_compact_numbers,
     read_long_size,
     read_longer_size,
-    read_numbers,
     skip_tags,
-    write_numbers,
+    write_compact_numbers,
 )
 from stratalog.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
@@ -55,9 +55,7 @@ def _read_list_partition_reassignments_topics_array_0(
         if count == 1:
             partition_indexes: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            partition_indexes, position = read_numbers(data, position, count - 1, "i", budget, "partition_indexes")
+            partition_indexes, position = read_compact_numbers(data, position, count, "i", budget, "partition_indexes")
         tags = data[position]
         position += 1
         if tags:
@@ -102,14 +100,9 @@ def _write_list_partition_reassignments_topics_array_0(
             out += encode_unsigned(size)
         out += name
         if item.partition_indexes:
-            size = len(item.partition_indexes) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.partition_indexes, "i")
+            write_compact_numbers(out, item.partition_indexes, "i")
         else:
-            out.append(1)
+            out.append(len(item.partition_indexes) + 1)
         out.append(0)
 
 
@@ -144,25 +137,19 @@ def _read_ongoing_partition_reassignment_array_0(
         if count == 1:
             replicas: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            replicas, position = read_numbers(data, position, count - 1, "i", budget, "replicas")
+            replicas, position = read_compact_numbers(data, position, count, "i", budget, "replicas")
         count = data[position]
         position += 1
         if count == 1:
             adding_replicas: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            adding_replicas, position = read_numbers(data, position, count - 1, "i", budget, "adding_replicas")
+            adding_replicas, position = read_compact_numbers(data, position, count, "i", budget, "adding_replicas")
         count = data[position]
         position += 1
         if count == 1:
             removing_replicas: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            removing_replicas, position = read_numbers(data, position, count - 1, "i", budget, "removing_replicas")
+            removing_replicas, position = read_compact_numbers(data, position, count, "i", budget, "removing_replicas")
         tags = data[position]
         position += 1
         if tags:
@@ -249,32 +236,17 @@ def _write_ongoing_partition_reassignment_array_0(
     for item in items:
         out += _write_i(item.partition_index)
         if item.replicas:
-            size = len(item.replicas) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.replicas, "i")
+            write_compact_numbers(out, item.replicas, "i")
         else:
-            out.append(1)
+            out.append(len(item.replicas) + 1)
         if item.adding_replicas:
-            size = len(item.adding_replicas) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.adding_replicas, "i")
+            write_compact_numbers(out, item.adding_replicas, "i")
         else:
-            out.append(1)
+            out.append(len(item.adding_replicas) + 1)
         if item.removing_replicas:
-            size = len(item.removing_replicas) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.removing_replicas, "i")
+            write_compact_numbers(out, item.removing_replicas, "i")
         else:
-            out.append(1)
+            out.append(len(item.removing_replicas) + 1)
         out.append(0)
 
 
@@ -295,7 +267,7 @@ def _write_ongoing_topic_reassignment_array_0(out: bytearray, items: Sequence[On
                 out += encode_unsigned(size)
             _write_ongoing_partition_reassignment_array_0(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -321,7 +293,7 @@ def _write_list_partition_reassignments_response_0(
             out += encode_unsigned(size)
         _write_ongoing_topic_reassignment_array_0(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 

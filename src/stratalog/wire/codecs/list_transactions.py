@@ -15,14 +15,14 @@ from stratalog.wire.message_fields import (
     by_version,
     charge_more_items,
     past_end,
+    read_compact_numbers,
     read_compact_strings,
     read_long_size,
     read_longer_size,
-    read_numbers,
     skip_tags,
     unsupported_field,
+    write_compact_numbers,
     write_compact_strings,
-    write_numbers,
 )
 from stratalog.wire.messages.list_transactions import (
     ListTransactionsRequest,
@@ -48,17 +48,13 @@ def _read_list_transactions_request_0(data: bytes, position: int, budget: Decode
     if count == 1:
         state_filters: Sequence[str] = []
     else:
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        state_filters, position = read_compact_strings(data, position, count - 1, budget, "state_filters")
+        state_filters, position = read_compact_strings(data, position, count, budget, "state_filters")
     count = data[position]
     position += 1
     if count == 1:
         producer_id_filters: Sequence[int] = []
     else:
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        producer_id_filters, position = read_numbers(data, position, count - 1, "q", budget, "producer_id_filters")
+        producer_id_filters, position = read_compact_numbers(data, position, count, "q", budget, "producer_id_filters")
     tags = data[position]
     position += 1
     if tags:
@@ -77,17 +73,13 @@ def _read_list_transactions_request_1(data: bytes, position: int, budget: Decode
     if count == 1:
         state_filters: Sequence[str] = []
     else:
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        state_filters, position = read_compact_strings(data, position, count - 1, budget, "state_filters")
+        state_filters, position = read_compact_strings(data, position, count, budget, "state_filters")
     count = data[position]
     position += 1
     if count == 1:
         producer_id_filters: Sequence[int] = []
     else:
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        producer_id_filters, position = read_numbers(data, position, count - 1, "q", budget, "producer_id_filters")
+        producer_id_filters, position = read_compact_numbers(data, position, count, "q", budget, "producer_id_filters")
     duration_filter, tags = _read_qB(data, position)
     position += 9
     if tags:
@@ -108,17 +100,13 @@ def _read_list_transactions_request_2(data: bytes, position: int, budget: Decode
     if count == 1:
         state_filters: Sequence[str] = []
     else:
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        state_filters, position = read_compact_strings(data, position, count - 1, budget, "state_filters")
+        state_filters, position = read_compact_strings(data, position, count, budget, "state_filters")
     count = data[position]
     position += 1
     if count == 1:
         producer_id_filters: Sequence[int] = []
     else:
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        producer_id_filters, position = read_numbers(data, position, count - 1, "q", budget, "producer_id_filters")
+        producer_id_filters, position = read_compact_numbers(data, position, count, "q", budget, "producer_id_filters")
     duration_filter, size = _read_qB(data, position)
     position += 8
     transactional_id_pattern: str | None = None
@@ -149,23 +137,13 @@ def _write_list_transactions_request_0(out: bytearray, item: ListTransactionsReq
     if item.transactional_id_pattern is not None:
         raise unsupported_field("ListTransactionsRequest", "transactional_id_pattern")
     if item.state_filters:
-        size = len(item.state_filters) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         write_compact_strings(out, item.state_filters)
     else:
-        out.append(1)
+        out.append(len(item.state_filters) + 1)
     if item.producer_id_filters:
-        size = len(item.producer_id_filters) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.producer_id_filters, "q")
+        write_compact_numbers(out, item.producer_id_filters, "q")
     else:
-        out.append(1)
+        out.append(len(item.producer_id_filters) + 1)
     out.append(0)
     return [out]
 
@@ -174,46 +152,26 @@ def _write_list_transactions_request_1(out: bytearray, item: ListTransactionsReq
     if item.transactional_id_pattern is not None:
         raise unsupported_field("ListTransactionsRequest", "transactional_id_pattern")
     if item.state_filters:
-        size = len(item.state_filters) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         write_compact_strings(out, item.state_filters)
     else:
-        out.append(1)
+        out.append(len(item.state_filters) + 1)
     if item.producer_id_filters:
-        size = len(item.producer_id_filters) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.producer_id_filters, "q")
+        write_compact_numbers(out, item.producer_id_filters, "q")
     else:
-        out.append(1)
+        out.append(len(item.producer_id_filters) + 1)
     out += _write_qx(item.duration_filter)
     return [out]
 
 
 def _write_list_transactions_request_2(out: bytearray, item: ListTransactionsRequest) -> list[Buffer]:
     if item.state_filters:
-        size = len(item.state_filters) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         write_compact_strings(out, item.state_filters)
     else:
-        out.append(1)
+        out.append(len(item.state_filters) + 1)
     if item.producer_id_filters:
-        size = len(item.producer_id_filters) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
-        write_numbers(out, item.producer_id_filters, "q")
+        write_compact_numbers(out, item.producer_id_filters, "q")
     else:
-        out.append(1)
+        out.append(len(item.producer_id_filters) + 1)
     out += _write_q(item.duration_filter)
     if item.transactional_id_pattern is None:
         out.append(0)
@@ -270,11 +228,7 @@ def _read_list_transactions_response_0(data: bytes, position: int, budget: Decod
     if count == 1:
         unknown_state_filters: Sequence[str] = []
     else:
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        unknown_state_filters, position = read_compact_strings(
-            data, position, count - 1, budget, "unknown_state_filters"
-        )
+        unknown_state_filters, position = read_compact_strings(data, position, count, budget, "unknown_state_filters")
     count = data[position]
     position += 1
     if count == 1:
@@ -319,14 +273,9 @@ def _write_transaction_state_array_0(out: bytearray, items: Sequence[Transaction
 def _write_list_transactions_response_0(out: bytearray, item: ListTransactionsResponse) -> list[Buffer]:
     out += _write_ih(item.throttle_time_ms, item.error_code)
     if item.unknown_state_filters:
-        size = len(item.unknown_state_filters) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         write_compact_strings(out, item.unknown_state_filters)
     else:
-        out.append(1)
+        out.append(len(item.unknown_state_filters) + 1)
     if item.transaction_states:
         size = len(item.transaction_states) + 1
         if size < 128:
@@ -335,7 +284,7 @@ def _write_list_transactions_response_0(out: bytearray, item: ListTransactionsRe
             out += encode_unsigned(size)
         _write_transaction_state_array_0(out, item.transaction_states)
     else:
-        out.append(1)
+        out.append(len(item.transaction_states) + 1)
     out.append(0)
     return [out]
 

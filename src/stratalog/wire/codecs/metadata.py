@@ -17,11 +17,13 @@ from stratalog.wire.message_fields import (
     charge_more_items,
     null_field,
     past_end,
+    read_compact_numbers,
     read_long_size,
     read_longer_size,
     read_numbers,
     skip_tags,
     unsupported_field,
+    write_compact_numbers,
     write_numbers,
 )
 from stratalog.wire.messages.metadata import (
@@ -1004,25 +1006,19 @@ def _read_metadata_response_partition_array_9(
         if count == 1:
             replica_nodes: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            replica_nodes, position = read_numbers(data, position, count - 1, "i", budget, "replica_nodes")
+            replica_nodes, position = read_compact_numbers(data, position, count, "i", budget, "replica_nodes")
         count = data[position]
         position += 1
         if count == 1:
             isr_nodes: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            isr_nodes, position = read_numbers(data, position, count - 1, "i", budget, "isr_nodes")
+            isr_nodes, position = read_compact_numbers(data, position, count, "i", budget, "isr_nodes")
         count = data[position]
         position += 1
         if count == 1:
             offline_replicas: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            offline_replicas, position = read_numbers(data, position, count - 1, "i", budget, "offline_replicas")
+            offline_replicas, position = read_compact_numbers(data, position, count, "i", budget, "offline_replicas")
         tags = data[position]
         position += 1
         if tags:
@@ -1618,32 +1614,17 @@ def _write_metadata_response_partition_array_9(out: bytearray, items: Sequence[M
     for item in items:
         out += _write_hiii(item.error_code, item.partition_index, item.leader_id, item.leader_epoch)
         if item.replica_nodes:
-            size = len(item.replica_nodes) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.replica_nodes, "i")
+            write_compact_numbers(out, item.replica_nodes, "i")
         else:
-            out.append(1)
+            out.append(len(item.replica_nodes) + 1)
         if item.isr_nodes:
-            size = len(item.isr_nodes) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.isr_nodes, "i")
+            write_compact_numbers(out, item.isr_nodes, "i")
         else:
-            out.append(1)
+            out.append(len(item.isr_nodes) + 1)
         if item.offline_replicas:
-            size = len(item.offline_replicas) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.offline_replicas, "i")
+            write_compact_numbers(out, item.offline_replicas, "i")
         else:
-            out.append(1)
+            out.append(len(item.offline_replicas) + 1)
         out.append(0)
 
 
@@ -1666,7 +1647,7 @@ def _write_metadata_response_topic_array_9(out: bytearray, items: Sequence[Metad
                 out += encode_unsigned(size)
             _write_metadata_response_partition_array_9(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out += _write_ix(item.topic_authorized_operations)
 
 
@@ -1680,7 +1661,7 @@ def _write_metadata_response_9(out: bytearray, item: MetadataResponse) -> list[B
             out += encode_unsigned(size)
         _write_metadata_response_broker_array_9(out, item.brokers)
     else:
-        out.append(1)
+        out.append(len(item.brokers) + 1)
     if item.cluster_id is None:
         out.append(0)
     else:
@@ -1700,7 +1681,7 @@ def _write_metadata_response_9(out: bytearray, item: MetadataResponse) -> list[B
             out += encode_unsigned(size)
         _write_metadata_response_topic_array_9(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out += _write_ix(item.cluster_authorized_operations)
     return [out]
 
@@ -1724,7 +1705,7 @@ def _write_metadata_response_topic_array_10(out: bytearray, items: Sequence[Meta
                 out += encode_unsigned(size)
             _write_metadata_response_partition_array_9(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out += _write_ix(item.topic_authorized_operations)
 
 
@@ -1738,7 +1719,7 @@ def _write_metadata_response_10(out: bytearray, item: MetadataResponse) -> list[
             out += encode_unsigned(size)
         _write_metadata_response_broker_array_9(out, item.brokers)
     else:
-        out.append(1)
+        out.append(len(item.brokers) + 1)
     if item.cluster_id is None:
         out.append(0)
     else:
@@ -1758,7 +1739,7 @@ def _write_metadata_response_10(out: bytearray, item: MetadataResponse) -> list[
             out += encode_unsigned(size)
         _write_metadata_response_topic_array_10(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out += _write_ix(item.cluster_authorized_operations)
     return [out]
 
@@ -1773,7 +1754,7 @@ def _write_metadata_response_11(out: bytearray, item: MetadataResponse) -> list[
             out += encode_unsigned(size)
         _write_metadata_response_broker_array_9(out, item.brokers)
     else:
-        out.append(1)
+        out.append(len(item.brokers) + 1)
     if item.cluster_id is None:
         out.append(0)
     else:
@@ -1793,7 +1774,7 @@ def _write_metadata_response_11(out: bytearray, item: MetadataResponse) -> list[
             out += encode_unsigned(size)
         _write_metadata_response_topic_array_10(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 
@@ -1820,7 +1801,7 @@ def _write_metadata_response_topic_array_12(out: bytearray, items: Sequence[Meta
                 out += encode_unsigned(size)
             _write_metadata_response_partition_array_9(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out += _write_ix(item.topic_authorized_operations)
 
 
@@ -1834,7 +1815,7 @@ def _write_metadata_response_12(out: bytearray, item: MetadataResponse) -> list[
             out += encode_unsigned(size)
         _write_metadata_response_broker_array_9(out, item.brokers)
     else:
-        out.append(1)
+        out.append(len(item.brokers) + 1)
     if item.cluster_id is None:
         out.append(0)
     else:
@@ -1854,7 +1835,7 @@ def _write_metadata_response_12(out: bytearray, item: MetadataResponse) -> list[
             out += encode_unsigned(size)
         _write_metadata_response_topic_array_12(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 
@@ -1869,7 +1850,7 @@ def _write_metadata_response_13(out: bytearray, item: MetadataResponse) -> list[
             out += encode_unsigned(size)
         _write_metadata_response_broker_array_9(out, item.brokers)
     else:
-        out.append(1)
+        out.append(len(item.brokers) + 1)
     if item.cluster_id is None:
         out.append(0)
     else:
@@ -1889,7 +1870,7 @@ def _write_metadata_response_13(out: bytearray, item: MetadataResponse) -> list[
             out += encode_unsigned(size)
         _write_metadata_response_topic_array_12(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out += _write_hx(item.error_code)
     return [out]
 

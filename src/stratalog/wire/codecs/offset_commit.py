@@ -633,7 +633,7 @@ def _write_offset_commit_request_topic_array_8(out: bytearray, items: Sequence[O
                 out += encode_unsigned(size)
             _write_offset_commit_request_partition_array_8(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -670,7 +670,7 @@ def _write_offset_commit_request_8(out: bytearray, item: OffsetCommitRequest) ->
             out += encode_unsigned(size)
         _write_offset_commit_request_topic_array_8(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 
@@ -686,7 +686,7 @@ def _write_offset_commit_request_topic_array_10(out: bytearray, items: Sequence[
                 out += encode_unsigned(size)
             _write_offset_commit_request_partition_array_8(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -723,7 +723,7 @@ def _write_offset_commit_request_10(out: bytearray, item: OffsetCommitRequest) -
             out += encode_unsigned(size)
         _write_offset_commit_request_topic_array_10(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 
@@ -968,7 +968,7 @@ def _write_offset_commit_response_topic_array_8(out: bytearray, items: Sequence[
                 out += encode_unsigned(size)
             _write_offset_commit_response_partition_array_8(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -982,7 +982,7 @@ def _write_offset_commit_response_8(out: bytearray, item: OffsetCommitResponse) 
             out += encode_unsigned(size)
         _write_offset_commit_response_topic_array_8(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 
@@ -998,7 +998,7 @@ def _write_offset_commit_response_topic_array_10(out: bytearray, items: Sequence
                 out += encode_unsigned(size)
             _write_offset_commit_response_partition_array_8(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -1012,7 +1012,7 @@ def _write_offset_commit_response_10(out: bytearray, item: OffsetCommitResponse)
             out += encode_unsigned(size)
         _write_offset_commit_response_topic_array_10(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 

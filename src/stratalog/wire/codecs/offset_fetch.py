@@ -17,11 +17,13 @@ from stratalog.wire.message_fields import (
     charge_more_items,
     null_field,
     past_end,
+    read_compact_numbers,
     read_long_size,
     read_longer_size,
     read_numbers,
     skip_tags,
     unsupported_field,
+    write_compact_numbers,
     write_numbers,
 )
 from stratalog.wire.messages.offset_fetch import (
@@ -149,9 +151,7 @@ def _read_offset_fetch_request_topic_array_6(
         if count == 1:
             partition_indexes: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            partition_indexes, position = read_numbers(data, position, count - 1, "i", budget, "partition_indexes")
+            partition_indexes, position = read_compact_numbers(data, position, count, "i", budget, "partition_indexes")
         tags = data[position]
         position += 1
         if tags:
@@ -233,9 +233,7 @@ def _read_offset_fetch_request_topics_array_8(
         if count == 1:
             partition_indexes: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            partition_indexes, position = read_numbers(data, position, count - 1, "i", budget, "partition_indexes")
+            partition_indexes, position = read_compact_numbers(data, position, count, "i", budget, "partition_indexes")
         tags = data[position]
         position += 1
         if tags:
@@ -373,9 +371,7 @@ def _read_offset_fetch_request_topics_array_10(
         if count == 1:
             partition_indexes: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            partition_indexes, position = read_numbers(data, position, count - 1, "i", budget, "partition_indexes")
+            partition_indexes, position = read_compact_numbers(data, position, count, "i", budget, "partition_indexes")
         tags = data[position]
         position += 1
         if tags:
@@ -496,14 +492,9 @@ def _write_offset_fetch_request_topic_array_6(out: bytearray, items: Sequence[Of
             out += encode_unsigned(size)
         out += name
         if item.partition_indexes:
-            size = len(item.partition_indexes) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.partition_indexes, "i")
+            write_compact_numbers(out, item.partition_indexes, "i")
         else:
-            out.append(1)
+            out.append(len(item.partition_indexes) + 1)
         out.append(0)
 
 
@@ -565,14 +556,9 @@ def _write_offset_fetch_request_topics_array_8(out: bytearray, items: Sequence[O
             out += encode_unsigned(size)
         out += name
         if item.partition_indexes:
-            size = len(item.partition_indexes) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.partition_indexes, "i")
+            write_compact_numbers(out, item.partition_indexes, "i")
         else:
-            out.append(1)
+            out.append(len(item.partition_indexes) + 1)
         out.append(0)
 
 
@@ -610,7 +596,7 @@ def _write_offset_fetch_request_8(out: bytearray, item: OffsetFetchRequest) -> l
             out += encode_unsigned(size)
         _write_offset_fetch_request_group_array_8(out, item.groups)
     else:
-        out.append(1)
+        out.append(len(item.groups) + 1)
     out += _write_Tx(item.require_stable)
     return [out]
 
@@ -660,7 +646,7 @@ def _write_offset_fetch_request_9(out: bytearray, item: OffsetFetchRequest) -> l
             out += encode_unsigned(size)
         _write_offset_fetch_request_group_array_9(out, item.groups)
     else:
-        out.append(1)
+        out.append(len(item.groups) + 1)
     out += _write_Tx(item.require_stable)
     return [out]
 
@@ -669,14 +655,9 @@ def _write_offset_fetch_request_topics_array_10(out: bytearray, items: Sequence[
     for item in items:
         out += _write_U(item.topic_id.bytes)
         if item.partition_indexes:
-            size = len(item.partition_indexes) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.partition_indexes, "i")
+            write_compact_numbers(out, item.partition_indexes, "i")
         else:
-            out.append(1)
+            out.append(len(item.partition_indexes) + 1)
         out.append(0)
 
 
@@ -725,7 +706,7 @@ def _write_offset_fetch_request_10(out: bytearray, item: OffsetFetchRequest) -> 
             out += encode_unsigned(size)
         _write_offset_fetch_request_group_array_10(out, item.groups)
     else:
-        out.append(1)
+        out.append(len(item.groups) + 1)
     out += _write_Tx(item.require_stable)
     return [out]
 
@@ -1298,7 +1279,7 @@ def _write_offset_fetch_response_topic_array_6(out: bytearray, items: Sequence[O
                 out += encode_unsigned(size)
             _write_offset_fetch_response_partition_array_6(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -1312,7 +1293,7 @@ def _write_offset_fetch_response_6(out: bytearray, item: OffsetFetchResponse) ->
             out += encode_unsigned(size)
         _write_offset_fetch_response_topic_array_6(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out += _write_hx(item.error_code)
     return [out]
 
@@ -1352,7 +1333,7 @@ def _write_offset_fetch_response_topics_array_8(out: bytearray, items: Sequence[
                 out += encode_unsigned(size)
             _write_offset_fetch_response_partitions_array_8(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -1373,7 +1354,7 @@ def _write_offset_fetch_response_group_array_8(out: bytearray, items: Sequence[O
                 out += encode_unsigned(size)
             _write_offset_fetch_response_topics_array_8(out, item.topics)
         else:
-            out.append(1)
+            out.append(len(item.topics) + 1)
         out += _write_hx(item.error_code)
 
 
@@ -1387,7 +1368,7 @@ def _write_offset_fetch_response_8(out: bytearray, item: OffsetFetchResponse) ->
             out += encode_unsigned(size)
         _write_offset_fetch_response_group_array_8(out, item.groups)
     else:
-        out.append(1)
+        out.append(len(item.groups) + 1)
     out.append(0)
     return [out]
 
@@ -1403,7 +1384,7 @@ def _write_offset_fetch_response_topics_array_10(out: bytearray, items: Sequence
                 out += encode_unsigned(size)
             _write_offset_fetch_response_partitions_array_8(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -1424,7 +1405,7 @@ def _write_offset_fetch_response_group_array_10(out: bytearray, items: Sequence[
                 out += encode_unsigned(size)
             _write_offset_fetch_response_topics_array_10(out, item.topics)
         else:
-            out.append(1)
+            out.append(len(item.topics) + 1)
         out += _write_hx(item.error_code)
 
 
@@ -1438,7 +1419,7 @@ def _write_offset_fetch_response_10(out: bytearray, item: OffsetFetchResponse) -
             out += encode_unsigned(size)
         _write_offset_fetch_response_group_array_10(out, item.groups)
     else:
-        out.append(1)
+        out.append(len(item.groups) + 1)
     out.append(0)
     return [out]
 

@@ -243,7 +243,7 @@ def _write_offset_for_leader_topic_array_4(out: bytearray, items: Sequence[Offse
                 out += encode_unsigned(size)
             _write_offset_for_leader_partition_array_4(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -257,7 +257,7 @@ def _write_offset_for_leader_epoch_request_4(out: bytearray, item: OffsetForLead
             out += encode_unsigned(size)
         _write_offset_for_leader_topic_array_4(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 
@@ -438,7 +438,7 @@ def _write_offset_for_leader_topic_result_array_4(out: bytearray, items: Sequenc
                 out += encode_unsigned(size)
             _write_epoch_end_offset_array_4(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -452,7 +452,7 @@ def _write_offset_for_leader_epoch_response_4(out: bytearray, item: OffsetForLea
             out += encode_unsigned(size)
         _write_offset_for_leader_topic_result_array_4(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 

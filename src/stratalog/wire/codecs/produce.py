@@ -343,7 +343,7 @@ def _write_topic_produce_data_array_9(out: bytearray, items: Sequence[TopicProdu
                 out += encode_unsigned(size)
             _write_partition_produce_data_array_9(out, item.partition_data, cuts)
         else:
-            out.append(1)
+            out.append(len(item.partition_data) + 1)
         out.append(0)
 
 
@@ -368,7 +368,7 @@ def _write_produce_request_9(out: bytearray, item: ProduceRequest) -> list[Buffe
             out += encode_unsigned(size)
         _write_topic_produce_data_array_9(out, item.topic_data, cuts)
     else:
-        out.append(1)
+        out.append(len(item.topic_data) + 1)
     out.append(0)
     return spliced(out, cuts)
 
@@ -384,7 +384,7 @@ def _write_topic_produce_data_array_13(out: bytearray, items: Sequence[TopicProd
                 out += encode_unsigned(size)
             _write_partition_produce_data_array_9(out, item.partition_data, cuts)
         else:
-            out.append(1)
+            out.append(len(item.partition_data) + 1)
         out.append(0)
 
 
@@ -409,7 +409,7 @@ def _write_produce_request_13(out: bytearray, item: ProduceRequest) -> list[Buff
             out += encode_unsigned(size)
         _write_topic_produce_data_array_13(out, item.topic_data, cuts)
     else:
-        out.append(1)
+        out.append(len(item.topic_data) + 1)
     out.append(0)
     return spliced(out, cuts)
 
@@ -1123,7 +1123,7 @@ def _write_partition_produce_response_array_9(out: bytearray, items: Sequence[Pa
                 out += encode_unsigned(size)
             _write_batch_index_and_error_message_array_9(out, item.record_errors)
         else:
-            out.append(1)
+            out.append(len(item.record_errors) + 1)
         if item.error_message is None:
             out.append(0)
         else:
@@ -1154,7 +1154,7 @@ def _write_topic_produce_response_array_9(out: bytearray, items: Sequence[TopicP
                 out += encode_unsigned(size)
             _write_partition_produce_response_array_9(out, item.partition_responses)
         else:
-            out.append(1)
+            out.append(len(item.partition_responses) + 1)
         out.append(0)
 
 
@@ -1167,7 +1167,7 @@ def _write_produce_response_9(out: bytearray, item: ProduceResponse) -> list[Buf
             out += encode_unsigned(size)
         _write_topic_produce_response_array_9(out, item.responses)
     else:
-        out.append(1)
+        out.append(len(item.responses) + 1)
     out += _write_ix(item.throttle_time_ms)
     return [out]
 
@@ -1189,7 +1189,7 @@ def _write_partition_produce_response_array_10(out: bytearray, items: Sequence[P
                 out += encode_unsigned(size)
             _write_batch_index_and_error_message_array_9(out, item.record_errors)
         else:
-            out.append(1)
+            out.append(len(item.record_errors) + 1)
         if item.error_message is None:
             out.append(0)
         else:
@@ -1226,7 +1226,7 @@ def _write_topic_produce_response_array_10(out: bytearray, items: Sequence[Topic
                 out += encode_unsigned(size)
             _write_partition_produce_response_array_10(out, item.partition_responses)
         else:
-            out.append(1)
+            out.append(len(item.partition_responses) + 1)
         out.append(0)
 
 
@@ -1262,7 +1262,7 @@ def _write_produce_response_10(out: bytearray, item: ProduceResponse) -> list[Bu
             out += encode_unsigned(size)
         _write_topic_produce_response_array_10(out, item.responses)
     else:
-        out.append(1)
+        out.append(len(item.responses) + 1)
     out += _write_ix(item.throttle_time_ms)
     if item.node_endpoints:
         tags = len(out) - 1
@@ -1275,7 +1275,7 @@ def _write_produce_response_10(out: bytearray, item: ProduceResponse) -> list[Bu
                 whole += encode_unsigned(size)
             _write_node_endpoint_array_10(whole, item.node_endpoints)
         else:
-            whole.append(1)
+            whole.append(len(item.node_endpoints) + 1)
         out[tags] += 1
         write_tag(out, 0, whole)
     return [out]
@@ -1292,7 +1292,7 @@ def _write_topic_produce_response_array_13(out: bytearray, items: Sequence[Topic
                 out += encode_unsigned(size)
             _write_partition_produce_response_array_10(out, item.partition_responses)
         else:
-            out.append(1)
+            out.append(len(item.partition_responses) + 1)
         out.append(0)
 
 
@@ -1305,7 +1305,7 @@ def _write_produce_response_13(out: bytearray, item: ProduceResponse) -> list[Bu
             out += encode_unsigned(size)
         _write_topic_produce_response_array_13(out, item.responses)
     else:
-        out.append(1)
+        out.append(len(item.responses) + 1)
     out += _write_ix(item.throttle_time_ms)
     if item.node_endpoints:
         tags = len(out) - 1
@@ -1318,7 +1318,7 @@ def _write_produce_response_13(out: bytearray, item: ProduceResponse) -> list[Bu
                 whole += encode_unsigned(size)
             _write_node_endpoint_array_10(whole, item.node_endpoints)
         else:
-            whole.append(1)
+            whole.append(len(item.node_endpoints) + 1)
         out[tags] += 1
         write_tag(out, 0, whole)
     return [out]

@@ -129,7 +129,7 @@ def _write_read_state_data_array_0(out: bytearray, items: Sequence[ReadStateData
                 out += encode_unsigned(size)
             _write_partition_data_array_0(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -149,7 +149,7 @@ def _write_read_share_group_state_request_0(out: bytearray, item: ReadShareGroup
             out += encode_unsigned(size)
         _write_read_state_data_array_0(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 
@@ -297,7 +297,7 @@ def _write_partition_result_array_0(out: bytearray, items: Sequence[PartitionRes
                 out += encode_unsigned(size)
             _write_state_batch_array_0(out, item.state_batches)
         else:
-            out.append(1)
+            out.append(len(item.state_batches) + 1)
         out.append(0)
 
 
@@ -312,7 +312,7 @@ def _write_read_state_result_array_0(out: bytearray, items: Sequence[ReadStateRe
                 out += encode_unsigned(size)
             _write_partition_result_array_0(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -325,7 +325,7 @@ def _write_read_share_group_state_response_0(out: bytearray, item: ReadShareGrou
             out += encode_unsigned(size)
         _write_read_state_result_array_0(out, item.results)
     else:
-        out.append(1)
+        out.append(len(item.results) + 1)
     out.append(0)
     return [out]
 

@@ -128,7 +128,7 @@ def _write_read_state_summary_data_array_0(out: bytearray, items: Sequence[ReadS
                 out += encode_unsigned(size)
             _write_partition_data_array_0(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -150,7 +150,7 @@ def _write_read_share_group_state_summary_request_0(
             out += encode_unsigned(size)
         _write_read_state_summary_data_array_0(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 
@@ -351,7 +351,7 @@ def _write_read_state_summary_result_array_0(out: bytearray, items: Sequence[Rea
                 out += encode_unsigned(size)
             _write_partition_result_array_0(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -366,7 +366,7 @@ def _write_read_share_group_state_summary_response_0(
             out += encode_unsigned(size)
         _write_read_state_summary_result_array_0(out, item.results)
     else:
-        out.append(1)
+        out.append(len(item.results) + 1)
     out.append(0)
     return [out]
 
@@ -398,7 +398,7 @@ def _write_read_state_summary_result_array_1(out: bytearray, items: Sequence[Rea
                 out += encode_unsigned(size)
             _write_partition_result_array_1(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -413,7 +413,7 @@ def _write_read_share_group_state_summary_response_1(
             out += encode_unsigned(size)
         _write_read_state_summary_result_array_1(out, item.results)
     else:
-        out.append(1)
+        out.append(len(item.results) + 1)
     out.append(0)
     return [out]
 

@@ -16,12 +16,12 @@ from stratalog.wire.message_fields import (
     by_version,
     charge_more_items,
     past_end,
+    read_compact_numbers,
     read_long_size,
     read_longer_size,
-    read_numbers,
     skip_tags,
     unsupported_field,
-    write_numbers,
+    write_compact_numbers,
 )
 from stratalog.wire.messages.share_acknowledge import (
     AcknowledgePartition,
@@ -65,9 +65,7 @@ def _read_acknowledgement_batch_array_1(
         if count == 1:
             acknowledge_types: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            acknowledge_types, position = read_numbers(data, position, count - 1, "b", budget, "acknowledge_types")
+            acknowledge_types, position = read_compact_numbers(data, position, count, "b", budget, "acknowledge_types")
         tags = data[position]
         position += 1
         if tags:
@@ -222,14 +220,9 @@ def _write_acknowledgement_batch_array_1(out: bytearray, items: Sequence[Acknowl
     for item in items:
         out += _write_qq(item.first_offset, item.last_offset)
         if item.acknowledge_types:
-            size = len(item.acknowledge_types) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.acknowledge_types, "b")
+            write_compact_numbers(out, item.acknowledge_types, "b")
         else:
-            out.append(1)
+            out.append(len(item.acknowledge_types) + 1)
         out.append(0)
 
 
@@ -244,7 +237,7 @@ def _write_acknowledge_partition_array_1(out: bytearray, items: Sequence[Acknowl
                 out += encode_unsigned(size)
             _write_acknowledgement_batch_array_1(out, item.acknowledgement_batches)
         else:
-            out.append(1)
+            out.append(len(item.acknowledgement_batches) + 1)
         out.append(0)
 
 
@@ -259,7 +252,7 @@ def _write_acknowledge_topic_array_1(out: bytearray, items: Sequence[Acknowledge
                 out += encode_unsigned(size)
             _write_acknowledge_partition_array_1(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -295,7 +288,7 @@ def _write_share_acknowledge_request_1(out: bytearray, item: ShareAcknowledgeReq
             out += encode_unsigned(size)
         _write_acknowledge_topic_array_1(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 
@@ -330,7 +323,7 @@ def _write_share_acknowledge_request_2(out: bytearray, item: ShareAcknowledgeReq
             out += encode_unsigned(size)
         _write_acknowledge_topic_array_1(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 
@@ -562,7 +555,7 @@ def _write_share_acknowledge_topic_response_array_1(
                 out += encode_unsigned(size)
             _write_partition_data_array_1(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -609,7 +602,7 @@ def _write_share_acknowledge_response_1(out: bytearray, item: ShareAcknowledgeRe
             out += encode_unsigned(size)
         _write_share_acknowledge_topic_response_array_1(out, item.responses)
     else:
-        out.append(1)
+        out.append(len(item.responses) + 1)
     if item.node_endpoints:
         size = len(item.node_endpoints) + 1
         if size < 128:
@@ -618,7 +611,7 @@ def _write_share_acknowledge_response_1(out: bytearray, item: ShareAcknowledgeRe
             out += encode_unsigned(size)
         _write_node_endpoint_array_1(out, item.node_endpoints)
     else:
-        out.append(1)
+        out.append(len(item.node_endpoints) + 1)
     out.append(0)
     return [out]
 
@@ -644,7 +637,7 @@ def _write_share_acknowledge_response_2(out: bytearray, item: ShareAcknowledgeRe
             out += encode_unsigned(size)
         _write_share_acknowledge_topic_response_array_1(out, item.responses)
     else:
-        out.append(1)
+        out.append(len(item.responses) + 1)
     if item.node_endpoints:
         size = len(item.node_endpoints) + 1
         if size < 128:
@@ -653,7 +646,7 @@ def _write_share_acknowledge_response_2(out: bytearray, item: ShareAcknowledgeRe
             out += encode_unsigned(size)
         _write_node_endpoint_array_1(out, item.node_endpoints)
     else:
-        out.append(1)
+        out.append(len(item.node_endpoints) + 1)
     out.append(0)
     return [out]
 

@@ -17,14 +17,14 @@ from stratalog.wire.message_fields import (
     by_version,
     charge_more_items,
     past_end,
+    read_compact_numbers,
     read_long_size,
     read_longer_size,
-    read_numbers,
     skip_tags,
     spliced,
     unsupported_field,
+    write_compact_numbers,
     write_compact_records,
-    write_numbers,
 )
 from stratalog.wire.messages.share_fetch import (
     AcknowledgementBatch,
@@ -76,9 +76,7 @@ def _read_acknowledgement_batch_array_1(
         if count == 1:
             acknowledge_types: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            acknowledge_types, position = read_numbers(data, position, count - 1, "b", budget, "acknowledge_types")
+            acknowledge_types, position = read_compact_numbers(data, position, count, "b", budget, "acknowledge_types")
         tags = data[position]
         position += 1
         if tags:
@@ -155,9 +153,7 @@ def _read_forgotten_topic_array_1(
         if count == 1:
             partitions: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
+            partitions, position = read_compact_numbers(data, position, count, "i", budget, "partitions")
         tags = data[position]
         position += 1
         if tags:
@@ -300,14 +296,9 @@ def _write_acknowledgement_batch_array_1(out: bytearray, items: Sequence[Acknowl
     for item in items:
         out += _write_qq(item.first_offset, item.last_offset)
         if item.acknowledge_types:
-            size = len(item.acknowledge_types) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.acknowledge_types, "b")
+            write_compact_numbers(out, item.acknowledge_types, "b")
         else:
-            out.append(1)
+            out.append(len(item.acknowledge_types) + 1)
         out.append(0)
 
 
@@ -324,7 +315,7 @@ def _write_fetch_partition_array_1(out: bytearray, items: Sequence[FetchPartitio
                 out += encode_unsigned(size)
             _write_acknowledgement_batch_array_1(out, item.acknowledgement_batches)
         else:
-            out.append(1)
+            out.append(len(item.acknowledgement_batches) + 1)
         out.append(0)
 
 
@@ -339,7 +330,7 @@ def _write_fetch_topic_array_1(out: bytearray, items: Sequence[FetchTopic]) -> N
                 out += encode_unsigned(size)
             _write_fetch_partition_array_1(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -347,14 +338,9 @@ def _write_forgotten_topic_array_1(out: bytearray, items: Sequence[ForgottenTopi
     for item in items:
         out += _write_U(item.topic_id.bytes)
         if item.partitions:
-            size = len(item.partitions) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.partitions, "i")
+            write_compact_numbers(out, item.partitions, "i")
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -392,7 +378,7 @@ def _write_share_fetch_request_1(out: bytearray, item: ShareFetchRequest) -> lis
             out += encode_unsigned(size)
         _write_fetch_topic_array_1(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     if item.forgotten_topics_data:
         size = len(item.forgotten_topics_data) + 1
         if size < 128:
@@ -401,7 +387,7 @@ def _write_share_fetch_request_1(out: bytearray, item: ShareFetchRequest) -> lis
             out += encode_unsigned(size)
         _write_forgotten_topic_array_1(out, item.forgotten_topics_data)
     else:
-        out.append(1)
+        out.append(len(item.forgotten_topics_data) + 1)
     out.append(0)
     return [out]
 
@@ -445,7 +431,7 @@ def _write_share_fetch_request_2(out: bytearray, item: ShareFetchRequest) -> lis
             out += encode_unsigned(size)
         _write_fetch_topic_array_1(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     if item.forgotten_topics_data:
         size = len(item.forgotten_topics_data) + 1
         if size < 128:
@@ -454,7 +440,7 @@ def _write_share_fetch_request_2(out: bytearray, item: ShareFetchRequest) -> lis
             out += encode_unsigned(size)
         _write_forgotten_topic_array_1(out, item.forgotten_topics_data)
     else:
-        out.append(1)
+        out.append(len(item.forgotten_topics_data) + 1)
     out.append(0)
     return [out]
 
@@ -704,7 +690,7 @@ def _write_partition_data_array_1(out: bytearray, items: Sequence[PartitionData]
                 out += encode_unsigned(size)
             _write_acquired_records_array_1(out, item.acquired_records)
         else:
-            out.append(1)
+            out.append(len(item.acquired_records) + 1)
         out.append(0)
 
 
@@ -721,7 +707,7 @@ def _write_share_fetchable_topic_response_array_1(
                 out += encode_unsigned(size)
             _write_partition_data_array_1(out, item.partitions, cuts)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -770,7 +756,7 @@ def _write_share_fetch_response_1(out: bytearray, item: ShareFetchResponse) -> l
             out += encode_unsigned(size)
         _write_share_fetchable_topic_response_array_1(out, item.responses, cuts)
     else:
-        out.append(1)
+        out.append(len(item.responses) + 1)
     if item.node_endpoints:
         size = len(item.node_endpoints) + 1
         if size < 128:
@@ -779,7 +765,7 @@ def _write_share_fetch_response_1(out: bytearray, item: ShareFetchResponse) -> l
             out += encode_unsigned(size)
         _write_node_endpoint_array_1(out, item.node_endpoints)
     else:
-        out.append(1)
+        out.append(len(item.node_endpoints) + 1)
     out.append(0)
     return spliced(out, cuts)
 

@@ -16,13 +16,13 @@ from stratalog.wire.message_fields import (
     by_version,
     charge_more_items,
     past_end,
+    read_compact_numbers,
     read_compact_strings,
     read_long_size,
     read_longer_size,
-    read_numbers,
     skip_tags,
+    write_compact_numbers,
     write_compact_strings,
-    write_numbers,
 )
 from stratalog.wire.messages.share_group_describe import (
     Assignment,
@@ -59,9 +59,7 @@ def _read_share_group_describe_request_1(data: bytes, position: int, budget: Dec
     if count == 1:
         group_ids: Sequence[str] = []
     else:
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        group_ids, position = read_compact_strings(data, position, count - 1, budget, "group_ids")
+        group_ids, position = read_compact_strings(data, position, count, budget, "group_ids")
     include_authorized_operations, tags = _read_TB(data, position)
     position += 2
     if tags:
@@ -73,14 +71,9 @@ def _read_share_group_describe_request_1(data: bytes, position: int, budget: Dec
 
 def _write_share_group_describe_request_1(out: bytearray, item: ShareGroupDescribeRequest) -> list[Buffer]:
     if item.group_ids:
-        size = len(item.group_ids) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         write_compact_strings(out, item.group_ids)
     else:
-        out.append(1)
+        out.append(len(item.group_ids) + 1)
     out += _write_Tx(item.include_authorized_operations)
     return [out]
 
@@ -105,9 +98,7 @@ def _read_topic_partitions_array_1(
         if count == 1:
             partitions: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
+            partitions, position = read_compact_numbers(data, position, count, "i", budget, "partitions")
         tags = data[position]
         position += 1
         if tags:
@@ -170,10 +161,8 @@ def _read_member_array_1(data: bytes, position: int, count: int, budget: DecodeB
         if count == 1:
             subscribed_topic_names: Sequence[str] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
             subscribed_topic_names, position = read_compact_strings(
-                data, position, count - 1, budget, "subscribed_topic_names"
+                data, position, count, budget, "subscribed_topic_names"
             )
         assignment, position = _read_assignment_1(data, position, budget)
         tags = data[position]
@@ -290,14 +279,9 @@ def _write_topic_partitions_array_1(out: bytearray, items: Sequence[TopicPartiti
             out += _write_U(item.topic_id.bytes) + encode_unsigned(size)
         out += topic_name
         if item.partitions:
-            size = len(item.partitions) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.partitions, "i")
+            write_compact_numbers(out, item.partitions, "i")
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -310,7 +294,7 @@ def _write_assignment_1(out: bytearray, item: Assignment) -> None:
             out += encode_unsigned(size)
         _write_topic_partitions_array_1(out, item.topic_partitions)
     else:
-        out.append(1)
+        out.append(len(item.topic_partitions) + 1)
     out.append(0)
 
 
@@ -348,14 +332,9 @@ def _write_member_array_1(out: bytearray, items: Sequence[Member]) -> None:
             out += encode_unsigned(size)
         out += client_host
         if item.subscribed_topic_names:
-            size = len(item.subscribed_topic_names) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
             write_compact_strings(out, item.subscribed_topic_names)
         else:
-            out.append(1)
+            out.append(len(item.subscribed_topic_names) + 1)
         _write_assignment_1(out, item.assignment)
         out.append(0)
 
@@ -402,7 +381,7 @@ def _write_described_group_array_1(out: bytearray, items: Sequence[DescribedGrou
                 out += encode_unsigned(size)
             _write_member_array_1(out, item.members)
         else:
-            out.append(1)
+            out.append(len(item.members) + 1)
         out += _write_ix(item.authorized_operations)
 
 
@@ -416,7 +395,7 @@ def _write_share_group_describe_response_1(out: bytearray, item: ShareGroupDescr
             out += encode_unsigned(size)
         _write_described_group_array_1(out, item.groups)
     else:
-        out.append(1)
+        out.append(len(item.groups) + 1)
     out.append(0)
     return [out]
 

@@ -16,13 +16,13 @@ from stratalog.wire.message_fields import (
     by_version,
     charge_more_items,
     past_end,
+    read_compact_numbers,
     read_compact_strings,
     read_long_size,
     read_longer_size,
-    read_numbers,
     skip_tags,
+    write_compact_numbers,
     write_compact_strings,
-    write_numbers,
 )
 from stratalog.wire.messages.share_group_heartbeat import (
     Assignment,
@@ -74,11 +74,7 @@ def _read_share_group_heartbeat_request_1(
     if count == 1:
         subscribed_topic_names = []
     elif count:
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        subscribed_topic_names, position = read_compact_strings(
-            data, position, count - 1, budget, "subscribed_topic_names"
-        )
+        subscribed_topic_names, position = read_compact_strings(data, position, count, budget, "subscribed_topic_names")
     tags = data[position]
     position += 1
     if tags:
@@ -121,11 +117,6 @@ def _write_share_group_heartbeat_request_1(out: bytearray, item: ShareGroupHeart
             out += encode_unsigned(size)
         out += rack_id
     if item.subscribed_topic_names:
-        size = len(item.subscribed_topic_names) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         write_compact_strings(out, item.subscribed_topic_names)
     else:
         out.append(0 if item.subscribed_topic_names is None else 1)
@@ -147,9 +138,7 @@ def _read_topic_partitions_array_1(
         if count == 1:
             partitions: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
+            partitions, position = read_compact_numbers(data, position, count, "i", budget, "partitions")
         tags = data[position]
         position += 1
         if tags:
@@ -226,14 +215,9 @@ def _write_topic_partitions_array_1(out: bytearray, items: Sequence[TopicPartiti
     for item in items:
         out += _write_U(item.topic_id.bytes)
         if item.partitions:
-            size = len(item.partitions) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.partitions, "i")
+            write_compact_numbers(out, item.partitions, "i")
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -246,7 +230,7 @@ def _write_assignment_1(out: bytearray, item: Assignment) -> None:
             out += encode_unsigned(size)
         _write_topic_partitions_array_1(out, item.topic_partitions)
     else:
-        out.append(1)
+        out.append(len(item.topic_partitions) + 1)
     out.append(0)
 
 

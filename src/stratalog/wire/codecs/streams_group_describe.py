@@ -15,13 +15,13 @@ from stratalog.wire.message_fields import (
     by_version,
     charge_more_items,
     past_end,
+    read_compact_numbers,
     read_compact_strings,
     read_long_size,
     read_longer_size,
-    read_numbers,
     skip_tags,
+    write_compact_numbers,
     write_compact_strings,
-    write_numbers,
 )
 from stratalog.wire.messages.streams_group_describe import (
     Assignment,
@@ -69,9 +69,7 @@ def _read_streams_group_describe_request_0(
     if count == 1:
         group_ids: Sequence[str] = []
     else:
-        if count > 127:
-            count, position = read_unsigned(data, position - 1)
-        group_ids, position = read_compact_strings(data, position, count - 1, budget, "group_ids")
+        group_ids, position = read_compact_strings(data, position, count, budget, "group_ids")
     include_authorized_operations, tags = _read_TB(data, position)
     position += 2
     if tags:
@@ -83,14 +81,9 @@ def _read_streams_group_describe_request_0(
 
 def _write_streams_group_describe_request_0(out: bytearray, item: StreamsGroupDescribeRequest) -> list[Buffer]:
     if item.group_ids:
-        size = len(item.group_ids) + 1
-        if size < 128:
-            out.append(size)
-        else:
-            out += encode_unsigned(size)
         write_compact_strings(out, item.group_ids)
     else:
-        out.append(1)
+        out.append(len(item.group_ids) + 1)
     out += _write_Tx(item.include_authorized_operations)
     return [out]
 
@@ -173,18 +166,14 @@ def _read_subtopology_array_0(
         if count == 1:
             source_topics: Sequence[str] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            source_topics, position = read_compact_strings(data, position, count - 1, budget, "source_topics")
+            source_topics, position = read_compact_strings(data, position, count, budget, "source_topics")
         count = data[position]
         position += 1
         if count == 1:
             repartition_sink_topics: Sequence[str] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
             repartition_sink_topics, position = read_compact_strings(
-                data, position, count - 1, budget, "repartition_sink_topics"
+                data, position, count, budget, "repartition_sink_topics"
             )
         count = data[position]
         position += 1
@@ -289,9 +278,7 @@ def _read_task_ids_array_0(data: bytes, position: int, count: int, budget: Decod
         if count == 1:
             partitions: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
+            partitions, position = read_compact_numbers(data, position, count, "i", budget, "partitions")
         tags = data[position]
         position += 1
         if tags:
@@ -559,7 +546,7 @@ def _write_topic_info_array_0(out: bytearray, items: Sequence[TopicInfo]) -> Non
                 out += encode_unsigned(size)
             _write_key_value_array_0(out, item.topic_configs)
         else:
-            out.append(1)
+            out.append(len(item.topic_configs) + 1)
         out.append(0)
 
 
@@ -573,23 +560,13 @@ def _write_subtopology_array_0(out: bytearray, items: Sequence[Subtopology]) -> 
             out += encode_unsigned(size)
         out += subtopology_id
         if item.source_topics:
-            size = len(item.source_topics) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
             write_compact_strings(out, item.source_topics)
         else:
-            out.append(1)
+            out.append(len(item.source_topics) + 1)
         if item.repartition_sink_topics:
-            size = len(item.repartition_sink_topics) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
             write_compact_strings(out, item.repartition_sink_topics)
         else:
-            out.append(1)
+            out.append(len(item.repartition_sink_topics) + 1)
         if item.state_changelog_topics:
             size = len(item.state_changelog_topics) + 1
             if size < 128:
@@ -598,7 +575,7 @@ def _write_subtopology_array_0(out: bytearray, items: Sequence[Subtopology]) -> 
                 out += encode_unsigned(size)
             _write_topic_info_array_0(out, item.state_changelog_topics)
         else:
-            out.append(1)
+            out.append(len(item.state_changelog_topics) + 1)
         if item.repartition_source_topics:
             size = len(item.repartition_source_topics) + 1
             if size < 128:
@@ -607,7 +584,7 @@ def _write_subtopology_array_0(out: bytearray, items: Sequence[Subtopology]) -> 
                 out += encode_unsigned(size)
             _write_topic_info_array_0(out, item.repartition_source_topics)
         else:
-            out.append(1)
+            out.append(len(item.repartition_source_topics) + 1)
         out.append(0)
 
 
@@ -658,14 +635,9 @@ def _write_task_ids_array_0(out: bytearray, items: Sequence[TaskIds]) -> None:
             out += encode_unsigned(size)
         out += subtopology_id
         if item.partitions:
-            size = len(item.partitions) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.partitions, "i")
+            write_compact_numbers(out, item.partitions, "i")
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -678,7 +650,7 @@ def _write_assignment_0(out: bytearray, item: Assignment) -> None:
             out += encode_unsigned(size)
         _write_task_ids_array_0(out, item.active_tasks)
     else:
-        out.append(1)
+        out.append(len(item.active_tasks) + 1)
     if item.standby_tasks:
         size = len(item.standby_tasks) + 1
         if size < 128:
@@ -687,7 +659,7 @@ def _write_assignment_0(out: bytearray, item: Assignment) -> None:
             out += encode_unsigned(size)
         _write_task_ids_array_0(out, item.standby_tasks)
     else:
-        out.append(1)
+        out.append(len(item.standby_tasks) + 1)
     if item.warmup_tasks:
         size = len(item.warmup_tasks) + 1
         if size < 128:
@@ -696,7 +668,7 @@ def _write_assignment_0(out: bytearray, item: Assignment) -> None:
             out += encode_unsigned(size)
         _write_task_ids_array_0(out, item.warmup_tasks)
     else:
-        out.append(1)
+        out.append(len(item.warmup_tasks) + 1)
     out.append(0)
 
 
@@ -764,7 +736,7 @@ def _write_member_array_0(out: bytearray, items: Sequence[Member]) -> None:
                 out += encode_unsigned(size)
             _write_key_value_array_0(out, item.client_tags)
         else:
-            out.append(1)
+            out.append(len(item.client_tags) + 1)
         if item.task_offsets:
             size = len(item.task_offsets) + 1
             if size < 128:
@@ -773,7 +745,7 @@ def _write_member_array_0(out: bytearray, items: Sequence[Member]) -> None:
                 out += encode_unsigned(size)
             _write_task_offset_array_0(out, item.task_offsets)
         else:
-            out.append(1)
+            out.append(len(item.task_offsets) + 1)
         if item.task_end_offsets:
             size = len(item.task_end_offsets) + 1
             if size < 128:
@@ -782,7 +754,7 @@ def _write_member_array_0(out: bytearray, items: Sequence[Member]) -> None:
                 out += encode_unsigned(size)
             _write_task_offset_array_0(out, item.task_end_offsets)
         else:
-            out.append(1)
+            out.append(len(item.task_end_offsets) + 1)
         _write_assignment_0(out, item.assignment)
         _write_assignment_0(out, item.target_assignment)
         out += _write_Tx(item.is_classic)
@@ -829,7 +801,7 @@ def _write_described_group_array_0(out: bytearray, items: Sequence[DescribedGrou
                 out += encode_unsigned(size)
             _write_member_array_0(out, item.members)
         else:
-            out.append(1)
+            out.append(len(item.members) + 1)
         out += _write_ix(item.authorized_operations)
 
 
@@ -843,7 +815,7 @@ def _write_streams_group_describe_response_0(out: bytearray, item: StreamsGroupD
             out += encode_unsigned(size)
         _write_described_group_array_0(out, item.groups)
     else:
-        out.append(1)
+        out.append(len(item.groups) + 1)
     out.append(0)
     return [out]
 

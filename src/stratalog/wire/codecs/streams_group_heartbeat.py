@@ -15,13 +15,13 @@ from stratalog.wire.message_fields import (
     by_version,
     charge_more_items,
     past_end,
+    read_compact_numbers,
     read_compact_strings,
     read_long_size,
     read_longer_size,
-    read_numbers,
     skip_tags,
+    write_compact_numbers,
     write_compact_strings,
-    write_numbers,
 )
 from stratalog.wire.messages.streams_group_heartbeat import (
     CopartitionGroup,
@@ -136,26 +136,22 @@ def _read_copartition_group_array_0(
         if count == 1:
             source_topics: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            source_topics, position = read_numbers(data, position, count - 1, "h", budget, "source_topics")
+            source_topics, position = read_compact_numbers(data, position, count, "h", budget, "source_topics")
         count = data[position]
         position += 1
         if count == 1:
             source_topic_regex: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            source_topic_regex, position = read_numbers(data, position, count - 1, "h", budget, "source_topic_regex")
+            source_topic_regex, position = read_compact_numbers(
+                data, position, count, "h", budget, "source_topic_regex"
+            )
         count = data[position]
         position += 1
         if count == 1:
             repartition_source_topics: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            repartition_source_topics, position = read_numbers(
-                data, position, count - 1, "h", budget, "repartition_source_topics"
+            repartition_source_topics, position = read_compact_numbers(
+                data, position, count, "h", budget, "repartition_source_topics"
             )
         tags = data[position]
         position += 1
@@ -190,17 +186,13 @@ def _read_subtopology_array_0(
         if count == 1:
             source_topics: Sequence[str] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            source_topics, position = read_compact_strings(data, position, count - 1, budget, "source_topics")
+            source_topics, position = read_compact_strings(data, position, count, budget, "source_topics")
         count = data[position]
         position += 1
         if count == 1:
             source_topic_regex: Sequence[str] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            source_topic_regex, position = read_compact_strings(data, position, count - 1, budget, "source_topic_regex")
+            source_topic_regex, position = read_compact_strings(data, position, count, budget, "source_topic_regex")
         count = data[position]
         position += 1
         if count == 1:
@@ -214,10 +206,8 @@ def _read_subtopology_array_0(
         if count == 1:
             repartition_sink_topics: Sequence[str] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
             repartition_sink_topics, position = read_compact_strings(
-                data, position, count - 1, budget, "repartition_sink_topics"
+                data, position, count, budget, "repartition_sink_topics"
             )
         count = data[position]
         position += 1
@@ -289,9 +279,7 @@ def _read_streams_group_heartbeat_request_task_ids_array_0(
         if count == 1:
             partitions: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
+            partitions, position = read_compact_numbers(data, position, count, "i", budget, "partitions")
         tags = data[position]
         position += 1
         if tags:
@@ -516,39 +504,24 @@ def _write_topic_info_array_0(out: bytearray, items: Sequence[TopicInfo]) -> Non
                 out += encode_unsigned(size)
             _write_key_value_array_0(out, item.topic_configs)
         else:
-            out.append(1)
+            out.append(len(item.topic_configs) + 1)
         out.append(0)
 
 
 def _write_copartition_group_array_0(out: bytearray, items: Sequence[CopartitionGroup]) -> None:
     for item in items:
         if item.source_topics:
-            size = len(item.source_topics) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.source_topics, "h")
+            write_compact_numbers(out, item.source_topics, "h")
         else:
-            out.append(1)
+            out.append(len(item.source_topics) + 1)
         if item.source_topic_regex:
-            size = len(item.source_topic_regex) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.source_topic_regex, "h")
+            write_compact_numbers(out, item.source_topic_regex, "h")
         else:
-            out.append(1)
+            out.append(len(item.source_topic_regex) + 1)
         if item.repartition_source_topics:
-            size = len(item.repartition_source_topics) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.repartition_source_topics, "h")
+            write_compact_numbers(out, item.repartition_source_topics, "h")
         else:
-            out.append(1)
+            out.append(len(item.repartition_source_topics) + 1)
         out.append(0)
 
 
@@ -562,23 +535,13 @@ def _write_subtopology_array_0(out: bytearray, items: Sequence[Subtopology]) -> 
             out += encode_unsigned(size)
         out += subtopology_id
         if item.source_topics:
-            size = len(item.source_topics) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
             write_compact_strings(out, item.source_topics)
         else:
-            out.append(1)
+            out.append(len(item.source_topics) + 1)
         if item.source_topic_regex:
-            size = len(item.source_topic_regex) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
             write_compact_strings(out, item.source_topic_regex)
         else:
-            out.append(1)
+            out.append(len(item.source_topic_regex) + 1)
         if item.state_changelog_topics:
             size = len(item.state_changelog_topics) + 1
             if size < 128:
@@ -587,16 +550,11 @@ def _write_subtopology_array_0(out: bytearray, items: Sequence[Subtopology]) -> 
                 out += encode_unsigned(size)
             _write_topic_info_array_0(out, item.state_changelog_topics)
         else:
-            out.append(1)
+            out.append(len(item.state_changelog_topics) + 1)
         if item.repartition_sink_topics:
-            size = len(item.repartition_sink_topics) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
             write_compact_strings(out, item.repartition_sink_topics)
         else:
-            out.append(1)
+            out.append(len(item.repartition_sink_topics) + 1)
         if item.repartition_source_topics:
             size = len(item.repartition_source_topics) + 1
             if size < 128:
@@ -605,7 +563,7 @@ def _write_subtopology_array_0(out: bytearray, items: Sequence[Subtopology]) -> 
                 out += encode_unsigned(size)
             _write_topic_info_array_0(out, item.repartition_source_topics)
         else:
-            out.append(1)
+            out.append(len(item.repartition_source_topics) + 1)
         if item.copartition_groups:
             size = len(item.copartition_groups) + 1
             if size < 128:
@@ -614,7 +572,7 @@ def _write_subtopology_array_0(out: bytearray, items: Sequence[Subtopology]) -> 
                 out += encode_unsigned(size)
             _write_copartition_group_array_0(out, item.copartition_groups)
         else:
-            out.append(1)
+            out.append(len(item.copartition_groups) + 1)
         out.append(0)
 
 
@@ -628,7 +586,7 @@ def _write_topology_0(out: bytearray, item: Topology) -> None:
             out += encode_unsigned(size)
         _write_subtopology_array_0(out, item.subtopologies)
     else:
-        out.append(1)
+        out.append(len(item.subtopologies) + 1)
     out.append(0)
 
 
@@ -644,14 +602,9 @@ def _write_streams_group_heartbeat_request_task_ids_array_0(
             out += encode_unsigned(size)
         out += subtopology_id
         if item.partitions:
-            size = len(item.partitions) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.partitions, "i")
+            write_compact_numbers(out, item.partitions, "i")
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -835,9 +788,7 @@ def _read_streams_group_heartbeat_response_task_ids_array_0(
         if count == 1:
             partitions: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
+            partitions, position = read_compact_numbers(data, position, count, "i", budget, "partitions")
         tags = data[position]
         position += 1
         if tags:
@@ -881,9 +832,7 @@ def _read_topic_partition_array_0(
         if count == 1:
             partitions: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            partitions, position = read_numbers(data, position, count - 1, "i", budget, "partitions")
+            partitions, position = read_compact_numbers(data, position, count, "i", budget, "partitions")
         tags = data[position]
         position += 1
         if tags:
@@ -1052,14 +1001,9 @@ def _write_streams_group_heartbeat_response_task_ids_array_0(
             out += encode_unsigned(size)
         out += subtopology_id
         if item.partitions:
-            size = len(item.partitions) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.partitions, "i")
+            write_compact_numbers(out, item.partitions, "i")
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -1086,14 +1030,9 @@ def _write_topic_partition_array_0(out: bytearray, items: Sequence[TopicPartitio
             out += encode_unsigned(size)
         out += topic
         if item.partitions:
-            size = len(item.partitions) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.partitions, "i")
+            write_compact_numbers(out, item.partitions, "i")
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -1108,7 +1047,7 @@ def _write_endpoint_to_partitions_array_0(out: bytearray, items: Sequence[Endpoi
                 out += encode_unsigned(size)
             _write_topic_partition_array_0(out, item.active_partitions)
         else:
-            out.append(1)
+            out.append(len(item.active_partitions) + 1)
         if item.standby_partitions:
             size = len(item.standby_partitions) + 1
             if size < 128:
@@ -1117,7 +1056,7 @@ def _write_endpoint_to_partitions_array_0(out: bytearray, items: Sequence[Endpoi
                 out += encode_unsigned(size)
             _write_topic_partition_array_0(out, item.standby_partitions)
         else:
-            out.append(1)
+            out.append(len(item.standby_partitions) + 1)
         out.append(0)
 
 

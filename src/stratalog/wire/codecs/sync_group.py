@@ -375,7 +375,7 @@ def _write_sync_group_request_4(out: bytearray, item: SyncGroupRequest) -> list[
             out += encode_unsigned(size)
         _write_sync_group_request_assignment_array_4(out, item.assignments)
     else:
-        out.append(1)
+        out.append(len(item.assignments) + 1)
     out.append(0)
     return [out]
 
@@ -433,7 +433,7 @@ def _write_sync_group_request_5(out: bytearray, item: SyncGroupRequest) -> list[
             out += encode_unsigned(size)
         _write_sync_group_request_assignment_array_4(out, item.assignments)
     else:
-        out.append(1)
+        out.append(len(item.assignments) + 1)
     out.append(0)
     return [out]
 

@@ -474,7 +474,7 @@ def _write_txn_offset_commit_request_topic_array_3(
                 out += encode_unsigned(size)
             _write_txn_offset_commit_request_partition_array_3(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -518,7 +518,7 @@ def _write_txn_offset_commit_request_3(out: bytearray, item: TxnOffsetCommitRequ
             out += encode_unsigned(size)
         _write_txn_offset_commit_request_topic_array_3(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 
@@ -699,7 +699,7 @@ def _write_txn_offset_commit_response_topic_array_3(
                 out += encode_unsigned(size)
             _write_txn_offset_commit_response_partition_array_3(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -713,7 +713,7 @@ def _write_txn_offset_commit_response_3(out: bytearray, item: TxnOffsetCommitRes
             out += encode_unsigned(size)
         _write_txn_offset_commit_response_topic_array_3(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 

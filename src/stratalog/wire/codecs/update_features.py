@@ -156,7 +156,7 @@ def _write_update_features_request_0(out: bytearray, item: UpdateFeaturesRequest
             out += encode_unsigned(size)
         _write_feature_update_key_array_0(out, item.feature_updates)
     else:
-        out.append(1)
+        out.append(len(item.feature_updates) + 1)
     out.append(0)
     return [out]
 
@@ -185,7 +185,7 @@ def _write_update_features_request_1(out: bytearray, item: UpdateFeaturesRequest
             out += encode_unsigned(size)
         _write_feature_update_key_array_1(out, item.feature_updates)
     else:
-        out.append(1)
+        out.append(len(item.feature_updates) + 1)
     out += _write_Tx(item.validate_only)
     return [out]
 
@@ -321,7 +321,7 @@ def _write_update_features_response_0(out: bytearray, item: UpdateFeaturesRespon
             out += encode_unsigned(size)
         _write_updatable_feature_result_array_0(out, item.results)
     else:
-        out.append(1)
+        out.append(len(item.results) + 1)
     out.append(0)
     return [out]
 

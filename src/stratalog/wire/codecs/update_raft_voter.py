@@ -165,7 +165,7 @@ def _write_update_raft_voter_request_0(out: bytearray, item: UpdateRaftVoterRequ
             out += encode_unsigned(size)
         _write_listener_array_0(out, item.listeners)
     else:
-        out.append(1)
+        out.append(len(item.listeners) + 1)
     _write_kraft_version_feature_0(out, item.kraft_version_feature)
     out.append(0)
     return [out]

@@ -357,7 +357,7 @@ def _write_vote_request_topic_data_array_0(out: bytearray, items: Sequence[VoteR
                 out += encode_unsigned(size)
             _write_vote_request_partition_data_array_0(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -380,7 +380,7 @@ def _write_vote_request_0(out: bytearray, item: VoteRequest) -> list[Buffer]:
             out += encode_unsigned(size)
         _write_vote_request_topic_data_array_0(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 
@@ -417,7 +417,7 @@ def _write_vote_request_topic_data_array_1(out: bytearray, items: Sequence[VoteR
                 out += encode_unsigned(size)
             _write_vote_request_partition_data_array_1(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -441,7 +441,7 @@ def _write_vote_request_1(out: bytearray, item: VoteRequest) -> list[Buffer]:
             out += encode_unsigned(size)
         _write_vote_request_topic_data_array_1(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 
@@ -477,7 +477,7 @@ def _write_vote_request_topic_data_array_2(out: bytearray, items: Sequence[VoteR
                 out += encode_unsigned(size)
             _write_vote_request_partition_data_array_2(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -501,7 +501,7 @@ def _write_vote_request_2(out: bytearray, item: VoteRequest) -> list[Buffer]:
             out += encode_unsigned(size)
         _write_vote_request_topic_data_array_2(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 
@@ -669,7 +669,7 @@ def _write_vote_response_topic_data_array_0(out: bytearray, items: Sequence[Vote
                 out += encode_unsigned(size)
             _write_vote_response_partition_data_array_0(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -683,7 +683,7 @@ def _write_vote_response_0(out: bytearray, item: VoteResponse) -> list[Buffer]:
             out += encode_unsigned(size)
         _write_vote_response_topic_data_array_0(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 
@@ -710,7 +710,7 @@ def _write_vote_response_1(out: bytearray, item: VoteResponse) -> list[Buffer]:
             out += encode_unsigned(size)
         _write_vote_response_topic_data_array_0(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     if item.node_endpoints:
         tags = len(out) - 1
@@ -723,7 +723,7 @@ def _write_vote_response_1(out: bytearray, item: VoteResponse) -> list[Buffer]:
                 whole += encode_unsigned(size)
             _write_node_endpoint_array_1(whole, item.node_endpoints)
         else:
-            whole.append(1)
+            whole.append(len(item.node_endpoints) + 1)
         out[tags] += 1
         write_tag(out, 0, whole)
     return [out]

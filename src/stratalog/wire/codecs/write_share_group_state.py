@@ -258,7 +258,7 @@ def _write_partition_data_array_0(out: bytearray, items: Sequence[PartitionData]
                 out += encode_unsigned(size)
             _write_state_batch_array_0(out, item.state_batches)
         else:
-            out.append(1)
+            out.append(len(item.state_batches) + 1)
         out.append(0)
 
 
@@ -273,7 +273,7 @@ def _write_write_state_data_array_0(out: bytearray, items: Sequence[WriteStateDa
                 out += encode_unsigned(size)
             _write_partition_data_array_0(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -293,7 +293,7 @@ def _write_write_share_group_state_request_0(out: bytearray, item: WriteShareGro
             out += encode_unsigned(size)
         _write_write_state_data_array_0(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 
@@ -311,7 +311,7 @@ def _write_partition_data_array_1(out: bytearray, items: Sequence[PartitionData]
                 out += encode_unsigned(size)
             _write_state_batch_array_0(out, item.state_batches)
         else:
-            out.append(1)
+            out.append(len(item.state_batches) + 1)
         out.append(0)
 
 
@@ -326,7 +326,7 @@ def _write_write_state_data_array_1(out: bytearray, items: Sequence[WriteStateDa
                 out += encode_unsigned(size)
             _write_partition_data_array_1(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -346,7 +346,7 @@ def _write_write_share_group_state_request_1(out: bytearray, item: WriteShareGro
             out += encode_unsigned(size)
         _write_write_state_data_array_1(out, item.topics)
     else:
-        out.append(1)
+        out.append(len(item.topics) + 1)
     out.append(0)
     return [out]
 
@@ -453,7 +453,7 @@ def _write_write_state_result_array_0(out: bytearray, items: Sequence[WriteState
                 out += encode_unsigned(size)
             _write_partition_result_array_0(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -466,7 +466,7 @@ def _write_write_share_group_state_response_0(out: bytearray, item: WriteShareGr
             out += encode_unsigned(size)
         _write_write_state_result_array_0(out, item.results)
     else:
-        out.append(1)
+        out.append(len(item.results) + 1)
     out.append(0)
     return [out]
 

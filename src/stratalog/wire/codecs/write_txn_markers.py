@@ -15,10 +15,10 @@ from stratalog.wire.message_fields import (
     by_version,
     charge_more_items,
     past_end,
+    read_compact_numbers,
     read_long_size,
-    read_numbers,
     skip_tags,
-    write_numbers,
+    write_compact_numbers,
 )
 from stratalog.wire.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -62,9 +62,7 @@ def _read_writable_txn_marker_topic_array_1(
         if count == 1:
             partition_indexes: Sequence[int] = []
         else:
-            if count > 127:
-                count, position = read_unsigned(data, position - 1)
-            partition_indexes, position = read_numbers(data, position, count - 1, "i", budget, "partition_indexes")
+            partition_indexes, position = read_compact_numbers(data, position, count, "i", budget, "partition_indexes")
         tags = data[position]
         position += 1
         if tags:
@@ -192,14 +190,9 @@ def _write_writable_txn_marker_topic_array_1(out: bytearray, items: Sequence[Wri
             out += encode_unsigned(size)
         out += name
         if item.partition_indexes:
-            size = len(item.partition_indexes) + 1
-            if size < 128:
-                out.append(size)
-            else:
-                out += encode_unsigned(size)
-            write_numbers(out, item.partition_indexes, "i")
+            write_compact_numbers(out, item.partition_indexes, "i")
         else:
-            out.append(1)
+            out.append(len(item.partition_indexes) + 1)
         out.append(0)
 
 
@@ -214,7 +207,7 @@ def _write_writable_txn_marker_array_1(out: bytearray, items: Sequence[WritableT
                 out += encode_unsigned(size)
             _write_writable_txn_marker_topic_array_1(out, item.topics)
         else:
-            out.append(1)
+            out.append(len(item.topics) + 1)
         out += _write_ix(item.coordinator_epoch)
 
 
@@ -227,7 +220,7 @@ def _write_write_txn_markers_request_1(out: bytearray, item: WriteTxnMarkersRequ
             out += encode_unsigned(size)
         _write_writable_txn_marker_array_1(out, item.markers)
     else:
-        out.append(1)
+        out.append(len(item.markers) + 1)
     out.append(0)
     return [out]
 
@@ -243,7 +236,7 @@ def _write_writable_txn_marker_array_2(out: bytearray, items: Sequence[WritableT
                 out += encode_unsigned(size)
             _write_writable_txn_marker_topic_array_1(out, item.topics)
         else:
-            out.append(1)
+            out.append(len(item.topics) + 1)
         out += _write_ibx(item.coordinator_epoch, item.transaction_version)
 
 
@@ -256,7 +249,7 @@ def _write_write_txn_markers_request_2(out: bytearray, item: WriteTxnMarkersRequ
             out += encode_unsigned(size)
         _write_writable_txn_marker_array_2(out, item.markers)
     else:
-        out.append(1)
+        out.append(len(item.markers) + 1)
     out.append(0)
     return [out]
 
@@ -380,7 +373,7 @@ def _write_writable_txn_marker_topic_result_array_1(
                 out += encode_unsigned(size)
             _write_writable_txn_marker_partition_result_array_1(out, item.partitions)
         else:
-            out.append(1)
+            out.append(len(item.partitions) + 1)
         out.append(0)
 
 
@@ -395,7 +388,7 @@ def _write_writable_txn_marker_result_array_1(out: bytearray, items: Sequence[Wr
                 out += encode_unsigned(size)
             _write_writable_txn_marker_topic_result_array_1(out, item.topics)
         else:
-            out.append(1)
+            out.append(len(item.topics) + 1)
         out.append(0)
 
 
@@ -408,7 +401,7 @@ def _write_write_txn_markers_response_1(out: bytearray, item: WriteTxnMarkersRes
             out += encode_unsigned(size)
         _write_writable_txn_marker_result_array_1(out, item.markers)
     else:
-        out.append(1)
+        out.append(len(item.markers) + 1)
     out.append(0)
     return [out]
 

@@ -1,4 +1,4 @@
-"""Control records of Raft logs and snapshots: who leads, which versions hold, where a snapshot starts and ends.
+"""Control records of Raft logs and snapshots: the leader, the versions in force, a snapshot's start and end.
 
 In: a control record, or its key and value. Out: the other. It never builds a batch.
 
@@ -10,9 +10,9 @@ from struct import Struct
 
 from stratalog.errors import Corrupt
 from stratalog.ports import Buffer
-from stratalog.wire.internal.codec import by_type, decode_from, encode_into
+from stratalog.wire.internal import read_record
 from stratalog.wire.internal.control_records import (
-    SCHEMAS,
+    RECORDS,
     KRaftVersionRecord,
     LeaderChangeMessage,
     SnapshotFooterRecord,
@@ -36,25 +36,28 @@ _TYPES: dict[int, type[ControlRecord]] = {
     6: VotersRecord,
 }
 _NUMBERS = {kind: number for number, kind in _TYPES.items()}
-_SCHEMA = by_type(SCHEMAS)
+_CODECS = {codec.type: codec for codec in RECORDS}
 _KEY = Struct(">hh")
 _VERSION = Struct(">h")
 
 
 def encode_control(record: ControlRecord) -> tuple[bytes, bytes]:
-    """Key and value, at the version that `record.version` says."""
+    """Return key and value, at the version in `record.version`."""
     out = bytearray()
-    encode_into(out, _SCHEMA[type(record)], record.version, record)
+    _CODECS[type(record)].write[record.version](out, record)
     return _KEY.pack(0, _NUMBERS[type(record)]), bytes(out)
 
 
 def decode_control(key: Buffer | None, value: Buffer | None) -> ControlRecord | None:
-    """The control record; None for a type of another log (transaction markers). Raises Corrupt for unreadable bytes."""
+    """Return the control record; None for a type of another log (a transaction's marker).
+
+    Raises Corrupt for unreadable bytes.
+    """
     if key is None or len(key) < _KEY.size or value is None or len(value) < _VERSION.size:
         raise Corrupt("a control record without a key or value")
     kind = _TYPES.get(_KEY.unpack_from(key)[1])
     if kind is None:
         return None
-    record, _end = decode_from(value, 0, _SCHEMA[kind], _VERSION.unpack_from(value)[0])
+    record, _end = read_record(_CODECS[kind], value, 0, _VERSION.unpack_from(value)[0])
     assert isinstance(record, kind)
     return record

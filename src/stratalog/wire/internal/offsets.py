@@ -13,9 +13,9 @@ from typing import Any
 
 from stratalog.errors import Corrupt
 from stratalog.ports import Buffer
-from stratalog.wire.internal.codec import Schema, decode_from, encode_into
+from stratalog.wire.internal import RecordCodec, read_record
 from stratalog.wire.internal.offsets_records import (
-    SCHEMAS,
+    RECORDS,
     GroupMetadataKey,
     GroupMetadataValue,
     MemberMetadata,
@@ -39,50 +39,50 @@ Key = OffsetCommitKey | GroupMetadataKey
 Value = OffsetCommitValue | GroupMetadataValue
 
 _INT16 = Struct(">h")
-_SCHEMA = {schema.type: schema for schema in SCHEMAS}
+_CODECS = {codec.type: codec for codec in RECORDS}
 _KEYS = {
     # 0 is the oldest kind of commit (Kafka: LegacyOffsetCommitKey), with the same fields.
-    0: _SCHEMA[OffsetCommitKey],
-    1: _SCHEMA[OffsetCommitKey],
-    2: _SCHEMA[GroupMetadataKey],
+    0: _CODECS[OffsetCommitKey],
+    1: _CODECS[OffsetCommitKey],
+    2: _CODECS[GroupMetadataKey],
 }
 _VALUE_OF = {
-    OffsetCommitKey: _SCHEMA[OffsetCommitValue],
-    GroupMetadataKey: _SCHEMA[GroupMetadataValue],
+    OffsetCommitKey: _CODECS[OffsetCommitValue],
+    GroupMetadataKey: _CODECS[GroupMetadataValue],
 }
 
 
 def encode_key(record: Key) -> bytes:
-    """The record's key, its number first."""
-    schema = _SCHEMA[type(record)]
-    out = bytearray(_INT16.pack(schema.api_key))
-    encode_into(out, schema, 0, record)
+    """Return the record's key, its number first."""
+    codec = _CODECS[type(record)]
+    out = bytearray(_INT16.pack(codec.number))
+    codec.write[0](out, record)
     return bytes(out)
 
 
 def encode_value(record: Value, version: int | None = None) -> bytes:
-    """The value at the version that Kafka would choose, or at `version`."""
+    """Return the value at the version that Kafka would choose, or at `version`."""
     if version is None:
         version = _version(record)
     out = bytearray(_INT16.pack(version))
-    encode_into(out, _SCHEMA[type(record)], version, record)
+    _CODECS[type(record)].write[version](out, record)
     return bytes(out)
 
 
 def decode_key(data: Buffer) -> Key | None:
-    """The key; None where it is of a kind we do not know (KIP-848 groups and later ones): skip that record.
+    """Return the key; None for a kind that is not known (KIP-848 groups and later ones): skip that record.
 
-    Raises Corrupt for anything unreadable.
+    Raises Corrupt for unreadable bytes.
     """
-    schema = _KEYS.get(_prefix(data))
-    if schema is None:
+    codec = _KEYS.get(_prefix(data))
+    if codec is None:
         return None
-    key: Key = _decode(data, schema, 0)
+    key: Key = _decode(data, codec, 0)
     return key
 
 
 def decode_value(key: Key, data: Buffer) -> Value:
-    """The value that belongs to `key`; raises Corrupt for unreadable bytes and unknown versions."""
+    """Return the value that belongs to `key`; raises Corrupt for unreadable bytes and unknown versions."""
     value: Value = _decode(data, _VALUE_OF[type(key)], _prefix(data))
     return value
 
@@ -100,8 +100,8 @@ def _prefix(data: Buffer) -> int:
     return number
 
 
-def _decode(data: Buffer, schema: Schema, version: int) -> Any:
-    record, end = decode_from(data, _INT16.size, schema, version)
+def _decode(data: Buffer, codec: RecordCodec, version: int) -> Any:
+    record, end = read_record(codec, data, _INT16.size, version)
     if end != len(data):
-        raise Corrupt(f"{schema.type.__name__}: {len(data) - end} bytes too many")
+        raise Corrupt(f"{codec.type.__name__}: {len(data) - end} bytes too many")
     return record
